@@ -48,7 +48,7 @@ PermissionWatcher = Callable[[str], None]
 
 TOPIC_POLICIES = "topic-policies/"
 RESOLVED_TOPICS_MAX = 2048
-"""Topics with policies of their own for which it stays in memory what is in force."""
+"""Topics of which it stays in memory what is in force, or that they have no policies of their own."""
 
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
@@ -116,7 +116,7 @@ class Namespaces:
         self._resource_groups = self._load("resource-group/")
         self._fill_what_was_lost()
         self._resolved: dict[str, Policies] = {}
-        self._resolved_topics: OrderedDict[str, Policies] = OrderedDict()
+        self._resolved_topics: OrderedDict[str, Policies | None] = OrderedDict()
         self._create_defaults()
 
     def watch(self, watcher: Watcher) -> None:
@@ -369,22 +369,26 @@ class Namespaces:
     def topic_policies(self, topic: TopicName) -> Policies:
         """What is in force for a topic; a partition follows its partitioned topic."""
         key = str(topic.base)
-        found = self._resolved_topics.get(key)
-        if found is not None:
-            self._resolved_topics.move_to_end(key)
-            return found
+        resolved = self._resolved_topics
+        if key in resolved:
+            resolved.move_to_end(key)
+            found = resolved[key]
+        else:
+            found = resolved[key] = self._resolve_topic(topic, key)
+            if len(resolved) > RESOLVED_TOPICS_MAX:
+                resolved.popitem(last=False)
+        return self.policies(topic.tenant, topic.namespace) if found is None else found
+
+    def _resolve_topic(self, topic: TopicName, key: str) -> Policies | None:
+        """What is in force for a topic with policies of its own; None for one without."""
         own = self._own(key)
         if own is None:
-            return self.policies(topic.tenant, topic.namespace)
+            return None
         above = own.get(GLOBAL, {}), self._require(topic.tenant, topic.namespace)
         found = resolve(self._settings, own, *above)
         namespace = f"namespace/{topic.namespace_name}"
-        if not self._cautious.isdisjoint((TOPIC_POLICIES + key, namespace)):
-            found = cautious(found)
-        self._resolved_topics[key] = found
-        if len(self._resolved_topics) > RESOLVED_TOPICS_MAX:
-            self._resolved_topics.popitem(last=False)
-        return found
+        is_cautious = not self._cautious.isdisjoint((TOPIC_POLICIES + key, namespace))
+        return cautious(found) if is_cautious else found
 
     def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
         """What was set in the namespace, None if nothing was."""
