@@ -300,6 +300,11 @@ class TopicName:
         return quote(self.local, safe="")
 
 
+def forget_names() -> None:
+    """Forget what was parsed: the topics have gone."""
+    _parsed.cache_clear()
+
+
 @lru_cache(maxsize=NAMES_KEPT)
 def _parsed(text: str) -> TopicName:
     domain, separator, rest = text.partition("://")

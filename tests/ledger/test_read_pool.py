@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -180,3 +182,16 @@ def test_one_who_fails_to_take_an_answer_keeps_it_from_nobody(owner: Owner) -> N
     owner.answers.set()
     owner.poll(3)
     assert sorted(owner.got) == ["a", "b", "c"]
+
+
+def test_an_answer_is_let_go_of_when_it_was_delivered() -> None:
+    owner = Owner()
+    answer: list[Text] = [Text("much")]
+    gone = weakref.ref(answer[0])
+    owner.pool.submit("key", answer.pop, lambda _: None)
+    owner.poll(1)
+    deadline = time.monotonic() + TIMEOUT
+    while gone() is not None:
+        assert time.monotonic() < deadline, "a thread that waits for more still has it"
+        time.sleep(0.001)
+    owner.pool.stop(Text("stopped"))

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from geminga.ledger.worker import Worker
 
@@ -55,4 +58,26 @@ def test_the_alarm_signals_once() -> None:
     worker.alarm(0.01)
     worker.alarm(30.0)  # one is set already
     assert ready.wait(10)
+    worker.stop()
+
+
+def test_what_a_job_held_is_let_go_of_before_the_next_one_comes() -> None:
+    class Much:
+        pass
+
+    finished: deque[Callable[[], None]] = deque()
+    done = threading.Event()
+    worker = Worker(finished, done.set)
+    worker.start()
+    much = Much()
+    gone = weakref.ref(much)
+    worker.submit(partial(id, much), lambda error: None)
+    assert done.wait(60)
+    del much
+    while finished:
+        finished.popleft()()
+    deadline = time.monotonic() + 60
+    while gone() is not None:
+        assert time.monotonic() < deadline, "the thread that waits for more still has it"
+        time.sleep(0.001)
     worker.stop()

@@ -176,6 +176,11 @@ class Catalog:
 
     def __init__(self, connection: sqlite3.Connection, note_damage: Callable[[], None] | None = None) -> None:
         self._connection = connection
+        self._cursor = connection.cursor()
+        """For all queries, one after the other. A connection remembers hundreds of cursors that it has made,
+        and what they leave lies scattered in memory for long."""
+        self._writes = connection.cursor()
+        """For all else, also while a query's answer is at hand."""
         self._note_damage = note_damage
 
     def close(self) -> None:
@@ -184,7 +189,7 @@ class Catalog:
     def _rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
         """What a query gives; raises `CatalogDamaged` when the database is not intact."""
         try:
-            return self._connection.execute(statement, parameters).fetchall()
+            return self._cursor.execute(statement, parameters).fetchall()
         except sqlite3.OperationalError as error:
             raise StoreError(f"the store's catalog cannot be read: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -241,7 +246,7 @@ class Catalog:
 
     def _set_meta(self, name: str, value: str) -> None:
         value = f"{value}#{_text_crc(name + value)}"
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self._writes.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     # --- ledgers ---
     def ledger(self, ledger_id: int) -> tuple[str, int, int] | None:
@@ -417,16 +422,16 @@ class Catalog:
     # --- checkpoint ---
     def write(self, snapshot: Snapshot) -> None:
         """Bring the catalog to the snapshot's position, all or nothing."""
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
+        connection, writes = self._connection, self._writes
+        writes.execute("BEGIN IMMEDIATE")
         try:
             live = dict(snapshot.live_bytes)
             self._write_ledgers(snapshot, live)
             self._write_moved(snapshot, live)
             self._write_keys(snapshot)
             self._write_files(snapshot, live)
-            connection.execute("DELETE FROM damage")
-            connection.executemany(
+            writes.execute("DELETE FROM damage")
+            writes.executemany(
                 "INSERT OR IGNORE INTO damage VALUES (?)", ((d.to_json(),) for d in snapshot.damage)
             )
             for name in ("number", "position", "sequence", "next_ledger_id"):
@@ -434,24 +439,24 @@ class Catalog:
             self._set_meta("settled", json.dumps(snapshot.settled))
             self._set_meta("doubt_below", str(snapshot.doubt[0]))
             self._set_meta("doubt_entries", str(snapshot.doubt[1]))
-            connection.execute("COMMIT")
+            writes.execute("COMMIT")
         except BaseException as error:
             if connection.in_transaction:
-                connection.execute("ROLLBACK")
+                writes.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
                 raise self._damaged(f"the catalog is damaged ({error})") from error
             raise
 
     def _write_ledgers(self, snapshot: Snapshot, live: dict[int, int]) -> None:
-        connection = self._connection
+        writes = self._writes
         for chunk in snapshot.dropped:
             _subtract(live, chunk.positions, chunk.sizes)
         for ledger_id in snapshot.deleted:
             for chunk in self.chunks(ledger_id):
                 _subtract(live, chunk.positions, chunk.sizes)
-            connection.execute("DELETE FROM chunk WHERE ledger=?", (ledger_id,))
-            connection.execute("DELETE FROM ledger WHERE id=?", (ledger_id,))
-        connection.executemany(
+            writes.execute("DELETE FROM chunk WHERE ledger=?", (ledger_id,))
+            writes.execute("DELETE FROM ledger WHERE id=?", (ledger_id,))
+        writes.executemany(
             "INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?, ?)",
             (
                 (
@@ -464,7 +469,7 @@ class Catalog:
                 for c in snapshot.ledgers
             ),
         )
-        connection.executemany(
+        writes.executemany(
             "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?)",
             (
                 (change.ledger_id, part.first, part.pack(change.ledger_id))
@@ -489,7 +494,7 @@ class Catalog:
                 _subtract(live, (chunk.positions[index],), (chunk.sizes[index],))
                 chunk.positions[index] = moves[entry_id]
                 changed[chunk.first] = chunk
-            self._connection.executemany(
+            self._writes.executemany(
                 "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?)",
                 ((ledger_id, first, each.pack(ledger_id)) for first, each in changed.items()),
             )
@@ -497,11 +502,11 @@ class Catalog:
     def _write_keys(self, snapshot: Snapshot) -> None:
         # All of them count as living in the file where the log ended: near enough for what this decides.
         file = snapshot.position >> OFFSET_BITS
-        connection = self._connection
+        writes = self._writes
         replaced = [(key,) for key, change in snapshot.keys.items() if change.replaces]
-        connection.executemany("DELETE FROM delta WHERE key=?", replaced)
-        connection.executemany("DELETE FROM item WHERE key=?", replaced)
-        connection.executemany(
+        writes.executemany("DELETE FROM delta WHERE key=?", replaced)
+        writes.executemany("DELETE FROM item WHERE key=?", replaced)
+        writes.executemany(
             "INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?)",
             (
                 (
@@ -516,7 +521,7 @@ class Catalog:
                 for base in (change.base or b"",)
             ),
         )
-        connection.executemany(
+        writes.executemany(
             "INSERT INTO delta VALUES (?, ?, ?, ?, ?, ?)",
             (
                 (key, snapshot.number, body, file, len(body), crc32c(body, _text_crc(key)))
@@ -527,12 +532,12 @@ class Catalog:
         )
 
     def _write_files(self, snapshot: Snapshot, live: dict[int, int]) -> None:
-        connection = self._connection
+        writes = self._writes
         known = self.files().keys()
-        connection.executemany(
+        writes.executemany(
             "DELETE FROM file WHERE number=?", ((n,) for n in known - snapshot.file_sizes.keys())
         )
-        connection.executemany(
+        writes.executemany(
             "INSERT INTO file VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE SET "
             "size_bytes=excluded.size_bytes, live_bytes=max(0, live_bytes+excluded.live_bytes)",
             ((number, size, live.get(number, 0)) for number, size in snapshot.file_sizes.items()),

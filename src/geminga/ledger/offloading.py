@@ -40,7 +40,7 @@ PIECES_WAITING_MAX = 2
 BUSY_PAUSE_SECONDS = 0.1
 ENTRY_PAUSE_SECONDS = 20e-6
 """The worker rests so long for each entry: what an entry costs is Python, which the owner's thread needs."""
-PUBLISHING_REST_TIMES = 2.0
+PUBLISHING_REST_TIMES = 6.0
 """While others publish, it rests so many times as long as it has worked."""
 PUBLISHING_BYTES_MIN = 64 * 1024
 """So much since the last piece is publishing."""

@@ -155,18 +155,23 @@ class ReadPool(Generic[A]):
 
     # --- the threads ---
     def _run(self) -> None:
-        while True:
-            job = self._take()
-            if job is None:
-                return
-            job.answer = job.run()
-            if job.is_over is not None:
-                job.is_over.set()
-                continue
-            with self._changed:
-                self._undelivered_bytes += job.answer.size_bytes
-            self._finished.append(lambda job=job: self._deliver(job))  # type: ignore[misc]
-            self._signal()
+        while self._serve():
+            pass
+
+    def _serve(self) -> bool:
+        """The next job; False at the end. Its answer is let go of before another one is waited for."""
+        job = self._take()
+        if job is None:
+            return False
+        job.answer = job.run()
+        if job.is_over is not None:
+            job.is_over.set()
+            return True
+        with self._changed:
+            self._undelivered_bytes += job.answer.size_bytes
+        self._finished.append(lambda: self._deliver(job))
+        self._signal()
+        return True
 
     def _take(self) -> _Job[A] | None:
         """The next job that may be begun; None when there are to be no more."""

@@ -68,21 +68,29 @@ class Worker:
             self._queue.put((_nothing, None))
 
     def _run(self) -> None:
-        while True:
-            alarm_at = self._alarm_at
-            try:
-                item = self._queue.get(
-                    timeout=None if alarm_at is None else max(0.0, alarm_at - time.monotonic())
-                )
-            except Empty:
-                self._alarm_at = None
-                self._signal()
-                continue
-            if item is None:
-                return
-            job, finish = item
-            if finish is not None:
-                self._execute(job, finish)
+        while self._serve():
+            pass
+
+    def _serve(self) -> bool:
+        """The next job, or alarm; False at the end.
+
+        What a job holds is let go of before the next one is waited for: a checkpoint's is all that it wrote.
+        """
+        alarm_at = self._alarm_at
+        try:
+            item = self._queue.get(
+                timeout=None if alarm_at is None else max(0.0, alarm_at - time.monotonic())
+            )
+        except Empty:
+            self._alarm_at = None
+            self._signal()
+            return True
+        if item is None:
+            return False
+        job, finish = item
+        if finish is not None:
+            self._execute(job, finish)
+        return True
 
     def _execute(self, job: Job, finish: Finish) -> None:
         error: Exception | None = None

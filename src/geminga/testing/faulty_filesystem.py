@@ -23,6 +23,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -330,25 +331,32 @@ class FaultyFileSystem:
         return SimulatedLock(self.disk, path), ""
 
     def connect(self, path: str) -> sqlite3.Connection:
-        def committing(commit: Callable[[], Any], connection: sqlite3.Connection) -> Any:
+        def committed(connection: sqlite3.Connection, commit: Callable[[], Any]) -> None:
             self.step("commit", path)
             if self.disk.free_bytes <= 0:
                 raise sqlite3.OperationalError("database or disk is full")
-            result = commit()
+            commit()
             images.append(connection.serialize())
-            return result
 
-        class Connection(sqlite3.Connection):
-            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-                execute = super().execute
+        class Cursor(sqlite3.Cursor):
+            def execute(self, statement: str, *parameters: Any) -> Cursor:
+                execute = partial(super().execute, statement, *parameters)
                 if statement == "COMMIT":
-                    cursor: sqlite3.Cursor = committing(lambda: execute(statement), self)
-                    return cursor
+                    committed(self.connection, execute)
+                    return self
                 if statement.startswith("SELECT"):
                     answers.wait()
                     if errors:
                         raise sqlite3.OperationalError(errors.pop())
-                return execute(statement, *parameters)
+                execute()
+                return self
+
+        class Connection(sqlite3.Connection):
+            def cursor(self, *_: Any, **__: Any) -> Any:
+                return super().cursor(Cursor)
+
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                return Cursor(self).execute(statement, *parameters)
 
         answers, errors = self.answers, self.database_errors
         images = self.disk.databases.setdefault(path, [])

@@ -1,12 +1,15 @@
 """Protobuf's base-128 numbers, written fast.
 
 `varint` looks numbers up in tables of 14 bits that fill as they are used (at most 32,768 entries of
-a few bytes), so that an id of up to 28 bits costs one or two look-ups instead of a loop.
+a few bytes), so that an id of up to 28 bits costs one or two look-ups instead of a loop. They fill by
+blocks: numbers come in their order, and what stays for ever is not to lie scattered in memory, where it
+would keep all around it.
 """
 
 from __future__ import annotations
 
 U64_MASK = (1 << 64) - 1
+_BLOCK = 256
 MINUS_ONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 """-1, and 2^64-1, as a varint."""
 
@@ -17,24 +20,30 @@ class _Last(dict[int, bytes]):
     def __missing__(self, value: int) -> bytes:
         if not 0 <= value < 16384:
             return varint(value)
-        encoded = bytes((value,)) if value < 128 else bytes((value & 0x7F | 0x80, value >> 7))
-        self[value] = encoded
-        return encoded
+        for each in range(value & -_BLOCK, (value & -_BLOCK) + _BLOCK):
+            self[each] = bytes((each,)) if each < 128 else bytes((each & 0x7F | 0x80, each >> 7))
+        return self[value]
 
 
 class _More(dict[int, bytes]):
     """0..16383 to two bytes that both say "more follows", made on first use."""
 
     def __missing__(self, value: int) -> bytes:
-        encoded = bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80))
-        self[value] = encoded
-        return encoded
+        for each in range(value & -_BLOCK, (value & -_BLOCK) + _BLOCK):
+            self[each] = bytes((each & 0x7F | 0x80, each >> 7 & 0x7F | 0x80))
+        return self[value]
 
 
 SHORT = _Last()
 """``SHORT[n]`` is the varint of ``n``: a bare look-up below 16384, any 64-bit number otherwise."""
 MORE = _More()
 """``MORE[n & 0x3FFF]`` are the low 14 bits of a number above 16383; the varint of ``n >> 14`` follows."""
+
+
+def forget_numbers() -> None:
+    """Empty the tables, which fill anew: they keep more memory than they take when they lie scattered."""
+    SHORT.clear()
+    MORE.clear()
 
 
 def varint(value: int) -> bytes:

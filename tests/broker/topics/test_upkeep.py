@@ -11,6 +11,7 @@ from geminga.broker.topics import maintenance, upkeep
 from geminga.broker.topics.looks import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
+from geminga.wire.varint import SHORT, varint
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -545,6 +546,25 @@ def test_topics_leave_sooner_while_there_are_many(make: Any, monkeypatch: pytest
     assert topics.loaded_count == 10, "what is not too many stays for its time"
     harness.advance(LATE)
     assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]
+
+
+def test_what_is_remembered_of_very_many_topics_goes_with_them(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "VERY_MANY_LEFT", 20)
+    harness = make().harness
+    peer = harness.peer()
+    for number in range(30):
+        peer.request("producer", topic=f"many-{number}", producer_id=number)
+    namespaces = harness.broker.namespaces
+    harness.advance(2 * ROUND_SECONDS)
+    assert len(namespaces._resolved_topics) >= 30
+    varint(9_000)
+    peer.close()
+    harness.advance(2 * LATE)
+    assert not [name for name in harness.broker.topics.loaded() if "many" in name.local]
+    assert len(namespaces._resolved_topics) < 10
+    assert 9_000 not in SHORT
 
 
 # --- a disk that does not answer ---

@@ -379,6 +379,10 @@ class Namespaces:
                 resolved.popitem(last=False)
         return self.policies(topic.tenant, topic.namespace) if found is None else found
 
+    def forget_topics(self) -> None:
+        """Forget what is in force for topics: it is found out again when one is asked about."""
+        self._resolved_topics.clear()
+
     def _resolve_topic(self, topic: TopicName, key: str) -> Policies | None:
         """What is in force for a topic with policies of its own; None for one without."""
         own = self._own(key)

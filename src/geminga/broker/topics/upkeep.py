@@ -29,13 +29,16 @@ from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.broker.topics.walks import GivenNames, Walk
 from geminga.broker.turns import Job
 from geminga.errors import StoreBusy, StoreError
-from geminga.ids import TopicName
+from geminga.ids import TopicName, forget_names
 from geminga.ledger.api import Wanted
+from geminga.wire.frame_encoding import forget_ids
 
 log = logging.getLogger("geminga.broker")
 
 TOPICS_AT_ONCE: Final = 32
 """So many topics are read ahead together."""
+VERY_MANY_LEFT: Final = 5_000
+"""When so many topics have left memory, and few are there, what is remembered of them goes."""
 WALK_SAVED_TOPICS: Final = 1000
 """After a crash a walk goes on at most so many topics before where it was."""
 _DAMAGED_AGAIN_MS: Final = 3_600_000
@@ -56,6 +59,8 @@ class Upkeep:
         self._namespaces = namespaces
         self._background = Background(services.agenda, services.turns, self)
         self._walks = self._unfinished_walks()
+        self._most_loaded = 0
+        """The most topics that were in memory since it was last given back."""
         namespaces.watch(self._policies_changed)
         self._plan_round()
 
@@ -77,6 +82,20 @@ class Upkeep:
             yield None
         yield from self._visit_due()
         yield from self._walk()
+        self._give_memory_back()
+
+    def _give_memory_back(self) -> None:
+        """Very many topics have left memory: what is remembered of them goes, too.
+
+        It is little, but Python gives memory back by whole arenas, and it lies in all of them.
+        """
+        loaded = self._topics.loaded_count
+        self._most_loaded = max(self._most_loaded, loaded)
+        if self._most_loaded - loaded >= VERY_MANY_LEFT and loaded <= self._most_loaded // 4:
+            self._most_loaded = loaded
+            forget_names()
+            forget_ids()
+            self._namespaces.forget_topics()
 
     def _bring(self, wanted: Wanted) -> Job:
         error = yield from self._background.wait(partial(self._topics.bring, wanted))

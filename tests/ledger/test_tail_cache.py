@@ -1,0 +1,42 @@
+"""Of the ledgers' ends the oldest leave memory first, whosever they are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from geminga.ledger.tail_cache import TailCache
+
+
+def ledger(entries: int, since: int = 0) -> Any:
+    return SimpleNamespace(recent=[b"entry"] * entries, recent_first=0, since=since)
+
+
+def test_groups_leave_in_their_order_and_the_account_stays_small() -> None:
+    ledgers = {number: ledger(0) for number in range(3)}
+    state: Any = SimpleNamespace(ledgers=ledgers, settled_groups=0)
+    tails = TailCache(state, 100 * 201)
+    held: list[dict[int, int]] = []
+    for number in range(500):
+        counts = {number % 3: 1, (number + 1) % 3: 2}
+        for each, count in counts.items():
+            ledgers[each].recent.extend([b"entry"] * count)
+        held.append(counts)
+        state.settled_groups = number + 1
+        tails.holds(counts, 3, 3)
+        kept = held[-33:]
+        for each, found in ledgers.items():
+            assert len(found.recent) == sum(counts.get(each, 0) for counts in kept)
+    assert sum(len(found.recent) for found in ledgers.values()) == 99
+    assert sum(found.recent_first for found in ledgers.values()) == 1500 - 99
+    assert len(tails._groups) <= 2 * 3 * 34
+    assert len(tails._ledgers) == len(tails._entries) <= 2 * 2 * 34
+
+
+def test_a_ledger_that_left_and_came_back_keeps_what_came_since() -> None:
+    state: Any = SimpleNamespace(ledgers={1: ledger(5, since=2)}, settled_groups=1)
+    tails = TailCache(state, 300)
+    tails.holds({1: 1}, 1, 1)
+    state.settled_groups = 3
+    tails.holds({1: 1, 7: 1}, 2, 2)  # the other one left, and is not back
+    assert len(state.ledgers[1].recent) == 4
