@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
 from geminga.mirror import Cluster
 from geminga.mirror.pairing import PAIR_PROPERTY
+from geminga.mirror.partition import PartitionMirror
+from geminga.mirror.positions import NOWHERE, Position
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
@@ -518,3 +522,53 @@ def test_metrics_and_status(two: Two) -> None:
     )
     assert status.as_dict()["messages"] == 10
     assert "10 messages" in status.line()
+
+
+def test_what_the_source_gives_up_is_counted(
+    two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Sessions that do not begin, as with a target that is down: meanwhile the subscription is moved.
+    session, may_begin = PartitionMirror._session, threading.Event()
+    may_begin.set()
+
+    async def begin(self: PartitionMirror) -> None:
+        while not may_begin.is_set():
+            await asyncio.sleep(0.01)
+        await session(self)
+
+    monkeypatch.setattr(PartitionMirror, "_session", begin)
+    fill(two.source, "t", 10)
+    with mirror(*two.brokers) as running:
+        assert running.wait_until_caught_up(30)
+        assert running.status().partitions[0].missed == 0
+        may_begin.clear()
+        two.target_admin.topics.unload("t")
+        mine = "geminga-mirror.standalone"
+        until(lambda: not two.source_admin.topics.stats("t").subscriptions[mine].consumers)
+        fill(two.source, "t", 20)
+        two.source_admin.subscriptions.clear("t", mine)
+        fill(two.source, "t", 5)
+        may_begin.set()
+        until(lambda: len(stored(two.target, "t")) == 15)
+        (part,) = running.status().partitions
+    assert part.missed == 20
+    assert "20 entries were not delivered by the source" in running.status().line()
+    assert "did not deliver the 20 entries before" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("read", "place", "missed"),
+    [
+        ((3, 5), (3, 6), 0),
+        ((3, 5), (3, 9), 3),
+        ((3, 5), (4, 0), 0),
+        ((3, 5), (7, 2), 2),
+        (NOWHERE, (3, 9), 0),
+    ],
+)
+def test_gaps(read: tuple[int, int], place: tuple[int, int], missed: int) -> None:
+    ends: Any = None
+    schemas: Any = None
+    part = PartitionMirror(ends, "persistent://public/default/t", schemas)
+    part._look_for_gap(Position(*read), *place)
+    assert part.counters.missed == missed

@@ -495,6 +495,7 @@ def _status_of(part: _Part) -> PartitionStatus:
         bytes=counters.bytes,
         duplicates=counters.duplicates,
         skipped=counters.skipped,
+        missed=counters.missed,
         error="" if mirror.error is None else str(mirror.error),
         subscriptions=tuple(
             SubscriptionStatus(name, "" if one.marked is None else str(one.marked), one.note)

@@ -70,6 +70,7 @@ class Counters:
     bytes: int = 0
     duplicates: int = 0
     skipped: int = 0
+    missed: int = 0
     sessions: int = 0
 
 
@@ -293,6 +294,8 @@ class PartitionMirror:
         if resume != self.done or not self._begun:
             # What is older than this map is looked up in the target.
             self.places.forget(Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE)
+        if self._begun and resume > self.done:
+            self._look_for_gap(self.done, resume.ledger, resume.entry + 1)
         self._begun = True
         self.done = resume
         self._acknowledged = NOWHERE
@@ -319,6 +322,7 @@ class PartitionMirror:
                     consumer.group.took_entries([entry])
                     place = Position(entry.ledger_id, entry.entry_id)
                     if place > read:  # else it came again: it is under way, or done
+                        self._look_for_gap(read, place.ledger, place.entry)
                         await self._pass_on(entry, place, publisher, rewriter)
                         read = place
                 await self._wait_for_room(publisher)
@@ -328,6 +332,23 @@ class PartitionMirror:
         finally:
             acknowledging.cancel()
             await asyncio.wait([acknowledging])
+
+    def _look_for_gap(self, read: Position, ledger: int, entry: int) -> None:
+        """Entries between what was read last and ``entry`` that the source did not deliver: it moved the
+        mirror's subscription, or they were no messages of anybody's."""
+        if read == NOWHERE:
+            return  # nobody promised what was there before
+        missed = entry - (read.entry + 1 if ledger == read.ledger else 0)
+        if missed <= 0:
+            return
+        if not self.counters.missed:
+            logger.warning(
+                "%s: the source did not deliver the %d entries before %d:%d. They expired (TTL), were "
+                "evicted by a backlog quota or skipped by an administrator, and are not in the target, "
+                "unless they were of aborted transactions; further ones are counted only",
+                self.topic, missed, ledger, entry,
+            )  # fmt: skip
+        self.counters.missed += missed
 
     async def _pass_on(
         self, entry: ReceivedEntry, place: Position, publisher: EntryPublisher, rewriter: EntryRewriter

@@ -18,6 +18,12 @@ FAMILIES = (
         "Left where they are: they came from the target.",
     ),
     (
+        "geminga_mirror_missed_total",
+        "counter",
+        "entries",
+        "Not delivered by the source: expired, evicted or skipped there, or of aborted transactions.",
+    ),
+    (
         "geminga_mirror_lag_entries",
         "gauge",
         "entries",
@@ -63,6 +69,9 @@ class PartitionStatus:
     """Messages that the target had already."""
     skipped: int
     """Messages that came from the target, and stay."""
+    missed: int = 0
+    """Entries that the source did not deliver: expired, evicted or skipped there, or of aborted
+    transactions."""
     error: str = ""
     """Why it is not copying."""
     subscriptions: Sequence[SubscriptionStatus] = field(default=())
@@ -121,9 +130,11 @@ class MirrorStatus:
         for one in self.partitions:
             states[one.state] = states.get(one.state, 0) + 1
         told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no topics yet"
+        missed = sum(one.missed for one in self.partitions)
         return (
             f"{self.messages:,} messages ({self.bytes / 1e6:,.1f} MB) mirrored, {self.lag_entries:,} entries "
             f"behind; partitions: {told}"
+            + (f"; {missed:,} entries were not delivered by the source (see the log)" if missed else "")
         )
 
     def exposition(self) -> str:
