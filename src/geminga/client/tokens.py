@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from geminga.client.many import many_of, stored_together
@@ -54,6 +55,9 @@ def deliver(settled: list[Settled]) -> None:
 
 _new_id = MessageId.__new__
 
+_OWN = frozenset({asyncio.Future, ReceiptWaiter, int})
+"""The kinds of tokens that are no callbacks."""
+
 
 def _deliver_receipt(operation: SendOperation) -> None:
     tokens = operation.tokens
@@ -65,6 +69,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
     batch_size = operation.count if operation.is_batch and not duplicate else 0
     first = _first_chunk(operation, partition)
     index = -1
+    ok = Result.Ok
     if type(tokens[0]) is int and (batch_size or len(tokens) == 1) and first is None:
         told = stored_together(tokens, partition, ledger_id, (entry_id,), batch_size)
         tokens = tokens[told:]
@@ -74,6 +79,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
             index += 1
         if token is None:
             continue
+        kind = type(token)
         # Written out: a call of the constructor would be the largest part of a receipt's cost.
         message_id = _new_id(MessageId)
         message_id._partition = partition
@@ -84,19 +90,18 @@ def _deliver_receipt(operation: SendOperation) -> None:
         message_id.first_chunk = first
         message_id.topic = ""
         message_id.cluster = 0
-        if type(token) is asyncio.Future:
-            if not token.done():
-                token.set_result(message_id)
-        elif type(token) is ReceiptWaiter:
-            token.message_id = message_id
-            token.wake()
-        elif type(token) is int:
-            many_of(token).stored_one(token, message_id)
-        else:
+        if kind is FunctionType or kind not in _OWN:
             try:
-                token(Result.Ok, message_id)
+                token(ok, message_id)
             except Exception:
                 logger.exception("a send callback raised")
+        elif kind is int:
+            many_of(token).stored_one(token, message_id)
+        elif kind is ReceiptWaiter:
+            token.message_id = message_id
+            token.wake()
+        elif not token.done():
+            token.set_result(message_id)
 
 
 def _deliver_singles(settled: ReceiptedSingles) -> None:
@@ -112,6 +117,7 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
     for token, entry_id in zip(tokens, entry_ids, strict=True):
         if token is None:
             continue
+        kind = type(token)
         message_id = _new_id(MessageId)
         message_id._partition = partition
         message_id._ledger_id = ledger_id
@@ -121,19 +127,18 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
         message_id.first_chunk = None
         message_id.topic = ""
         message_id.cluster = 0
-        if type(token) is asyncio.Future:
-            if not token.done():
-                token.set_result(message_id)
-        elif type(token) is ReceiptWaiter:
-            token.message_id = message_id
-            token.wake()
-        elif type(token) is int:
-            many_of(token).stored_one(token, message_id)
-        else:
+        if kind is FunctionType or kind not in _OWN:
             try:
                 token(ok, message_id)
             except Exception:
                 logger.exception("a send callback raised")
+        elif kind is int:
+            many_of(token).stored_one(token, message_id)
+        elif kind is ReceiptWaiter:
+            token.message_id = message_id
+            token.wake()
+        elif not token.done():
+            token.set_result(message_id)
 
 
 def receipt_token(token: Any, message_id: MessageId) -> None:
