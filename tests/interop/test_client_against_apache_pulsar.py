@@ -339,7 +339,7 @@ def test_nothing_of_before_a_redelivery_comes_after_it(ours: geminga.Client, top
     """
     name = topic("epochs")
     consumer = ours.subscribe(name, "s", receiver_queue_size=50)
-    with ours.create_producer(name) as producer:
+    with ours.create_producer(name, block_if_queue_full=True) as producer:
         producer.send_many([b"%d" % number for number in range(2000)], callback=lambda _: None)
         producer.flush()
     first = 0
