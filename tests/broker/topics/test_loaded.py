@@ -11,13 +11,14 @@ import pytest
 
 from geminga.broker.core import Broker
 from geminga.broker.refusal import Refused
+from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.topics import maintenance
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.stored import partitioned_key
 from geminga.broker.turns import DONE, PARKED, Turns
-from geminga.errors import StoreStopped
+from geminga.errors import StoreDamaged, StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -362,3 +363,29 @@ def test_nothing_comes_into_a_namespace_that_is_being_deleted(harness: Any, topi
             pass
         topics.delete_topic(NAME, None)
     topics.find_or_create(NAME)
+
+
+def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
+    harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad place of the disk under one topic's policies must not leave the others with shorter retention."""
+    first, second, third = (topics.make(TopicName.parse(name)) for name in ("a", "b", "c"))
+    namespaces = harness.broker.namespaces
+    namespaces.set_topic_policy(second.name, "message_ttl_in_seconds", 60)
+    key = f"{TOPIC_POLICIES}{second.name}"
+    get = harness.store.get
+
+    def damaged(wanted: str) -> Any:
+        if wanted == key:
+            raise StoreDamaged("a bad place")
+        return get(wanted)
+
+    monkeypatch.setattr(harness.store, "get", damaged)
+    kept = {"retentionTimeInMinutes": 600, "retentionSizeInMB": -1}
+    namespaces.set_policy("public", "default", "retention_policies", kept)
+    assert [topic.policies.retention_minutes for topic in (first, third)] == [600, 600]
+    # What was set for that one nobody knows now: nothing of it is deleted by a rule.
+    assert (second.policies.retention_minutes, second.policies.message_ttl_seconds) == (-1, 0)
+    monkeypatch.undo()
+    namespaces.set_policy("public", "default", "max_topics_per_namespace", 50)
+    assert (second.policies.retention_minutes, second.policies.message_ttl_seconds) == (600, 60)

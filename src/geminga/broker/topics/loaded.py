@@ -14,7 +14,7 @@ from functools import partial
 
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.namespaces import Namespaces
-from geminga.broker.rules.policies import Policies
+from geminga.broker.rules.policies import Policies, cautious
 from geminga.broker.topics import deadlines
 from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.looks import UNUSED_SECONDS
@@ -555,11 +555,18 @@ class LoadedTopics:
             name = topic.name
             meant = name.namespace_name == namespace and (base is None or name.base == base)
             if meant and self._namespaces.exists(name.tenant, name.namespace) and self._is_here(topic):
-                policies = self._namespaces.topic_policies(name)
-                self._agenda.isolated("job", topic, topic.policies_changed, policies)
+                self._agenda.isolated("job", topic, topic.policies_changed, self._policies_of(topic))
                 self._services.looks.soon(topic)
             if number % 64 == 0 and self._services.turns.enough:
                 yield None
+
+    def _policies_of(self, topic: Topic) -> Policies:
+        """What is in force for a topic that is in memory, on whose own policies the disk may fail."""
+        try:
+            return self._namespaces.topic_policies(topic.name)
+        except StoreError as error:
+            log.error("%r: its policies cannot be read, and nothing is deleted by them: %s", topic, error)
+            return cautious(topic.policies)
 
     def _is_here(self, topic: Topic) -> bool:
         return self._loaded.get(topic.text) is topic
