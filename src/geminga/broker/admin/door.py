@@ -6,13 +6,15 @@ whether it would have found something or not.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminError
-from geminga.broker.rules.authentication import Authentication, Unauthenticated, common_name
+from geminga.broker.rules.authentication import Authentication, Judgement, Unauthenticated, common_name
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
@@ -59,13 +61,13 @@ class Doorkeeper:
         """The value of ``WWW-Authenticate``."""
         return self._authentication.schemes
 
-    def admit(self, request: web.Request, now_ms: int) -> None:
+    async def admit(self, request: web.Request, now_ms: int) -> None:
         """Raises `AdminError`: 401 for who is not known, 403 for what is not allowed."""
         key = key_of(request.method, request.match_info.route.resource)
         needs = self._permissions.get(key) if key is not None else None
         if needs is Needs.NOTHING:
             return
-        role = self._role(request, now_ms)
+        role = await self._role(request, now_ms)
         if key is None or self._authorization is None:
             return  # no such path, which the router says
         if needs is None or not _permitted(self._authorization, role, needs, request):
@@ -74,29 +76,47 @@ class Doorkeeper:
                 403, f"Unauthorized: {role!r} may not {request.method} {request.path}; this needs {wanted}"
             )
 
-    def sight(self, request: web.Request, now_ms: int) -> tuple[str, Callable[[str], bool]] | None:
+    async def sight(self, request: web.Request, now_ms: int) -> tuple[str, Callable[[str], bool]] | None:
         """Who asks, and which topics, by name, that role may look at in a list of all; None: every one."""
         authorization = self._authorization
         if authorization is None:
             return None
-        role = self._role(request, now_ms)
+        role = await self._role(request, now_ms)
         if authorization.is_super_user(role):
             return None
         return role, lambda topic: authorization.may_look(role, TopicName.parse(topic))
 
-    def _role(self, request: web.Request, now_ms: int) -> str:
-        header = request.headers.get("Authorization")
-        name = (
-            None if request.transport is None else common_name(request.transport.get_extra_info("peercert"))
-        )
+    async def _role(self, request: web.Request, now_ms: int) -> str:
+        transport, authentication = request.transport, self._authentication
+        name = None if transport is None else common_name(transport.get_extra_info("peercert"))
         try:
-            principal = self._authentication.from_header(header, now_ms, name)
+            method, data = authentication.shown(request.headers.get("Authorization"))
+            judge = partial(authentication.judged, method, data, now_ms, name, _host(transport))
+            found = await self._aside(judge) if authentication.takes_long(method, data) else judge()
         except Unauthenticated as error:
-            raise AdminError(401, f"Authentication required: {error}") from None
+            found = error
+        if isinstance(found, Unauthenticated):
+            raise AdminError(401, f"Authentication required: {found}")
+        principal = found
         original = request.headers.get("X-Original-Principal")
         if original and original != principal.role:
             raise AdminError(403, "Unauthorized: not allowed to speak for another principal")
         return principal.role
+
+    async def _aside(self, judge: Callable[[], Judgement]) -> Judgement:
+        judged: asyncio.Future[Judgement] = asyncio.get_running_loop().create_future()
+
+        def report(found: Judgement) -> None:
+            if not judged.done():  # the request may be gone
+                judged.set_result(found)
+
+        self._authentication.aside(judge, report)
+        return await judged
+
+
+def _host(transport: asyncio.BaseTransport | None) -> str:
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) and peer else ""
 
 
 def _permitted(authorization: Authorization, role: str, needs: Needs, request: web.Request) -> bool:

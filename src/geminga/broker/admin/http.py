@@ -374,7 +374,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         request.app[SERVER].call(lambda: None)
         doorkeeper = request.app.get(DOORKEEPER)
         if doorkeeper is not None:
-            doorkeeper.admit(request, request.app[SERVER].broker.agenda.now_ms)
+            await doorkeeper.admit(request, request.app[SERVER].broker.agenda.now_ms)
         if "topic" in request.match_info:
             await _have_at_hand(request)
         return await handler(request)

@@ -67,7 +67,7 @@ class Overview(TopicResource):
         doorkeeper = request.app.get(DOORKEEPER)
         limited = None
         if doorkeeper is not None:
-            limited = doorkeeper.sight(request, self.server.broker.agenda.now_ms)
+            limited = await doorkeeper.sight(request, self.server.broker.agenda.now_ms)
         limit = whole_number(query.get("limit", "50"), "limit", 1)
         return answer(
             await self._boards.page(

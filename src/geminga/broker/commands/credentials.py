@@ -15,14 +15,16 @@ A challenge is answered in the time of `BrokerSettings.authentication_refresh_se
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final
 
 from geminga.broker.agenda import Agenda, Timer
 from geminga.broker.commands import answers
 from geminga.broker.peer import Output
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.authentication import Authentication, Principal, Unauthenticated
+from geminga.broker.rules.authentication import Authentication, Judgement, Principal, Unauthenticated
+from geminga.broker.turns import Job, Turns
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
@@ -33,47 +35,64 @@ _PRINTABLE_MAX: Final = 200
 
 
 class Identity:
-    """See the module. Made by the session when CONNECT came; `principal` is who the peer is."""
+    """See the module. Made by the session when CONNECT came; `principal` is who the peer is.
+
+    ``connect`` and ``respond`` are parts of a job of the session's: some credentials take long to be judged.
+    """
 
     __slots__ = (
-        "_agenda", "_authentication", "_certificate_name", "_challenged", "_close", "_method", "_output",
-        "_refreshes", "_seconds", "_timer", "principal",
+        "_agenda", "_authentication", "_certificate_name", "_challenged", "_close", "_host", "_method",
+        "_output", "_refreshes", "_seconds", "_timer", "_turns", "principal",
     )  # fmt: skip
 
     def __init__(
         self,
         authentication: Authentication,
         agenda: Agenda,
+        turns: Turns,
         output: Output,
         refresh_seconds: float,
         close: Callable[[str], None],
-        body: pb.CommandConnect,
+        host: str,
         certificate_name: str | None,
     ) -> None:
-        """Raises `Refused` when CONNECT proves nothing. ``close(why)`` ends the connection."""
+        """``close(why)`` ends the connection, which comes from ``host``."""
         self._authentication = authentication
         self._agenda = agenda
+        self._turns = turns
         self._output = output
         self._seconds = refresh_seconds
         self._close = close
+        self._host = host
         self._certificate_name = certificate_name
         self._challenged = False
         self._timer: Timer | None = None
+        self._refreshes = False
+        self._method = ""
+        self.principal: Principal
+
+    def connect(self, body: pb.CommandConnect) -> Job:
+        """CONNECT. Raises `Refused` when it proves nothing."""
         self._refreshes = body.feature_flags.supports_auth_refresh
         self._method = body.auth_method_name or _old_name(body)
-        self.principal = self._judge(self._method, body.auth_data)
+        self.principal = yield from self._judge(self._method, body.auth_data)
         if body.original_principal and body.original_principal != self.principal.role:
             # Only a proxy may speak for others, and there is none that this broker trusts.
             raise Refused(pb.AuthorizationError, "Not allowed to speak for another principal")
         self._arm()
 
-    def _judge(self, method: str, data: bytes) -> Principal:
-        try:
-            return self._authentication.authenticate(
-                method, data, self._agenda.now_ms, self._certificate_name
-            )
-        except Unauthenticated as error:
-            raise Rejected(str(error)) from None
+    def _judge(self, method: str, data: bytes) -> Generator[bool | None, None, Principal]:
+        authentication = self._authentication
+        judge = partial(
+            authentication.judged, method, data, self._agenda.now_ms, self._certificate_name, self._host
+        )
+        if authentication.takes_long(method, data):
+            found: Judgement = yield from self._turns.wait(partial(authentication.aside, judge))
+        else:
+            found = judge()
+        if isinstance(found, Unauthenticated):
+            raise Rejected(str(found)) from None
+        return found
 
     # --- expiry ---
     def _arm(self) -> None:
@@ -97,10 +116,10 @@ class Identity:
             self._output.write(answers.auth_challenge(self._method))
             self._timer = self._agenda.after(self._seconds, self._look, self)
 
-    def respond(self, body: pb.CommandAuthResponse) -> None:
+    def respond(self, body: pb.CommandAuthResponse) -> Job:
         """AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""
         shown = body.response
-        fresh = self._judge(shown.auth_method_name or self._method, shown.auth_data)
+        fresh = yield from self._judge(shown.auth_method_name or self._method, shown.auth_data)
         if fresh.role != self.principal.role:
             raise Rejected("the fresh credentials are those of another role")
         self.principal = fresh

@@ -32,6 +32,7 @@ from geminga.broker.commands.watchers import Watcher
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.peer import Output, Slowing
 from geminga.broker.refusal import Refused, Violation
+from geminga.broker.rules.authentication import Authentication
 from geminga.broker.topics.producer import Producer
 from geminga.broker.turns import DONE, PARKED, Job
 from geminga.errors import ProtocolError, StoreError
@@ -418,13 +419,16 @@ class Session:
             raise Violation(f"{_name(kind)} is not for a broker")
         return handler(self, command)
 
-    def connect(self, command: pb.BaseCommand) -> None:
+    def connect(self, command: pb.BaseCommand) -> Job | None:
         """CONNECT: once, and first."""
         if self.state is State.CONNECTED:
             raise Violation("a second CONNECT")
-        body = command.connect
-        if self.services.authentication is not None and not self._prove(body):
-            return
+        if self.services.authentication is not None:
+            return self._prove(command.connect, self.services.authentication)
+        self._let_in(command.connect)
+        return None
+
+    def _let_in(self, body: pb.CommandConnect) -> None:
         self.state = State.CONNECTED
         self.decoder.max_frame_size = self.services.settings.max_message_size + FRAME_PADDING
         self.client_version = body.client_version
@@ -442,30 +446,32 @@ class Session:
         )
         self._arm_keepalive()
 
-    def _prove(self, body: pb.CommandConnect) -> bool:
-        """Finds out who the peer is; one that cannot prove it hears so and is closed."""
-        assert self.services.authentication is not None
+    def _prove(self, body: pb.CommandConnect, authentication: Authentication) -> Job:
+        """A job: find out who the peer is; one that cannot prove it hears so and is closed."""
+        identity = Identity(
+            authentication,
+            self.agenda,
+            self._turns,
+            self.output,
+            self.services.settings.authentication_refresh_seconds,
+            self._close_because,
+            self.address.rpartition(":")[0],
+            self._certificate_name,
+        )
         try:
-            self.identity = Identity(
-                self.services.authentication,
-                self.agenda,
-                self.output,
-                self.services.settings.authentication_refresh_seconds,
-                self._close_because,
-                body,
-                self._certificate_name,
-            )
+            yield from identity.connect(body)
         except Refused as refused:
             self._turn_away(refused)
-            return False
-        return True
+            return
+        self.identity = identity
+        self._let_in(body)
 
-    def respond(self, command: pb.BaseCommand) -> None:
+    def respond(self, command: pb.BaseCommand) -> Job:
         """AUTH_RESPONSE: fresh credentials. Nothing is answered when they are good."""
         if self.identity is None:
             raise Violation("AUTH_RESPONSE without authentication")
         try:
-            self.identity.respond(command.authResponse)
+            yield from self.identity.respond(command.authResponse)
         except Refused as refused:
             self._turn_away(refused)
 

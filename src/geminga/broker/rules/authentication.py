@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -43,15 +43,32 @@ def common_name(certificate: Mapping[str, Any] | None) -> str | None:
     return found
 
 
+Judgement = Principal | Unauthenticated
+Aside = Callable[[Callable[[], Judgement], Callable[[Judgement], None]], object]
+"""``aside(work, report)``: ``work`` is done where it holds nobody up, ``report`` called with what it gave."""
+
+
 class Method(Protocol):
     """Judges one kind of credentials."""
 
-    def authenticate(self, data: bytes, now_ms: int) -> Principal:
-        """Raises `Unauthenticated`."""
+    def authenticate(self, data: bytes, now_ms: int, peer: str = "") -> Principal:
+        """Raises `Unauthenticated`. ``peer`` is the host that shows them."""
+
+    def takes_long(self, data: bytes) -> bool:
+        """Whether judging these takes the processor long, and may be done on another thread."""
+
+
+def _at_once(work: Callable[[], Judgement], report: Callable[[Judgement], None]) -> None:
+    report(work())
 
 
 class Authentication:
-    """All methods that the broker takes, by the names that clients give them."""
+    """All methods that the broker takes, by the names that clients give them.
+
+    ``aside`` is where judgements go that take long (`takes_long`); who serves connections sets it.
+    """
+
+    aside: Aside = staticmethod(_at_once)
 
     def __init__(
         self, methods: Mapping[str, Method], *, anonymous_role: str | None = None, certificates: bool = False
@@ -65,17 +82,17 @@ class Authentication:
         return f"Authentication({', '.join(sorted(self._methods))})"
 
     def authenticate(
-        self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None
+        self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None, peer: str = ""
     ) -> Principal:
         """Who shows ``data``; ``certificate_name`` is what a client certificate proved already.
 
-        Raises `Unauthenticated`.
+        ``peer`` is the host that shows it. Raises `Unauthenticated`.
         """
         judge = self._methods.get(method)
         if judge is not None:
             if len(data) > CREDENTIALS_BYTES_MAX:
                 raise Unauthenticated(f"the {method} is larger than {CREDENTIALS_BYTES_MAX} bytes")
-            return judge.authenticate(data, now_ms)
+            return judge.authenticate(data, now_ms, peer)
         if method not in ("", "none", "tls"):
             raise Unauthenticated(f"the method {method[:40]!r} is not in use; in use: {self._names()}")
         if self._certificates and certificate_name:
@@ -84,10 +101,30 @@ class Authentication:
             return Principal(role=self._anonymous_role, method="none")
         raise Unauthenticated(f"no credentials were shown; in use: {self._names()}")
 
-    def from_header(self, header: str | None, now_ms: int, certificate_name: str | None = None) -> Principal:
-        """The same for the HTTP header ``Authorization``; None where there is none."""
+    def takes_long(self, method: str, data: bytes) -> bool:
+        """Whether `authenticate` takes the processor long with these, and belongs on another thread."""
+        judge = self._methods.get(method)
+        return judge is not None and len(data) <= CREDENTIALS_BYTES_MAX and judge.takes_long(data)
+
+    def judged(
+        self, method: str, data: bytes, now_ms: int, certificate_name: str | None, peer: str
+    ) -> Judgement:
+        """What `authenticate` says, as a value."""
+        try:
+            return self.authenticate(method, data, now_ms, certificate_name, peer)
+        except Unauthenticated as refused:
+            return refused
+
+    def from_header(
+        self, header: str | None, now_ms: int, certificate_name: str | None = None, peer: str = ""
+    ) -> Principal:
+        """`authenticate` for the HTTP header ``Authorization``; None where there is none."""
+        return self.authenticate(*self.shown(header), now_ms, certificate_name, peer)
+
+    def shown(self, header: str | None) -> tuple[str, bytes]:
+        """(method, credentials) of the HTTP header ``Authorization``. Raises `Unauthenticated`."""
         if header is None:
-            return self.authenticate("none", b"", now_ms, certificate_name)
+            return "none", b""
         scheme, _, text = header.strip().partition(" ")
         method = _SCHEMES.get(scheme.lower())
         if method is None:
@@ -98,7 +135,7 @@ class Authentication:
                 data = base64.b64decode(data, validate=True)
             except (binascii.Error, ValueError):
                 raise Unauthenticated("the basic credentials are not base64") from None
-        return self.authenticate(method, data, now_ms, certificate_name)
+        return method, data
 
     @property
     def schemes(self) -> str:

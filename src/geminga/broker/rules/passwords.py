@@ -3,16 +3,20 @@
 Apache Pulsar's ``AuthenticationProviderBasic`` takes ``$apr1$`` (MD5) and DES crypt; ``htpasswd`` makes both,
 bcrypt, SHA-1, SHA-256 and SHA-512, all of which are taken here. A user's name is the role.
 
-Hashing a password takes the processor a while, which is its purpose; so that guessing cannot hold the broker
-up, all guesses together get a share of its time (`GUESSING_SHARE`), and who has shown the right password
-before is recognised without another hash.
+Hashing a password takes the processor a while, which is its purpose. So it is done on a thread
+(`BasicMethod.takes_long`), all guesses together get a share of the processor's time (`GUESSING_SHARE`), and
+who has shown the right password before is recognised without another hash. That makes guesses at such a user
+quick, too: each host has so many wrong ones for each user (`WRONG_AT_ONCE`, `WRONG_PER_SECOND`), beyond which
+it is told nothing, not even that a password is right.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -32,6 +36,13 @@ _SHA_CRYPT_MS_OF_1: Final = 0.0015
 _COST_MS_MAX: Final = 2_000.0
 PASSWORD_BYTES_MAX: Final = 1024
 """Longer ones are not looked at: some hashes take time by length."""
+WRONG_AT_ONCE: Final = 50
+"""Wrong passwords that one host may show for one user, one after the other."""
+WRONG_PER_SECOND: Final = 5.0
+"""And in the long run."""
+_GUESSERS_MAX: Final = 10_000
+_TOO_MANY: Final = "too many passwords were tried: no more are looked at for a moment"
+_WRONG: Final = "unknown user or invalid password"
 
 
 def password_library() -> Any:
@@ -88,44 +99,106 @@ def parse_users(text: str, what: str = "basic_auth") -> Mapping[str, str]:
     return users
 
 
+class _Guesses:
+    """How many wrong passwords each host has shown for each user, lately."""
+
+    def __init__(self) -> None:
+        self._shown: OrderedDict[tuple[str, bytes], tuple[float, int]] = OrderedDict()
+
+    def are_too_many(self, who: tuple[str, bytes], now_ms: int) -> bool:
+        return self._count(who, now_ms) > WRONG_AT_ONCE - 1
+
+    def add(self, who: tuple[str, bytes], now_ms: int) -> None:
+        self._shown[who] = self._count(who, now_ms) + 1.0, now_ms
+        self._shown.move_to_end(who)
+        if len(self._shown) > _GUESSERS_MAX:
+            self._shown.popitem(last=False)
+
+    def forgive(self, who: tuple[str, bytes]) -> None:
+        count, at_ms = self._shown.get(who, (0.0, 0))
+        self._shown[who] = max(0.0, count - 1.0), at_ms
+
+    def _count(self, who: tuple[str, bytes], now_ms: int) -> float:
+        count, at_ms = self._shown.get(who, (0.0, now_ms))
+        return max(0.0, count - max(0, now_ms - at_ms) * WRONG_PER_SECOND / 1000)
+
+
+def _network(peer: str) -> str:
+    """Of a peer's address what somebody has one of: of IPv6, where everybody has many, the first half."""
+    try:
+        address = ipaddress.ip_address(peer.strip("/[]").partition("%")[0])
+    except ValueError:
+        return peer[:100]
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((int(address), 64), False))
+
+
 class BasicMethod:
-    """Judges ``user:password`` by the hashes of users."""
+    """Judges ``user:password`` by the hashes of users.
+
+    What `takes_long` may be judged on another thread than the rest, one at a time.
+    """
 
     def __init__(self, users: Mapping[str, str], key: bytes) -> None:
         """``key`` is random: right passwords are remembered by it, none is kept."""
         self._library = password_library()
         self._users = dict(users)
-        self._decoy = next(iter(self._users.values()))
+        self._hashes = tuple(self._users.values())
         self._key = key
         self._right: dict[str, bytes] = {}
+        self._guesses = _Guesses()
         self._saved_ms = _SAVED_MS_MAX
         self._saved_at_ms = 0
 
     def __repr__(self) -> str:
         return f"BasicMethod({len(self._users)} users)"
 
-    def authenticate(self, data: bytes, now_ms: int) -> Principal:
+    def takes_long(self, data: bytes) -> bool:
+        """Whether these are to be hashed: what was right before is recognised."""
+        shown = _parsed(data)
+        return shown is not None and not self._is_known(shown[0], self._mark(shown[1]))
+
+    def authenticate(self, data: bytes, now_ms: int, peer: str = "") -> Principal:
         """The user as role. Raises `Unauthenticated`, in the same words for all that is wrong."""
-        user_bytes, colon, password = data.partition(b":")
-        try:
-            user = user_bytes.decode()
-        except UnicodeDecodeError:
-            user = ""
-        if not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
-            raise Unauthenticated("unknown user or invalid password")
-        known_user = user in self._users
-        # For a user that there is not it takes as long: time does not tell who there is.
-        hashed = self._users[user] if known_user else self._decoy
+        shown = _parsed(data)
+        if shown is None:
+            raise Unauthenticated(_WRONG)
+        user, password = shown
+        who, mark = (_network(peer), self._mark(user.encode())[:16]), self._mark(password)
+        if self._guesses.are_too_many(who, now_ms):
+            raise Unauthenticated(_TOO_MANY)
+        if self._is_known(user, mark):
+            return Principal(role=user, method="basic")
+        # What is from here on is done by one at a time (`takes_long`); who is above only looks.
+        counted = user in self._right
+        if counted:
+            self._guesses.add(who, now_ms)  # whatever is said: that it was not recognised can be seen
+        hashed = self._hash_of(user)
         cost_ms = _cost_ms(self._library.identify(hashed), hashed)
-        mark = hashlib.blake2b(password, key=self._key).digest()
-        known = self._right.get(user)
-        if known is None or not hmac.compare_digest(known, mark):
-            self._spend(cost_ms, now_ms)
-            if not self._is_right(password, hashed) or not known_user:
-                raise Unauthenticated("unknown user or invalid password")
-            self._right[user] = mark
-            self._saved_ms += cost_ms  # who is right has guessed nothing
+        self._spend(cost_ms, now_ms)
+        if not self._is_right(password, hashed) or user not in self._users:
+            if not counted:
+                self._guesses.add(who, now_ms)
+            raise Unauthenticated(_WRONG)
+        if counted:
+            self._guesses.forgive(who)  # of old hashes several passwords are right
+        self._right[user] = mark
+        self._saved_ms += cost_ms  # who is right has guessed nothing
         return Principal(role=user, method="basic")
+
+    def _mark(self, text: bytes) -> bytes:
+        return hashlib.blake2b(text, key=self._key).digest()
+
+    def _is_known(self, user: str, mark: bytes) -> bool:
+        known = self._right.get(user)
+        return known is not None and hmac.compare_digest(known, mark)
+
+    def _hash_of(self, user: str) -> str:
+        """For a user that there is not that of another, always the same: time does not tell who there is."""
+        hashed = self._users.get(user)
+        if hashed is None:
+            number = int.from_bytes(self._mark(b"user:" + user.encode())[:8])
+            hashed = self._hashes[number % len(self._hashes)]
+        return hashed
 
     def _is_right(self, password: bytes, hashed: str) -> bool:
         try:
@@ -139,5 +212,16 @@ class BasicMethod:
         self._saved_at_ms = now_ms
         self._saved_ms = min(_SAVED_MS_MAX, self._saved_ms + passed_ms * GUESSING_SHARE)
         if self._saved_ms < min(cost_ms, _SAVED_MS_MAX):
-            raise Unauthenticated("too many passwords were tried: no more are looked at for a moment")
+            raise Unauthenticated(_TOO_MANY)
         self._saved_ms -= cost_ms
+
+
+def _parsed(data: bytes) -> tuple[str, bytes] | None:
+    """(user, password); None for what can be neither."""
+    user, colon, password = data.partition(b":")
+    if not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
+        return None
+    try:
+        return user.decode(), password
+    except UnicodeDecodeError:
+        return "", password  # who is nobody

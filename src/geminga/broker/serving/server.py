@@ -21,11 +21,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.core import Broker
-from geminga.broker.rules.authentication import common_name
+from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.serving.listening import BACKLOG, bind
 from geminga.broker.serving.opening import open_store
@@ -292,6 +293,7 @@ class BrokerServer:
         self._refusal_logged_at = -_REFUSAL_LOG_SECONDS
         self._loop: asyncio.AbstractEventLoop
         self._thread_id = 0
+        self._judges: ThreadPoolExecutor | None = None
         self._listeners: list[asyncio.Server] = []
         self._web_task: asyncio.Task[None] | None = None
         self._entry = _Entry(self)
@@ -361,6 +363,9 @@ class BrokerServer:
     def _open_broker_once(self, undo: contextlib.ExitStack) -> Broker:
         self.store = self._open_store(self._wakeup)
         undo.callback(self.store.close)
+        authentication = make_authentication(self.settings)
+        if authentication is not None:
+            authentication.aside = self._aside
         return Broker(
             self.store,
             self.settings,
@@ -368,8 +373,19 @@ class BrokerServer:
             now_ms=time.time_ns() // 1_000_000,
             clock=time.monotonic,
             wake=self._ask_for_turn,
-            authentication=make_authentication(self.settings),
+            authentication=authentication,
         )
+
+    def _aside(self, work: Callable[[], Judgement], report: Callable[[Judgement], None]) -> None:
+        """One after the other on a thread, then ``report`` on the core."""
+
+        def done(judging: asyncio.Future[Judgement]) -> None:
+            if not judging.cancelled() and not self.stopped.is_set():
+                self.call(lambda: report(judging.result()))
+
+        if self._judges is None:
+            self._judges = ThreadPoolExecutor(1, "geminga-passwords")
+        self._loop.run_in_executor(self._judges, work).add_done_callback(done)
 
     def _start_web_now(self) -> None:
         listeners, self._web_listeners = self._web_listeners, []
@@ -428,6 +444,8 @@ class BrokerServer:
             await self._drain_connections()
         finally:
             self._note_store_failure()
+            if self._judges is not None:
+                self._judges.shutdown(wait=False, cancel_futures=True)
             self.stopped.set()
             self.store.close()
 
