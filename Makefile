@@ -102,8 +102,8 @@ publish-proof: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) -m benchmarks.tuning --output build/tuning --publish
 
-# The reference and the site: what make lint builds, too, and holds.
-docs: $(STAMP)
+# The reference, the pictures of the console and the site; make lint builds the first and the last, too, and holds them.
+docs: $(STAMP) pictures
 	$(PY) tools/generate_sync.py
 	$(PY) tools/generate_docs.py
 	$(PY) -m sphinx -b html -W --keep-going -q docs build/site

@@ -1,14 +1,18 @@
 """Draws the pictures of the console in docs/console/: a scene in virtual time, in the tests' Chromium.
 
 The broker is real, its time is not: so the pictures come out alike, whenever and wherever they are drawn.
+They are drawn when what the browser is served has changed since (`DRAWN_FROM` says of what they are), or with
+``--always``.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +20,7 @@ from urllib.parse import quote
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs/console"
+DRAWN_FROM = TARGET / "drawn-from.txt"
 BASE = "persistent://public/default/"
 STEP_SECONDS = 2
 STEPS = 24
@@ -133,13 +138,32 @@ class Scene:
         peer.command("flow", consumer_id=1, messagePermits=1000)
 
 
-def main() -> int:
+def served_digest() -> str:
+    """Of the files that the browser is served, and of this one."""
+    digest = hashlib.sha256()
+    for file in [*sorted((ROOT / "src/geminga/console/static").rglob("*")), Path(__file__)]:
+        if file.is_file():
+            digest.update(f"{file.name} {len(data := file.read_bytes())}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--always", action="store_true", help="though nothing has changed")
+    given = parser.parse_args(arguments)
+    digest = served_digest()
+    if not given.always and DRAWN_FROM.exists() and DRAWN_FROM.read_text().strip() == digest:
+        print("the pictures are of this console")
+        return 0
     from playwright.sync_api import sync_playwright
 
     console = module_at("console_conftest", ROOT / "tests/console/conftest.py")
     fetch = module_at("fetch_chromium", ROOT / "tools/fetch_chromium.py")
     if fetch.main():
         return 1
+    if not (fetch.HOME / "chromium").exists():
+        print("the pictures of the console stay as they are", file=sys.stderr)
+        return 0
     TARGET.mkdir(exist_ok=True)
     served = console.Served()
     try:
@@ -149,6 +173,7 @@ def main() -> int:
             draw(browser, served, scene)
     finally:
         served.close()
+    DRAWN_FROM.write_text(digest + "\n")
     return 0
 
 
