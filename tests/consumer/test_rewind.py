@@ -120,3 +120,120 @@ def test_the_entry_after_the_newest_may_lie_in_another_ledger() -> None:
     assert not rewind.awaited
     rewind.begin([(1, 4)], (1, 5))
     assert rewind.skipped((2, 0))
+
+
+class HonestBroker:
+    """Goes back as it is asked to, and delivers what is neither acknowledged nor ``gone``."""
+
+    def __init__(self, consumer: Any, make: SimpleNamespace, gone: set[int]) -> None:
+        self.consumer, self.make, self.gone = consumer, make, gone
+        self.end = self.read = self.epoch = 0
+        self.asked = 0
+
+    def deliver(self, end: int, rounds_max: int = 100) -> None:
+        """Everything below ``end``; it is asked at most so often to begin anew."""
+        self.end = end
+        for _ in range(rounds_max):
+            self.listen()
+            if self.read >= self.end:
+                return
+            while self.read < self.end:
+                # One frame, and what the consumer says to it comes when the next is on its way.
+                number, self.read = self.read, self.read + 1
+                if number not in self.gone:
+                    self.consumer.receive(self.make.single(b"%d" % number), number, consumer_epoch=self.epoch)
+        raise AssertionError(f"asked {rounds_max} times to deliver the same again")
+
+    def listen(self) -> None:
+        for command in self.make.sent(self.consumer.core):
+            if command.type == pb.BaseCommand.ACK:
+                self.gone.update(one.entryId for one in command.ack.message_id)
+            if command.type == pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+                self.epoch = command.redeliverUnacknowledgedMessages.consumer_epoch
+                self.read = 0
+                self.asked += 1
+
+
+def test_a_message_that_fails_again_and_again_holds_up_nobody(
+    subscribed: Make, make: SimpleNamespace
+) -> None:
+    """All behind it is acknowledged: what follows the newest of a redelivery is long done."""
+    consumer = subscribed(negative_ack_redelivery_delay_ms=100, ack_grouping_time_ms=0)
+    broker = HonestBroker(consumer, make, set())
+    got: list[bytes] = []
+    for end in range(10, 40, 2):
+        broker.deliver(end)
+        for message in consumer.take():
+            got.append(message.data())
+            if message.data() == b"0":
+                consumer.core.negative_acknowledge(message, consumer.now)
+            else:
+                consumer.core.acknowledge_messages([message], consumer.now)
+        broker.listen()
+        consumer.now += 1.0
+        consumer.core.tick(consumer.now)
+    broker.listen()
+    assert set(got) == {b"%d" % number for number in range(38)}
+    assert (got.count(b"0"), len(got)) == (15, 15 + 37)
+    assert broker.asked == 15, "once for each time that it was refused"
+
+
+@pytest.mark.parametrize("end", [2, 3])
+def test_what_brokers_keep_for_themselves_is_not_waited_for_without_end(
+    subscribed: Make, make: SimpleNamespace, end: int
+) -> None:
+    """Markers of transactions and what was compacted away never come, and what is unsettled always does."""
+    gone = set(range(1, 3000, 3))
+    consumer = subscribed(receiver_queue_size=5000)
+    broker = HonestBroker(consumer, make, gone)
+    broker.deliver(end)
+    consumer.core.redeliver_unacknowledged()
+    broker.deliver(3000)
+    assert broker.asked <= 1 + TRIES_MAX
+    assert values(consumer) == [b"%d" % number for number in range(3000) if number not in gone]
+
+
+def test_a_wish_counts_its_tries_from_the_beginning(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed()
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    for wish in range(2):
+        consumer.core.redeliver_unacknowledged()
+        first = wish * (TRIES_MAX + 1) + 1
+        for epoch in range(first, first + TRIES_MAX):
+            assert asked(make.sent(consumer.core)) == [epoch]
+            consumer.receive(make.single(b"0"), 0, consumer_epoch=epoch)
+            consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
+        assert asked(make.sent(consumer.core)) == [first + TRIES_MAX]
+        for number in range(3):
+            consumer.receive(make.single(b"%d" % number), number, consumer_epoch=first + TRIES_MAX)
+        assert asked(make.sent(consumer.core)) == []
+
+
+def test_whoever_takes_over_settles_what_was_awaited(subscribed: Make, make: SimpleNamespace) -> None:
+    consumer = subscribed(consumer_type=ConsumerType.Failover)
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.core.redeliver_unacknowledged()
+    for is_active in (False, True):
+        change = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+        change.active_consumer_change.consumer_id = 1
+        change.active_consumer_change.is_active = is_active
+        consumer.core.command(change)
+    make.sent(consumer.core)
+    consumer.receive(make.single(b"9"), 9, consumer_epoch=1)
+    assert asked(make.sent(consumer.core)) == []
+    assert values(consumer) == [b"9"]
+
+
+def test_many_that_are_awaited_are_settled_in_one_pass() -> None:
+    """Up to a place, one by one: each is looked at once."""
+    count = 100_000
+    rewind = Rewind()
+    rewind.begin(((1, number) for number in range(count)), (1, count - 1))
+    looked = 0
+    for number in range(count):
+        before = len(rewind._order)
+        rewind.settled_through((1, number))
+        looked += before - len(rewind._order)
+    assert (looked, rewind.awaited) == (count, {(1, count)})

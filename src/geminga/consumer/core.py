@@ -219,7 +219,7 @@ class ConsumerCore:
         rewind = self.unsettled.rewind
         if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key):
             self._drop(opened.permits)
-            self.redeliver_unacknowledged()
+            self.redeliver_unacknowledged(is_wish=False)
             return
         if entry is None:
             self._refuse(frame, opened)
@@ -380,7 +380,9 @@ class ConsumerCore:
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
             self.is_active = command.active_consumer_change.is_active
             if not self.is_active:
-                self.acks.reopen_batches()  # another one goes on, and what it leaves comes from the broker
+                # Another one goes on: what it leaves comes from the broker, and what it settles never.
+                self.acks.reopen_batches()
+                self.unsettled.rewind.clear()
             self.events.append(ActiveChanged(self.is_active))
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
             self.reached_end = True
@@ -530,8 +532,9 @@ class ConsumerCore:
         for key in keys:
             self.unsettled.refused(key, delay, now)
 
-    def redeliver_unacknowledged(self, due: Sequence[EntryKey] = ()) -> None:
+    def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
         """Have everything unacknowledged delivered again, unread messages included; ``due`` for example.
+        ``is_wish``: see `Unsettled.asked_again`.
 
         Without a connection there is nothing to do: a new one starts with that anyway. Nor is there where
         nothing is kept: what waits here would be lost.
@@ -545,7 +548,7 @@ class ConsumerCore:
         if self._take_back() is not None:
             self._place.last_queued = None
         self.opener.chunks.clear()
-        self.unsettled.asked_again(due, in_order=not self.settings.individual_only)
+        self.unsettled.asked_again(due, in_order=not self.settings.individual_only, is_wish=is_wish)
         epoch = None if self.settings.individual_only else self.epoch
         self.output.append(encode_command(commands.redeliver(self.consumer_id, (), epoch)))
         self._grant()

@@ -5,6 +5,11 @@ Exclusive and Failover consumers ask for everything at once, and each time begin
 and what lies between is skipped, in the new epoch, until the consumer connects anew. Who acknowledges up to a
 place then loses it. So what comes is compared with what was unsettled, and with the entry after that: where
 one is stepped over, everything is asked for once more.
+
+An entry may also be gone: expired, skipped, compacted away, or a broker's marker, which is never delivered.
+Nothing tells the two apart, so there is an end: `TRIES_MAX` for each time that the application wants
+something again, whatever comes in between. A count that began anew with each entry that did come would never
+end, for what is unsettled comes each time.
 """
 
 from __future__ import annotations
@@ -14,57 +19,71 @@ from collections.abc import Iterable
 EntryKey = tuple[int, int]
 
 TRIES_MAX = 3
-"""So often in a row; then the entry is gone for another reason: its time was over, or somebody skipped it."""
+"""So often for one wish of the application's; then what does not come is gone for another reason."""
 
 
 class Rewind:
     """Of one consumer on one connection."""
 
-    __slots__ = ("_tries", "awaited")
+    __slots__ = ("_guesses", "_order", "_tries", "awaited")
 
     def __init__(self) -> None:
-        self.awaited: dict[EntryKey, None] = {}
-        """Entries that are to come in this epoch, in their order."""
+        self.awaited: set[EntryKey] = set()
+        """Entries that are to come in this epoch."""
+        self._order: list[EntryKey] = []
+        """They and some that are settled, the last first: each is looked at once."""
+        self._guesses: set[EntryKey] = set()
+        """Entries that nobody has seen: what follows the newest would be there."""
         self._tries = 0
 
-    def begin(self, unsettled: Iterable[EntryKey], newest: EntryKey | None) -> None:
-        """A new epoch: these come again, and what follows ``newest``, the newest that ever came."""
-        awaited = {*self.awaited, *unsettled}
+    def begin(self, unsettled: Iterable[EntryKey], newest: EntryKey | None, *, is_wish: bool = True) -> None:
+        """A new epoch: these come again, and what follows ``newest``, the newest that ever came. ``is_wish``:
+        not because of `skipped`."""
+        if is_wish:
+            self._tries = 0
+        self.awaited.update(unsettled)
+        self._guesses &= self.awaited
         if newest is not None:
-            awaited.add((newest[0], newest[1] + 1))
-        self.awaited = dict.fromkeys(sorted(awaited))
+            following = (newest[0], newest[1] + 1)
+            if following not in self.awaited:
+                self.awaited.add(following)
+                self._guesses.add(following)
+        self._order = sorted(self.awaited, reverse=True)
 
     def skipped(self, key: EntryKey) -> bool:
         """``key`` has come in this epoch: True when everything is to be asked for once more."""
-        awaited = self.awaited
-        for first in awaited:
-            if key < first:
-                return False
-            if key == first:
-                del awaited[first]
-                self._tries = 0
-                return False
-            if key[0] == first[0] or len(awaited) > 1:
-                break
-            # The entry after the newest may be the first of another ledger.
-            self.clear()
-            return False
-        if self._tries == TRIES_MAX:
-            self.clear()
-            return False
-        self._tries += 1
-        return True
+        awaited, order = self.awaited, self._order
+        stepped_over = []
+        while order and order[-1] < key:
+            known = order.pop()
+            if known not in awaited:
+                continue
+            if known in self._guesses and known[0] != key[0]:
+                # The entry after the newest may be the first of another ledger.
+                awaited.discard(known)
+            else:
+                stepped_over.append(known)
+        if stepped_over:
+            if self._tries < TRIES_MAX:
+                self._tries += 1
+                return True
+            awaited.difference_update(stepped_over)
+        awaited.discard(key)
+        return False
 
     def settled(self, keys: Iterable[EntryKey]) -> None:
         """Acknowledged in spite of all: they need not come."""
-        for key in keys:
-            self.awaited.pop(key, None)
+        self.awaited.difference_update(keys)
 
     def settled_through(self, key: EntryKey) -> None:
         """The same up to and including an entry."""
-        self.awaited = {known: None for known in self.awaited if known > key}
+        order = self._order
+        while order and order[-1] <= key:
+            self.awaited.discard(order.pop())
 
     def clear(self) -> None:
         """What comes next is of another connection, or from another position."""
-        self.awaited = {}
+        self.awaited.clear()
+        self._guesses.clear()
+        self._order.clear()
         self._tries = 0

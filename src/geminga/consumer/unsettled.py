@@ -43,7 +43,8 @@ class Unsettled:
 
     def delivered(self, key: EntryKey) -> None:
         """The entry goes to the queue."""
-        self._newest = key
+        if self._newest is None or key > self._newest:
+            self._newest = key
         in_hand = self.in_hand
         if len(in_hand) < IN_HAND_MAX:
             in_hand[key] = None
@@ -81,11 +82,12 @@ class Unsettled:
             self.in_hand.pop(key, None)
         return due
 
-    def asked_again(self, due: Iterable[EntryKey], *, in_order: bool) -> None:
+    def asked_again(self, due: Iterable[EntryKey], *, in_order: bool, is_wish: bool = True) -> None:
         """Everything is to be delivered again, on the same connection; ``due`` was `take_due`. ``in_order``:
-        one consumer gets all of it."""
+        one consumer gets all of it. ``is_wish``: the application's, not the answer to a `Rewind.skipped`."""
         if in_order:
-            self.rewind.begin((*self.in_hand, *self.negative_acks.keys(), *due), self._newest)
+            unsettled = (*self.in_hand, *self.negative_acks.keys(), *due)
+            self.rewind.begin(unsettled, self._newest, is_wish=is_wish)
         self._forget()
 
     def clear(self) -> None:
