@@ -306,6 +306,39 @@ def test_what_was_acknowledged_in_the_target_stays_so(two: Two) -> None:
 # --- going on ----------------------------------------------------------------------------------------------
 
 
+def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two) -> None:
+    """A place in the source says nothing about what never was there."""
+    consumer = two.source.subscribe("t", "s")
+    fill(two.source, "t", 3)
+    mirrored(*two.brokers)
+    fill(two.target, "t", 3, start=100)
+    fill(two.source, "t", 3, start=3)
+    messages = [consumer.receive(5000) for _ in range(6)]
+    for message in messages[:5]:
+        consumer.acknowledge(message)
+    consumer.close()
+    for _ in range(2):  # the second has seen none of it, and finds what the first has told
+        mirrored(*two.brokers)
+        assert left(two.brokers[1], "t", "s") == [b"100", b"101", b"102", b"5"]
+    assert two.source_admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 1
+
+
+def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
+    """Each side publishes, and takes on its own side: what nobody has taken waits on both."""
+    with geminga.embedded(cluster="left") as one, geminga.embedded(cluster="right") as other:
+        here = one.client().subscribe("t", "s", initial_position=Earliest)
+        other.client().subscribe("t", "s", initial_position=Earliest).close()
+        fill(other.client(), "t", 5, start=100)
+        fill(one.client(), "t", 5)
+        for _ in range(5):
+            here.acknowledge(here.receive(5000))
+        here.close()
+        with mirror(one, other) as there, mirror(other, one) as back:
+            for running in (there, back):
+                assert running.wait_until_caught_up(30)
+        assert left(one, "t", "s") == left(other, "t", "s") == [b"%d" % n for n in range(100, 105)]
+
+
 def test_going_on_where_it_was(two: Two) -> None:
     for part in range(4):
         fill(two.source, "t", 25, start=25 * part, batch=part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from geminga.mirror.place_map import PlaceMap
+from geminga.mirror.place_map import PlaceMap, behind
 from geminga.mirror.positions import NOWHERE, Position
 
 
@@ -69,3 +69,25 @@ def test_older_places_come_before() -> None:
     places.put_before(older)
     assert places.complete_from == Position(2, 0)
     assert places.between(NOWHERE, Position(5, 0)) == [(7, 0, 0), (8, 0, 0)]
+
+
+def test_the_targets_own_entries_up_to_a_place() -> None:
+    for seed in range(30):
+        chance = random.Random(seed)
+        places, known = grown(chance, 200)
+        targets = sorted(known.values())
+        for _ in range(50):
+            last, after = chance.choice(targets), chance.choice([NOWHERE, *targets])
+            last = Position(last.ledger, last.entry + chance.randint(-1, 1))
+            reach, found = places.targets(last)
+            assert reach == NOWHERE, "nothing is missing"
+            entries = [
+                Position(ledger, entry)
+                for ledger, first, end in behind(after, found)
+                for entry in range(first, end + 1)
+            ]
+            assert entries == [one for one in targets if after < one <= last]
+    places = PlaceMap(Position(1, 5))
+    assert places.targets(Position(9, 7)) == (Position(9, 7), [])
+    places.add(Position(1, 5), Position(9, 3))
+    assert places.targets(Position(9, 7)) == (Position(9, 3), [(9, 3, 3)])

@@ -20,9 +20,10 @@ from geminga.client.topic_set import TopicSet
 from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
+from geminga.mirror.history import TargetHistory
 from geminga.mirror.pairing import PREFIX
 from geminga.mirror.partition import Ends, PartitionMirror, State
-from geminga.mirror.place_map import PlaceMap, Range
+from geminga.mirror.place_map import PlaceMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 
 logger = logging.getLogger("geminga.mirror")
@@ -233,12 +234,17 @@ class CursorMirror:
                 partly.append((target, batch))
         if (marked is None or marked == applied.marked) and not ranges and not partly:
             return
+        through: Position | None = None
+        if marked is not None:
+            reach, own = places.targets(marked)
+            through, alone = await self._settled(name, marked, applied.marked, reach, own)
+            ranges = [*alone, *ranges]
         consumer = await _open(self._ends.target, self.topic, name)
         try:
             (handle,) = consumer.group.handles.values()
             now = self._ends.target.now
-            if marked is not None:
-                handle.consumer.acknowledge_id_through(marked.message_id(), now())
+            if through is not None:
+                handle.consumer.acknowledge_id_through(through.message_id(), now())
             said = 0
             for ledger, first, last in ranges:
                 for entry in range(first, last + 1):
@@ -254,6 +260,33 @@ class CursorMirror:
         finally:
             await consumer.close()
         applied.marked = marked
+
+    async def _settled(
+        self, name: str, marked: Position, known: Position | None, reach: Position, own: list[Range]
+    ) -> tuple[Position | None, list[Range]]:
+        """What of the target a subscription is done with when its mark reaches ``marked`` there: up to where
+        there is nothing but the mirror's entries (None: nowhere), and the mirror's entries behind that.
+
+        ``known`` was told before. ``own`` are the mirror's entries up to ``marked``, from ``reach`` on all.
+        """
+        assert self._partition.pair is not None
+        stats = await self._ends.target_admin.topics.internal_stats(self.topic)
+        history = TargetHistory(self._ends.target, self.topic, self._partition.pair.id, stats)
+        cursor = stats.cursors.get(name)
+        stands = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
+        after = stands if known is None else max(stands, known)
+        if after >= marked:
+            return None, []
+        shape = history.shape
+        if shape.offset_behind(after) < shape.offset(reach):
+            own = await history.between(after, marked)
+        own = behind(after, own)
+        through, expected = None, shape.offset_behind(stands)
+        for index, (ledger, first, last) in enumerate(own):
+            if after != stands or shape.offset(Position(ledger, first)) != expected:
+                return through, own[index:]
+            through, expected = Position(ledger, last), shape.offset_behind(Position(ledger, last))
+        return through, []
 
     async def _places(self, state: CursorState) -> PlaceMap:
         """A map that knows what the state speaks of; what is older than this process is looked up."""

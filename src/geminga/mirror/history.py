@@ -15,7 +15,7 @@ from geminga.client.core import ClientCore
 from geminga.client.entry_reader import next_entry, open_entries
 from geminga.errors import CorruptPayload, Timeout
 from geminga.mirror.entries import origin_of
-from geminga.mirror.place_map import PlaceMap
+from geminga.mirror.place_map import PlaceMap, Range
 from geminga.mirror.positions import Position, parse_position
 
 _LOOK_ENTRIES = 4
@@ -54,6 +54,13 @@ class Shape:
     def position(self, offset: int) -> Position:
         index = bisect_right(self._begins, offset) - 1
         return Position(self._ledgers[index], offset - self._begins[index])
+
+    def offset_behind(self, position: Position) -> int:
+        """Of the first entry behind a position."""
+        index = bisect_right(self._ledgers, position.ledger) - 1
+        if index >= 0 and self._ledgers[index] == position.ledger:
+            return self._begins[index] + position.entry + 1
+        return self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
 
     def offset(self, position: Position) -> int:
         """Of an entry that is in the shape, or of where it would be."""
@@ -115,6 +122,18 @@ class TargetHistory:
             if one.source >= before:
                 break
             found.add(one.source, one.target)
+        return found
+
+    async def between(self, after: Position, last: Position) -> list[Range]:
+        """The mirror's entries of the target behind a position of the target, up to and with another."""
+        found: list[Range] = []
+        stop = min(self.shape.offset_behind(last), self.shape.entries)
+        async for one in self.mirrored(self.shape.offset_behind(after), stop):
+            ledger, entry = one.target
+            if found and found[-1][0] == ledger and found[-1][2] == entry - 1:
+                found[-1] = (ledger, found[-1][1], entry)
+            else:
+                found.append((ledger, entry, entry))
         return found
 
     async def _first(self, start: int, stop: int) -> Mirrored | None:

@@ -7,8 +7,9 @@ run, however long. What is older than the map is found in the target itself (`ge
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
-from geminga.mirror.positions import Position
+from geminga.mirror.positions import NOWHERE, Position
 
 RUNS_MAX = 20_000
 """Runs that a map keeps; then the oldest go."""
@@ -100,3 +101,24 @@ class PlaceMap:
             if low <= high:
                 found.append((ledger, entry + low, entry + high))
         return found
+
+    def targets(self, last: Position) -> tuple[Position, list[Range]]:
+        """The mirrored entries of the target up to and with ``last``, and from where on these are all."""
+        if not self._runs:
+            return last, []
+        found = []
+        for length, ledger, entry in self._runs:
+            if (ledger, entry) > last:
+                break
+            end = entry + length - 1
+            found.append((ledger, entry, min(end, last.entry) if ledger == last.ledger else end))
+        return NOWHERE if self.complete_from == NOWHERE else Position(*self._runs[0][1:]), found
+
+
+def behind(after: Position, ranges: Iterable[Range]) -> list[Range]:
+    """What of ``ranges`` lies behind a position."""
+    found = []
+    for ledger, first, last in ranges:
+        if (ledger, last) > after:
+            found.append((ledger, max(first, after.entry + 1) if ledger == after.ledger else first, last))
+    return found
