@@ -318,3 +318,37 @@ def test_the_broker_learns_exactly_what_was_acknowledged(
     for number in range(len(SIZES)):
         if all(acked[number]) or batch_index:
             assert stored[number] == acked[number]
+
+
+def test_a_token_waits_for_what_left_before_it() -> None:
+    """Two threads acknowledge: the drain of the one sends what the other is about to wait for."""
+    tracker, numbers = AckTracker(1, receipts=True), itertools.count(1)
+    tracker.acknowledge_id(MessageId(-1, 1, 1), 0.0)
+    assert tracker.flush(lambda: next(numbers))[1] == []
+    tracker.add_token("first", 0.0)
+    assert tracker.flush(lambda: next(numbers)) == ([], [])
+    tracker.acknowledge_id(MessageId(-1, 1, 2), 0.0)
+    tracker.add_token("second", 0.0)
+    assert tracker.flush(lambda: next(numbers))[1] == []
+    assert tracker.answered(2) == []
+    tracker.add_token("third", 0.0)
+    tracker.disconnected(1.0)
+    frames, settled = tracker.flush(lambda: next(numbers))
+    assert (len(frames), settled) == (1, [])
+    assert tracker.answered(3) == ["first", "second", "third"]
+    tracker.add_token("nothing is under way", 1.0)
+    assert tracker.flush(lambda: next(numbers)) == ([], ["nothing is under way"])
+
+
+def test_a_token_hears_of_the_part_that_failed() -> None:
+    """Not of the last one only: then an acknowledgement that was refused would look like a stored one."""
+    for failing in (1, 2):
+        tracker, new_request_id = AckTracker(1, receipts=True), iter((1, 2)).__next__
+        tracker.acknowledge_id(MessageId(-1, 1, 5), 0.0)
+        tracker.acknowledge_id_through(MessageId(-1, 1, 2), 0.0)
+        tracker.add_token("token", 0.0)
+        assert len(tracker.flush(new_request_id)[0]) == 2
+        if failing == 2:
+            assert tracker.answered(1) == []
+        assert tracker.answered(failing, failed=True) == ["token"]
+        assert tracker.answered(2) == []

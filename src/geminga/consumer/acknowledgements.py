@@ -42,8 +42,8 @@ class _Cumulative:
 
 
 @dataclass(slots=True)
-class _Flush:
-    """The tokens that wait until every ACK of one flush has its receipt."""
+class _Wait:
+    """Tokens, and how many of the ACKs that were under way when they came have no receipt yet."""
 
     tokens: list[Any]
     unanswered: int
@@ -55,7 +55,7 @@ class AckRequest:
 
     individual: dict[EntryKey, EntryAcks | None] = field(default_factory=dict)
     cumulative: _Cumulative | None = None
-    flush: _Flush | None = None
+    waits: list[_Wait] = field(default_factory=list)
 
 
 class AckTracker:
@@ -318,8 +318,8 @@ class AckTracker:
     def flush(self, new_request_id: Callable[[], int] | None) -> tuple[list[bytes], list[Any]]:
         """All pending acknowledgements as frames, and the tokens that are settled by sending.
 
-        With receipts no token is settled here: `answered` returns them. ``new_request_id`` is only
-        needed with receipts.
+        With receipts no token is settled here as long as an ACK is without one, this one or an earlier one:
+        `answered` returns them. ``new_request_id`` is only needed with receipts.
         """
         self._deadline = float("inf")
         tokens, self._tokens = self._tokens, []
@@ -333,14 +333,16 @@ class AckTracker:
             requests.append(AckRequest(cumulative=self._cumulative))
         if not self._receipts or new_request_id is None:
             return [self._encode(request, None) for request in requests], tokens
-        if not requests:
-            return [], tokens
-        flush = _Flush(tokens, len(requests))
         for request in requests:
-            request.flush = flush
             request_id = new_request_id()
             self._requests[request_id] = request
             frames.append(self._encode(request, request_id))
+        if not tokens or not self._requests:
+            return frames, tokens
+        # What a token stands for may have left before it, with somebody else's.
+        wait = _Wait(tokens, len(self._requests))
+        for request in self._requests.values():
+            request.waits.append(wait)
         return frames, []
 
     def _encode(self, request: AckRequest, request_id: int | None) -> bytes:
@@ -354,13 +356,19 @@ class AckTracker:
         ]
         return encode_ack(self._consumer_id, ACK_INDIVIDUAL, ids, request_id=request_id)
 
-    def answered(self, request_id: int) -> list[Any]:
-        """ACK_RESPONSE came; returns the tokens that wait for it. An unknown id has none."""
+    def answered(self, request_id: int, *, failed: bool = False) -> list[Any]:
+        """ACK_RESPONSE came; returns the tokens that it settles: those whose last answer it is, and with
+        ``failed`` all that it concerns. An unknown id has none."""
         request = self._requests.pop(request_id, None)
-        if request is None or request.flush is None:
+        if request is None:
             return []
-        request.flush.unanswered -= 1
-        return request.flush.tokens if request.flush.unanswered == 0 else []
+        settled: list[Any] = []
+        for wait in request.waits:
+            wait.unanswered -= 1
+            if failed or not wait.unanswered:
+                settled += wait.tokens
+                wait.tokens = []
+        return settled
 
     def disconnected(self, now: float) -> None:
         """What was not receipted is pending again and leaves after the reconnect."""
@@ -405,8 +413,8 @@ class AckTracker:
 
 
 def _tokens_of(requests: Iterable[AckRequest]) -> list[Any]:
-    flushes = {id(request.flush): request.flush for request in requests if request.flush is not None}
-    return [token for flush in flushes.values() for token in flush.tokens]
+    waits = {id(wait): wait for request in requests for wait in request.waits}
+    return [token for wait in waits.values() for token in wait.tokens]
 
 
 def _drop_through(table: dict[EntryKey, Any], key: EntryKey, inclusive: bool) -> None:

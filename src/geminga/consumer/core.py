@@ -371,10 +371,10 @@ class ConsumerCore:
         """Any other command addressed to this consumer."""
         if command.type == pb.BaseCommand.ACK_RESPONSE:
             response = command.ackResponse
-            tokens = self.acks.answered(response.request_id)
             error = None
             if response.HasField("error"):
                 error = from_server(response.error, response.message)
+            tokens = self.acks.answered(response.request_id, failed=error is not None)
             if tokens:
                 self.events.append(AcksSettled(tokens, error))
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
