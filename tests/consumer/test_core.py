@@ -899,3 +899,27 @@ def test_who_is_no_longer_the_active_consumer_knows_no_halves(
         consumer.core.command(B(type=B.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
     consumer.receive(batch, 0)
     assert data(consumer.take()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover, ConsumerType.Shared])
+def test_a_refusal_in_a_drain_takes_nothing_from_others(
+    subscribed: Any, make: Any, kind: ConsumerType
+) -> None:
+    """To have everything delivered again would empty the queue, and what is in work would not count."""
+    consumer = subscribed(consumer_type=kind, negative_ack_redelivery_delay_ms=100)
+    for number in range(4):
+        consumer.receive(make.single(b"%d" % number), number)
+    first = consumer.queue.take()
+    second = consumer.queue.take()
+    consumer.core.begin_drain()
+    consumer.core.negative_acknowledge(first, consumer.now)
+    make.sent(consumer.core)
+    redelivered = [
+        command
+        for command in consumer.advance(1.0)
+        if command.type == pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    ]
+    assert len(redelivered) == (1 if kind is ConsumerType.Shared else 0)
+    assert consumer.core.next_deadline() > consumer.now, "nothing is due again and again"
+    assert list(consumer.core.unsettled.in_hand) == [(7, 1), (7, 2), (7, 3)]
+    assert [message.data() for message in (second, *consumer.take())] == [b"1", b"2", b"3"]

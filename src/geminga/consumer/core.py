@@ -646,9 +646,15 @@ class ConsumerCore:
         """When `tick` has something to do; infinite for never."""
         return min(
             self.acks.next_deadline(),
-            self.unsettled.next_deadline(),
             self.opener.chunks.next_deadline(),
+            self.unsettled.next_deadline() if self._asks_again else float("inf"),
         )
+
+    @property
+    def _asks_again(self) -> bool:
+        """Whether what is due is asked for again. In a drain it is not where that is everything: what waits
+        here, or is in work, was promised to whoever receives, and the end has the rest come again anyway."""
+        return not self.draining or self.settings.individual_only
 
     def tick(self, now: float) -> None:
         """Do what is due. Without a connection only time-outs that the reconnect makes moot pass by."""
@@ -659,7 +665,8 @@ class ConsumerCore:
             return
         if self.acks.due(now):
             self._flush_acks()
-        self._redeliver(self.unsettled.take_due(now))
+        if self._asks_again:
+            self._redeliver(self.unsettled.take_due(now))
 
     def take_output(self) -> list[bytes]:
         """The frames to send, in order."""
