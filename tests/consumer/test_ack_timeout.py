@@ -1,4 +1,8 @@
+"""The acknowledgement time-out: who is late, and what settles an entry."""
+
 from __future__ import annotations
+
+from typing import Any
 
 from geminga.consumer.ack_timeout import AckTimeout
 
@@ -44,3 +48,34 @@ def test_clear() -> None:
     timeout.taken((1, 1), 0.0)
     timeout.clear()
     assert timeout.take_expired(100.0) == []
+
+
+def test_a_place_costs_what_it_settles_however_many_are_in_work() -> None:
+    class Counted(dict[Any, Any]):
+        looked = 0
+
+        def __iter__(self) -> Any:
+            for key in super().__iter__():
+                Counted.looked += 1
+                yield key
+
+    timeout = AckTimeout(10.0, 1.0)
+    timeout._deadlines = Counted()
+    count = 3_000
+    for number in range(count):
+        timeout.taken((1, number), 0.0)
+    for number in range(count):
+        timeout.settled_through((1, number))
+    assert len(timeout) == 0
+    assert Counted.looked <= 3 * count
+
+
+def test_a_place_settles_what_was_taken_out_of_order() -> None:
+    timeout = AckTimeout(10.0, 1.0)
+    for number in (5, 3, 4, 9):
+        timeout.taken((1, number), 0.0)
+    timeout.settled_through((1, 4))
+    assert timeout.take_expired(11.0) == [(1, 5), (1, 9)]
+    timeout.clear()  # another position
+    timeout.taken((1, 3), 20.0)
+    assert timeout.take_expired(31.0) == [(1, 3)]

@@ -8,6 +8,7 @@ nobody's delay, and redelivering their entry would bring them twice.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
 
 from geminga.consumer.message import Message
@@ -31,6 +32,8 @@ class AckTimeout:
         self._deadlines: dict[EntryKey, float] = {}
         self._taken: dict[EntryKey, list[Message[Any]]] = {}
         """The messages of batches."""
+        self._through: EntryKey | None = None
+        """All up to here is acknowledged, whatever its deadline."""
         self._counted = counted or ConsumerCounters()
 
     def __len__(self) -> int:
@@ -78,10 +81,14 @@ class AckTimeout:
 
     def settled_through(self, key: EntryKey) -> None:
         """A cumulative acknowledgement."""
-        for known in [k for k in self._deadlines if k <= key]:
+        if self._through is None or key > self._through:
+            self._through = key
+        # Mostly they are in the order of their keys; one behind a later one is covered when its time comes.
+        for known in list(takewhile(lambda known: known <= key, self._deadlines)):
             self.settled(known)
 
     def clear(self) -> None:
+        self._through = None
         self._deadlines.clear()
         self._taken.clear()
 
@@ -101,7 +108,12 @@ class AckTimeout:
             if deadline > now:
                 break
             expired.append(key)
-        late = [key for key in expired if self._is_late(self._taken.get(key))]
+        through = self._through
+        late = [
+            key
+            for key in expired
+            if (through is None or key > through) and self._is_late(self._taken.get(key))
+        ]
         for key in expired:
             self.settled(key)
         self._counted.timed_out += len(late)
