@@ -76,11 +76,14 @@ def test_addresses() -> None:
     own = both.own_addresses("::1")
     assert (own.pulsar_tls, own.https) == ("pulsar+ssl://[::1]:6651", "https://[::1]:8443")
     one = BrokerSettings(memory=True, tls_certificate="x", tls_port=6651).own_addresses()
-    assert (one.pulsar_tls, one.http, one.https) == (
-        "pulsar+ssl://127.0.0.1:6651",
-        "http://127.0.0.1:8080",
-        None,
-    )
+    # What was asked for is a plain port of one kind: passwords of administrators stay under TLS.
+    assert (one.pulsar, one.pulsar_tls, one.http, one.https) == (
+        "pulsar://127.0.0.1:6650", "pulsar+ssl://127.0.0.1:6651", None, "https://127.0.0.1:8080",
+    )  # fmt: skip
+    other = BrokerSettings(memory=True, tls_certificate="x", web_tls_port=8443).own_addresses()
+    assert (other.pulsar, other.pulsar_tls, other.http, other.https) == (
+        None, "pulsar+ssl://127.0.0.1:6650", "http://127.0.0.1:8080", "https://127.0.0.1:8443",
+    )  # fmt: skip
     named = BrokerSettings(memory=True, host="0.0.0.0", advertised_listeners=TWO)
     assert not named.lookup_through_service_url
     first, second = named.addresses(), named.addresses("external")

@@ -145,8 +145,8 @@ class BrokerSettings:
     """With authentication: the role of those who show no credentials; None refuses them."""
 
     tls_certificate: Path | str | None = None
-    """Certificate (chain) in PEM. With it both ports speak TLS and nothing else, unless ``tls_port`` or
-    ``web_tls_port`` are given: then these do, and the others are plain. Read again when changed."""
+    """Certificate (chain) in PEM. With it both ports speak TLS and nothing else; ``port`` is plain where
+    ``tls_port`` is given, and ``web_port`` where ``web_tls_port`` is. Read again when changed."""
     tls_key: Path | str | None = None
     """Its private key in PEM; None where the certificate's file holds it."""
     tls_trust_certificates: Path | str | None = None
@@ -413,13 +413,18 @@ class BrokerSettings:
 
     @property
     def has_tls(self) -> bool:
-        """Whether ports speak TLS: all of them, or those beside plain ones (`has_plain_ports`)."""
+        """Whether ports speak TLS: ``port`` and ``web_port``, or those beside them that are for it."""
         return self.tls_certificate is not None
 
     @property
-    def has_plain_ports(self) -> bool:
-        """Whether ``port`` and ``web_port`` speak without TLS."""
-        return not self.has_tls or self.tls_port is not None or self.web_tls_port is not None
+    def has_plain_port(self) -> bool:
+        """Whether ``port`` speaks without TLS. One way being plain says nothing of the other."""
+        return not self.has_tls or self.tls_port is not None
+
+    @property
+    def has_plain_web_port(self) -> bool:
+        """Whether ``web_port`` speaks without TLS."""
+        return not self.has_tls or self.web_tls_port is not None
 
     @property
     def is_beyond_loopback(self) -> bool:
@@ -450,18 +455,18 @@ class BrokerSettings:
     def own_addresses(self, host: str | None = None) -> Addresses:
         """Where the ports are, by the advertised host or by another name of this machine."""
         where = self.advertised_host if host is None else host
-        plain, web = self.has_plain_ports, self.web_port
-        tls_port = self.tls_port if plain else self.port
-        web_tls_port = self.web_tls_port if plain else web
+        web = self.web_port
+        tls_port = self.tls_port if self.has_plain_port else self.port
+        web_tls_port = self.web_tls_port if self.has_plain_web_port else web
+
+        def url(scheme: str, port: int | None) -> str | None:
+            return None if port is None else f"{scheme}://{_with_port(where, port)}"
+
         return Addresses(
-            pulsar=f"pulsar://{_with_port(where, self.port)}" if plain else None,
-            pulsar_tls=None
-            if tls_port is None or not self.has_tls
-            else f"pulsar+ssl://{_with_port(where, tls_port)}",
-            http=f"http://{_with_port(where, web)}" if plain and web is not None else None,
-            https=None
-            if web_tls_port is None or not self.has_tls
-            else f"https://{_with_port(where, web_tls_port)}",
+            pulsar=url("pulsar", self.port if self.has_plain_port else None),
+            pulsar_tls=url("pulsar+ssl", tls_port),
+            http=url("http", web if self.has_plain_web_port else None),
+            https=url("https", web_tls_port),
         )
 
     def addresses(self, listener: str | None = None) -> Addresses | None:
@@ -477,13 +482,13 @@ class BrokerSettings:
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``, or ``pulsar+ssl://`` where all ports speak TLS."""
+        """``pulsar://host:port``, or ``pulsar+ssl://`` where ``port`` speaks TLS."""
         own = self.own_addresses()
         return own.pulsar or own.pulsar_tls or ""
 
     @property
     def admin_url(self) -> str | None:
-        """``http://host:web_port``, ``https://`` where all ports speak TLS, None without a web server."""
+        """``http://host:web_port``, ``https://`` where that speaks TLS, None without a web server."""
         own = self.own_addresses()
         return own.http or own.https
 

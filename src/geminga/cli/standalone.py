@@ -113,8 +113,8 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 )  # fmt: skip
 @click.option(
     "--tls-certificate", type=FILE,
-    help="Certificate in PEM: with it both ports speak TLS only, or those of --tls-port and --web-tls-port."
-    " Read again when it changes.",
+    help="Certificate in PEM: with it both ports speak TLS only, unless --tls-port or --web-tls-port stands "
+    "beside the one of its kind. Read again when it changes.",
 )  # fmt: skip
 @click.option("--tls-key", type=FILE, help="Its private key in PEM, where the certificate's file holds none.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import socket
 import ssl
@@ -124,6 +125,22 @@ def test_a_client_certificate_beside_a_plain_port(authority: Authority, tls: dic
             pytest.raises(geminga.AuthenticationError),
         ):
             nobody.create_producer("t")
+
+
+def test_a_plain_port_makes_no_other_plain(authority: Authority, tls: dict[str, Any]) -> None:
+    with embedded(**tls, tls_port=0) as broker:
+        assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar", "https"]
+        assert get(broker, "/admin/v2/tenants", authority)[0] == 200
+        with pytest.raises((OSError, http.client.HTTPException)):
+            plain(broker.admin_url.replace("https:", "http:") + "/admin/v2/tenants")
+    with embedded(**tls, web_tls_port=0) as broker:
+        assert [url.split(":")[0] for url in (broker.service_url, broker.admin_url)] == ["pulsar+ssl", "http"]
+        address = broker.service_url.replace("pulsar+ssl", "pulsar")
+        with (
+            geminga.Client(address, operation_timeout_seconds=2) as client,
+            pytest.raises(geminga.PulsarException),
+        ):
+            client.create_producer("t")
 
 
 def plain(url: str) -> bytes:

@@ -328,7 +328,8 @@ class BrokerServer:
             self.settings = settings
             self.started_at_ms = time.time_ns() // 1_000_000
             self.broker = self._open_broker(undo)
-            speaks_tls = {name: "tls" in name or not settings.has_plain_ports for name in bound}
+            plain = {"port": settings.has_plain_port, "web_port": settings.has_plain_web_port}
+            speaks_tls = {name: not plain.get(name, False) for name in bound}
             for name in ("port", "tls_port"):
                 if name in bound:
                     arguments = self.tls_arguments() if speaks_tls[name] else {}
