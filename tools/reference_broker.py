@@ -77,8 +77,6 @@ def _success(handler: Any) -> int:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "answer":
             if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
                 found = int(str(node.args[1].value))
-        elif isinstance(node, ast.Attribute) and node.attr == "_set_auth":
-            found = 204
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -11,6 +12,7 @@ import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.refusal import Refused
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.ids import TopicName
+from geminga.ledger.memory import MemoryStore
 
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
 LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex": -1, "batchIndex": -1}
@@ -795,3 +798,43 @@ def test_compaction(rest: Rest, broker: EmbeddedBroker, name: str) -> None:
     rest.get(f"{path}-p-partition-1/compaction")
     rest.fails(404, "PUT", f"{path}-missing/compaction")
     rest.fails(404, "GET", f"{path}-missing/compaction")
+
+
+def test_changes_that_waited_for_the_store_are_all_made(
+    broker: EmbeddedBroker, rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revocation is not undone by a grant that was asked for at the same time, nor any other change."""
+    rest.call("PUT", "namespaces/public/together", {})
+    rest.call("POST", "namespaces/public/together/permissions/gone", ["produce"])
+    rest.call("PUT", "persistent/public/together/t")
+    waiting: set[Any] = set()
+    is_behind = True
+
+    def behind(_: MemoryStore) -> bool:
+        waiting.add(asyncio.current_task())
+        return is_behind
+
+    monkeypatch.setattr(MemoryStore, "is_behind", property(behind))
+    changes: list[tuple[str, str, Any]] = [
+        ("POST", "namespaces/public/together/permissions/first", ["produce"]),
+        ("DELETE", "namespaces/public/together/permissions/gone", None),
+        ("POST", "persistent/public/together/t/permissions/second", ["consume"]),
+        ("POST", "namespaces/public/together/permissions/subscription/s", ["third"]),
+        ("PUT", "namespaces/public/together/property/a/1", None),
+        ("PUT", "namespaces/public/together/property/b/2", None),
+        ("POST", "clusters/standalone/failureDomains/one", {"brokers": ["x"]}),
+        ("POST", "clusters/standalone/failureDomains/two", {"brokers": ["y"]}),
+    ]
+    with ThreadPoolExecutor(len(changes)) as pool:
+        answers = [pool.submit(rest.raw, m, f"/admin/v2/{p}", json.dumps(b).encode()) for m, p, b in changes]
+        deadline = time.monotonic() + 15
+        while len(waiting - {None}) < len(changes) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        is_behind = False
+        assert [answer.result()[0] for answer in answers] == [204] * len(changes)
+    monkeypatch.undo()
+    assert rest.get("namespaces/public/together/permissions") == {"first": ["produce"]}
+    assert rest.get("persistent/public/together/t/permissions")["second"] == ["consume"]
+    assert rest.get("namespaces/public/together/permissions/subscription") == {"s": ["third"]}
+    assert rest.get("namespaces/public/together/properties") == {"a": "1", "b": "2"}
+    assert set(rest.get("clusters/standalone/failureDomains")) >= {"one", "two"}

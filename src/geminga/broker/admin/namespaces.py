@@ -27,6 +27,7 @@ from geminga.broker.admin.http import (
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import AUTH_ACTIONS, words
 from geminga.ids import TopicName
+from geminga.ledger.api import Done
 
 _BASE = "/admin/v2/namespaces"
 _PATH = _BASE + "/{tenant}/{namespace}"
@@ -248,30 +249,34 @@ class Namespaces(Resource):
         """Allow a role actions. Body: a list of ``produce``, ``consume``, ``functions``, ``sources``,
         ``sinks``, ``packages``."""
         actions = words(AUTH_ACTIONS)("actions", await body(request))
-        auth = self._auth(request)
-        auth["namespace_auth"][part(request, "role")] = actions
-        return await self._set_auth(request, auth)
+        role = part(request, "role")
+        await self._change_auth(request, lambda auth: auth["namespace_auth"].update({role: actions}))
+        return done_answer()
 
     async def revoke(self, request: web.Request) -> web.Response:
         """Take all from a role."""
-        auth = self._auth(request)
-        auth["namespace_auth"].pop(part(request, "role"), None)
-        return await self._set_auth(request, auth)
+        role = part(request, "role")
+        await self._change_auth(request, lambda auth: auth["namespace_auth"].pop(role, None))
+        return done_answer()
 
     async def grant_subscription(self, request: web.Request) -> web.Response:
         """Say which roles alone may use a subscription. Body: a list of roles."""
         roles = words()("roles", await body(request))
-        auth = self._auth(request)
-        auth["subscription_auth_roles"][part(request, "subscription")] = roles
-        return await self._set_auth(request, auth)
+        name = part(request, "subscription")
+        await self._change_auth(request, lambda auth: auth["subscription_auth_roles"].update({name: roles}))
+        return done_answer()
 
     async def revoke_subscription(self, request: web.Request) -> web.Response:
         """Take a subscription from a role."""
-        auth = self._auth(request)
-        roles = auth["subscription_auth_roles"].get(part(request, "subscription"), [])
-        if part(request, "role") in roles:
-            roles.remove(part(request, "role"))
-        return await self._set_auth(request, auth)
+        name, role = part(request, "subscription"), part(request, "role")
+
+        def take(auth: dict[str, Any]) -> None:
+            roles = auth["subscription_auth_roles"].get(name, [])
+            if role in roles:
+                roles.remove(role)
+
+        await self._change_auth(request, take)
+        return done_answer()
 
     def _auth(self, request: web.Request) -> dict[str, Any]:
         kept = self.namespaces.document(*_names(request))["auth_policies"]
@@ -279,12 +284,16 @@ class Namespaces(Resource):
             kept.setdefault(kind, {})
         return kept  # type: ignore[no-any-return]
 
-    async def _set_auth(self, request: web.Request, auth: dict[str, Any]) -> web.Response:
+    async def _change_auth(self, request: web.Request, change: Callable[[dict[str, Any]], object]) -> None:
+        """Others' changes may come between a request and its turn: what is there is looked at in its turn."""
         tenant, namespace = _names(request)
-        await self.durable(
-            lambda done: self.namespaces.set_policy(tenant, namespace, "auth_policies", auth, done)
-        )
-        return done_answer()
+
+        def write(done: Done) -> None:
+            auth = self._auth(request)
+            change(auth)
+            self.namespaces.set_policy(tenant, namespace, "auth_policies", auth, done)
+
+        await self.durable(write)
 
 
 def _names(request: web.Request) -> tuple[str, str]:

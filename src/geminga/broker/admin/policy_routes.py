@@ -30,6 +30,7 @@ from geminga.broker.admin.http import (
 from geminga.broker.rules.in_force import in_force
 from geminga.broker.rules.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
 from geminga.ids import TopicName
+from geminga.ledger.api import Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +195,18 @@ class _PolicyResource(Resource):
     def read(self, request: web.Request, field: str) -> Any:
         raise NotImplementedError
 
-    async def write(self, request: web.Request, field: str, value: Any) -> None:
+    def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
         raise NotImplementedError
+
+    async def write(self, request: web.Request, field: str, value: Any) -> None:
+        await self.durable(lambda done: self.put(request, field, value, done))
+
+    async def change(self, request: web.Request, field: str, new: Callable[[Any], Any]) -> None:
+        """Set it to what ``new`` makes of what is there.
+
+        Others' changes may come between a request and its turn: what is there is looked at in its turn.
+        """
+        await self.durable(lambda done: self.put(request, field, new(self.read(request, field)), done))
 
     def register_table(self, router: web.UrlDispatcher, routes: tuple[Route, ...]) -> None:
         for route in routes:
@@ -220,19 +231,21 @@ class _PolicyResource(Resource):
         async def set_policy(request: web.Request) -> web.StreamResponse:
             value = await body(request, route.bodiless)
             if route.by_cluster and value is not None:
-                value = {**(self.read(request, route.field) or {}), self.server.settings.cluster: value}
-            await self.write(request, route.field, value)
+                here = {self.server.settings.cluster: value}
+                await self.change(request, route.field, lambda found: {**(found or {}), **here})
+            else:
+                await self.write(request, route.field, value)
             return done_answer(route.status)
 
         return set_policy
 
     def _remover(self, route: Route) -> Handler:
         async def remove(request: web.Request) -> web.StreamResponse:
-            value = None
             if route.by_cluster:
-                value = dict(self.read(request, route.field) or {})
-                value.pop(self.server.settings.cluster, None)
-            await self.write(request, route.field, value or None)
+                cluster = self.server.settings.cluster
+                await self.change(request, route.field, lambda found: _without(found, cluster))
+            else:
+                await self.write(request, route.field, None)
             return done_answer()
 
         return remove
@@ -246,16 +259,19 @@ class _PolicyResource(Resource):
         ``limitSize`` in bytes, ``limitTime`` in seconds, ``policy``: ``producer_request_hold``,
         ``producer_exception`` or ``consumer_backlog_eviction``."""
         quota = backlog_quota("backlogQuota", await object_body(request))
-        quotas = {**(self.read(request, "backlog_quota_map") or {}), _quota_kind(request): quota}
-        await self.write(request, "backlog_quota_map", quotas)
+        kind = _quota_kind(request)
+        await self.change(request, "backlog_quota_map", lambda found: {**(found or {}), kind: quota})
         return done_answer()
 
     async def remove_backlog_quota(self, request: web.Request) -> web.Response:
         """Remove the one of that kind."""
-        quotas = dict(self.read(request, "backlog_quota_map") or {})
-        quotas.pop(_quota_kind(request), None)
-        await self.write(request, "backlog_quota_map", quotas or None)
+        kind = _quota_kind(request)
+        await self.change(request, "backlog_quota_map", lambda found: _without(found, kind))
         return done_answer()
+
+
+def _without(found: Mapping[str, Any] | None, name: str) -> dict[str, Any] | None:
+    return {each: value for each, value in (found or {}).items() if each != name} or None
 
 
 def _quota_kind(request: web.Request) -> str:
@@ -293,9 +309,9 @@ class NamespacePolicies(_PolicyResource):
     def read(self, request: web.Request, field: str) -> Any:
         return self.namespaces.get_policy(part(request, "tenant"), part(request, "namespace"), field)
 
-    async def write(self, request: web.Request, field: str, value: Any) -> None:
+    def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
-        await self.durable(lambda done: self.namespaces.set_policy(tenant, namespace, field, value, done))
+        self.namespaces.set_policy(tenant, namespace, field, value, done)
 
     async def remove_offload_policies(self, request: web.Request) -> web.Response:
         """Remove the namespace's offload policies."""
@@ -372,7 +388,7 @@ class NamespacePolicies(_PolicyResource):
     async def add_properties(self, request: web.Request) -> web.Response:
         """Add to them, or replace single ones."""
         added = text_map("properties", await object_body(request))
-        await self.write(request, "properties", {**(self.read(request, "properties") or {}), **added})
+        await self.change(request, "properties", lambda found: {**(found or {}), **added})
         return done_answer()
 
     async def clear_properties(self, request: web.Request) -> web.Response:
@@ -387,18 +403,15 @@ class NamespacePolicies(_PolicyResource):
 
     async def set_property(self, request: web.Request) -> web.Response:
         """Set one."""
-        properties = {
-            **(self.read(request, "properties") or {}),
-            part(request, "key"): part(request, "value"),
-        }
-        await self.write(request, "properties", properties)
+        added = {part(request, "key"): part(request, "value")}
+        await self.change(request, "properties", lambda found: {**(found or {}), **added})
         return done_answer()
 
     async def remove_property(self, request: web.Request) -> web.Response:
         """Remove one; answers with what it was."""
-        properties = dict(self.read(request, "properties") or {})
-        found = properties.pop(part(request, "key"), None)
-        await self.write(request, "properties", properties or None)
+        key = part(request, "key")
+        found = (self.read(request, "properties") or {}).get(key)
+        await self.change(request, "properties", lambda kept: _without(kept, key))
         return answer_or_empty(None) if found is None else bare_text(found)
 
 
@@ -425,7 +438,7 @@ class TopicPolicies(_PolicyResource):
         topic = self._topic(request)
         of_all = query_flag(request, "isGlobal")
         found = self.namespaces.get_topic_policy(topic, field, of_all_clusters=of_all)
-        if query_flag(request, "applied"):
+        if request.method in ("GET", "HEAD") and query_flag(request, "applied"):
             if field == "backlog_quota_map":
                 return self._applied(topic)[field]  # of each kind, wherever that was set
             if found is None:
@@ -439,11 +452,9 @@ class TopicPolicies(_PolicyResource):
     def _applied(self, topic: TopicName) -> dict[str, Any]:
         return in_force(self.namespaces.topic_policies(topic), self.server.settings.cluster)
 
-    async def write(self, request: web.Request, field: str, value: Any) -> None:
+    def put(self, request: web.Request, field: str, value: Any, done: Done) -> None:
         topic, of_all = self._topic(request), query_flag(request, "isGlobal")
-        await self.durable(
-            lambda done: self.namespaces.set_topic_policy(topic, field, value, done, of_all_clusters=of_all)
-        )
+        self.namespaces.set_topic_policy(topic, field, value, done, of_all_clusters=of_all)
 
     async def set_message_ttl(self, request: web.Request) -> web.Response:
         """Set the topic's TTL: ``?messageTTL=`` seconds."""

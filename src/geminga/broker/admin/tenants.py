@@ -18,6 +18,7 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.namespaces import delete_namespace_with_topics
 from geminga.broker.rules.namespaces import check_name
 from geminga.broker.rules.policies import words
+from geminga.ledger.api import Done
 
 
 class Tenants(Resource):
@@ -163,17 +164,25 @@ class Clusters(Resource):
         """Note one down: one broker moves no topics by it. Body: ``brokers``."""
         cluster, name = part(request, "cluster"), check_name("failure domain", part(request, "name"))
         domain = {"brokers": words()("brokers", (await object_body(request)).get("brokers") or [])}
-        found = self.namespaces.cluster_note(cluster, "failureDomains") | {name: domain}
-        await self.durable(lambda done: self.namespaces.note_cluster(cluster, "failureDomains", found, done))
+
+        def note(done: Done) -> None:
+            found = self.namespaces.cluster_note(cluster, "failureDomains") | {name: domain}
+            self.namespaces.note_cluster(cluster, "failureDomains", found, done)
+
+        await self.durable(note)
         return done_answer()
 
     async def delete_failure_domain(self, request: web.Request) -> web.Response:
         """Forget one."""
         cluster, name = part(request, "cluster"), part(request, "name")
-        found = self.namespaces.cluster_note(cluster, "failureDomains")
-        if found.pop(name, None) is None:
-            raise _no_such_domain(cluster, name)
-        await self.durable(lambda done: self.namespaces.note_cluster(cluster, "failureDomains", found, done))
+
+        def note(done: Done) -> None:
+            found = self.namespaces.cluster_note(cluster, "failureDomains")
+            if found.pop(name, None) is None:
+                raise _no_such_domain(cluster, name)
+            self.namespaces.note_cluster(cluster, "failureDomains", found, done)
+
+        await self.durable(note)
         return done_answer()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
 from geminga.broker.rules.policies import AUTH_ACTIONS, text_map, words
 from geminga.ids import TopicName
+from geminga.ledger.api import Done
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 PATH = DOMAIN + "/{topic}"
@@ -307,17 +309,18 @@ class Topics(TopicResource):
         """Allow a role actions on it. Body: as for namespaces."""
         topic = self.existing(request)
         actions = words(AUTH_ACTIONS)("actions", await body(request))
-        auth = self._auth(topic)
-        auth["destination_auth"].setdefault(str(topic), {})[part(request, "role")] = actions
-        await self._set_auth(topic, auth)
+        role = part(request, "role")
+        await self._change_auth(
+            topic, lambda auth: auth["destination_auth"].setdefault(str(topic), {}).update({role: actions})
+        )
         return done_answer()
 
     async def revoke(self, request: web.Request) -> web.Response:
         """Take from a role what it was granted on the topic itself."""
         topic, role = self.existing(request), part(request, "role")
-        auth = self._auth(topic)
-        if auth["destination_auth"].get(str(topic), {}).pop(role, None) is not None:
-            await self._set_auth(topic, auth)
+        await self._change_auth(
+            topic, lambda auth: auth["destination_auth"].get(str(topic), {}).pop(role, None)
+        )
         return done_answer()
 
     def _auth(self, topic: TopicName) -> dict[str, Any]:
@@ -326,9 +329,12 @@ class Topics(TopicResource):
             kept.setdefault(kind, {})
         return kept  # type: ignore[no-any-return]
 
-    async def _set_auth(self, topic: TopicName, auth: dict[str, Any]) -> None:
-        await self.durable(
-            lambda done: self.namespaces.set_policy(
-                topic.tenant, topic.namespace, "auth_policies", auth, done
-            )
-        )
+    async def _change_auth(self, topic: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
+        """Others' changes may come between a request and its turn: what is there is looked at in its turn."""
+
+        def write(done: Done) -> None:
+            auth = self._auth(topic)
+            change(auth)
+            self.namespaces.set_policy(topic.tenant, topic.namespace, "auth_policies", auth, done)
+
+        await self.durable(write)
