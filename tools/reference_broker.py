@@ -74,9 +74,14 @@ def _success(handler: Any) -> int:
             found = 204
             if node.args and isinstance(node.args[0], ast.Constant):
                 found = int(str(node.args[0].value))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "answer":
-            if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-                found = int(str(node.args[1].value))
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "answer"
+            and len(node.args) > 1
+            and isinstance(node.args[1], ast.Constant)
+        ):
+            found = int(str(node.args[1].value))
     return found
 
 

@@ -129,6 +129,25 @@ def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again() -> None:
     assert loaded(place) == list(range(3, 70))
 
 
+@pytest.mark.parametrize("harm", [None, b"{", b'{"version": 2, "ledgers": []}'])
+def test_a_page_that_is_gone_or_harmed_is_written_anew_after_a_start(harm: bytes | None) -> None:
+    place = Memory()
+    ledgers = [ledger(number) for number in range(200)]
+    ManifestWriter(place, "store").save(TOPIC, ledgers)
+    page = sorted(path for path in place.files if path != HEAD)[1]
+    place.files.pop(page)
+    if harm is not None:
+        place.files[page] = harm
+    with pytest.raises(ManifestUnreadable):
+        manifest.load(place, TOPIC)
+    writer = ManifestWriter(place, "store")
+    writer.save(TOPIC, [*ledgers, ledger(200)])
+    assert loaded(place) == list(range(201))
+    before = place.written_bytes
+    writer.save(TOPIC, [*ledgers, ledger(200), ledger(201)])
+    assert place.written_bytes - before < 12_000, "once, and not each time"
+
+
 def test_damage_is_said_and_written_over_and_a_later_version_is_left_alone() -> None:
     place = Memory()
     writer = ManifestWriter(place, "store")

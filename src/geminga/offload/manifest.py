@@ -224,6 +224,9 @@ class ManifestWriter:
         head = replaceable_head(place, topic)
         before = () if head is None else head.pages
         is_tidy = is_tidy and head is not None
+        if not is_tidy:
+            # What has become of pages while nobody looked: one that is gone or harmed is written anew.
+            before = tuple(page for page in before if self._is_whole(topic, page))
         ordered = sorted(ledgers, key=lambda each: each.ledger)
         pages, tail = _paged(ordered, before)
         for page, held in pages:
@@ -253,6 +256,14 @@ class ManifestWriter:
         if len(self._tidy) >= _TIDY_MAX:
             self._tidy.clear()
         self._tidy.add(topic)
+
+    def _is_whole(self, topic: str, page: Page) -> bool:
+        """Whether a page is what the head names. Raises `OSError`."""
+        try:
+            return _load_page(self._place, topic, page) is not None
+        except ManifestUnreadable as error:
+            logger.warning("%s; it is written anew", error)
+            return False
 
 
 def _paged(
