@@ -48,7 +48,7 @@ def as_text(found: Explanation) -> str:
         f"{found.topic}  {found.subscription}: {found.summary}",
         f"  {consumers}; {_backlog(facts)}",
         f"  oldest open message {facts['oldestOpenMessage']}, read up to {facts['readPosition']}"
-        + (f", {unread} entries not read yet" if unread is not None else ""),
+        + (f", {unread} {'entry' if unread == 1 else 'entries'} not read yet" if unread is not None else ""),
     ]
     if facts.get("redeliverUnackedAfterSeconds"):
         lines.append(
