@@ -307,6 +307,14 @@ def _lines(output: str) -> list[str]:
     return sorted({line.strip() for line in text.splitlines() if line.strip()})
 
 
+def _without_others(found: Any) -> Any:
+    """An answer about the whole broker, by namespace: a shared one has namespaces of others, too."""
+    if not isinstance(found, dict):
+        return found
+    mine = f"{admin_commands.NAMESPACE.split('/')[0]}/"
+    return {name: item for name, item in found.items() if "/" not in name or name.startswith(mine)}
+
+
 def difference(theirs: Outcome, ours: Outcome) -> str | None:
     """In what our answer is not the same as theirs; None when it is."""
     if theirs.succeeded != ours.succeeded:
@@ -319,7 +327,7 @@ def difference(theirs: Outcome, ours: Outcome) -> str | None:
     except ValueError:
         lines, others = _lines(theirs.output), _lines(ours.output)
         return None if lines == others else f"{_brief(theirs)} / {_brief(ours)}"
-    return "; ".join(lacking(shape(json_theirs), shape(json_ours))) or None
+    return "; ".join(lacking(shape(_without_others(json_theirs)), shape(json_ours))) or None
 
 
 def _brief(outcome: Outcome) -> str:
