@@ -236,12 +236,13 @@ def delays(place: Place) -> Any:
     p, client, topic = place.p, place.client(), place.topic("delays")
     consumer = client.subscribe(topic, "s", consumer_type=p.ConsumerType.Shared)
     made = client.create_producer(topic)
-    made.send(b"later", deliver_after=timedelta(milliseconds=1500))
-    made.send(b"now")
     started = time.monotonic()
+    # Apache Pulsar looks once a second, and what is due within the next one goes out.
+    made.send(b"later", deliver_after=timedelta(milliseconds=3000))
+    made.send(b"now")
     seen = data(take(consumer, 2))
     client.close()
-    return [seen, time.monotonic() - started > 1.0]
+    return [seen, time.monotonic() - started > 1.5]
 
 
 PROGRAMS = (
