@@ -95,13 +95,8 @@ def _deliver_receipt(operation: SendOperation) -> None:
                 token(ok, message_id)
             except Exception:
                 logger.exception("a send callback raised")
-        elif kind is int:
-            many_of(token).stored_one(token, message_id)
-        elif kind is ReceiptWaiter:
-            token.message_id = message_id
-            token.wake()
-        elif not token.done():
-            token.set_result(message_id)
+        else:
+            receipt_token(token, message_id)
 
 
 def _deliver_singles(settled: ReceiptedSingles) -> None:
@@ -132,13 +127,8 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
                 token(ok, message_id)
             except Exception:
                 logger.exception("a send callback raised")
-        elif kind is int:
-            many_of(token).stored_one(token, message_id)
-        elif kind is ReceiptWaiter:
-            token.message_id = message_id
-            token.wake()
-        elif not token.done():
-            token.set_result(message_id)
+        else:
+            receipt_token(token, message_id)
 
 
 def receipt_token(token: Any, message_id: MessageId) -> None:
