@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from geminga.admin import topic_path
 from geminga.asyncio import Admin
+from geminga.client.admin.exchange import part
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.core import ClientCore
 from geminga.client.topic_set import TopicSet
@@ -136,9 +138,6 @@ def _partly(raw: Any) -> Iterable[tuple[Position, Partly]]:
 async def _in_pages(
     admin: Admin, topic: str, name: str, properties: tuple[tuple[str, str], ...]
 ) -> CursorState:
-    from geminga.admin import topic_path
-    from geminga.client.admin.exchange import part
-
     path = f"{topic_path(topic)}/subscription/{part('subscription', name)}/cursor"
     holes: list[tuple[Position, Position]] = []
     partly: list[tuple[Position, Partly]] = []

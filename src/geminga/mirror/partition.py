@@ -32,6 +32,7 @@ from geminga.errors import (
     ProtocolError,
     PulsarException,
 )
+from geminga.ids import TopicName
 from geminga.mirror.entries import EntryRewriter, PairUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
 from geminga.mirror.pairing import PAIR_PROPERTY, MirrorRefused, Pair, find_pair, subscription_of
@@ -195,8 +196,6 @@ class PartitionMirror:
                 return
             if not asked:
                 asked = True
-                from geminga.ids import TopicName
-
                 try:
                     await admin.topic_policies.deduplication.set(str(TopicName.parse(self.topic).base), True)
                 except AdminError as error:
