@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from geminga.demo import console
@@ -12,7 +15,7 @@ def test_progress_without_a_terminal_is_sparse_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(console, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(clock)}))
     shown = Console()
     with shown.many(("flights", "delays"), 1000) as update:
         for done in range(100, 1100, 100):

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -338,7 +339,7 @@ def test_ever_new_searches_take_turns_and_leave_the_board_of_all_alone(
             yield step
 
     monkeypatch.setattr(board._Board, "_walk", walked)
-    monkeypatch.setattr(board.time, "thread_time", time.monotonic)
+    monkeypatch.setattr(board, "time", SimpleNamespace(**{**vars(time), "thread_time": time.monotonic}))
 
     async def run() -> None:
         boards = Boards(harness.broker)
@@ -374,7 +375,7 @@ def test_a_store_that_has_all_at_hand_is_not_asked_in_one_step(
         clock += 0.01
         return clock
 
-    monkeypatch.setattr(board.time, "monotonic", passing)
+    monkeypatch.setattr(board, "time", SimpleNamespace(**{**vars(time), "monotonic": passing}))
     pauses = 0
     rest = board._Board._rest
 
