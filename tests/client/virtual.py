@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import heapq
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -31,12 +32,20 @@ class Clock:
         self.now = 1_000.0
 
     @contextlib.contextmanager
-    def everywhere(self) -> Iterator[None]:
-        """What reads the time reads this."""
+    def everywhere(self, is_of_the_play: Callable[[], bool] | None = None) -> Iterator[None]:
+        """What reads the time reads this, on threads of the play: on this one, or where it is said to be one.
+
+        Other threads of the process (py4j's, where Spark was, and those of clients that somebody left) have
+        the time that it is: a timer of theirs that was set by another clock would never be due.
+        """
+        own = threading.get_ident()
+        mine = is_of_the_play or (lambda: threading.get_ident() == own)
         real = time.monotonic, time.time, time.time_ns, time.perf_counter
-        time.monotonic = time.perf_counter = lambda: self.now
-        time.time = lambda: EPOCH + self.now
-        time.time_ns = lambda: int((EPOCH + self.now) * 1e9)
+        monotonic, wall, wall_ns, perf_counter = real
+        time.monotonic = lambda: self.now if mine() else monotonic()
+        time.perf_counter = lambda: self.now if mine() else perf_counter()
+        time.time = lambda: EPOCH + self.now if mine() else wall()
+        time.time_ns = lambda: int((EPOCH + self.now) * 1e9) if mine() else wall_ns()
         try:
             yield
         finally:

@@ -14,6 +14,7 @@ import asyncio
 import dis
 import importlib
 import itertools
+import queue
 import random
 import sys
 import threading
@@ -27,6 +28,8 @@ from typing import Any
 from unittest.mock import patch
 
 from virtual import Clock, Network, Stuck, VirtualLoop
+
+from geminga.client import runtime
 
 _SHELLS = (
     "client.acknowledging", "client.async_consumer", "client.consumer", "client.handover", "client.intake",
@@ -146,6 +149,10 @@ class Scheduler:
     def me(self) -> Actor:
         return self._actors[threading.get_ident()]
 
+    def has_me(self) -> bool:
+        """Whether this thread is one of the play; the process may have others."""
+        return threading.get_ident() in self._actors
+
     def alive(self) -> list[Actor]:
         return [a for a in [*self._runnable, *self._sleeping] if a is not self.main]
 
@@ -206,6 +213,8 @@ class Scheduler:
         with suppress(Stuck):  # main is told
             chosen = self._choose()
             self.current = chosen
+            # Its number may be given to a thread that is none of the play.
+            del self._actors[threading.get_ident()]
             chosen.baton.release()
 
     def fail(self, error: BaseException) -> None:
@@ -403,7 +412,7 @@ class _Thread(threading.Thread):
         return self.actor is not None and not self.actor.done
 
     def really_join(self) -> None:
-        super().join(10)
+        super().join(60)
 
 
 class Lock:
@@ -563,26 +572,29 @@ class ThreadLoop(VirtualLoop):
 
 @contextmanager
 def shells_on(scheduler: Scheduler, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[None]:
-    """The shells' threads, locks and loops are the scheduler's."""
-
-    slept = time.sleep
+    """The shells' threads, locks and loops are the scheduler's; those of other threads stay what they are."""
+    slept, new_real_loop = time.sleep, runtime.new_event_loop
 
     def seconds(duration: float) -> None:
-        # Threads that have nothing to do with the client (py4j's, where Spark was) sleep as they did.
-        asking = str(sys._getframe(1).f_globals.get("__name__"))
-        assert not asking.startswith("geminga."), f"nothing in the shells sleeps by time.sleep: {asking}"
+        assert not scheduler.has_me(), "nothing in the shells sleeps by time.sleep"
         slept(duration)
 
-    with_locks = SimpleNamespace(**{**vars(threading), "Lock": lambda: Lock(scheduler)})
-    with_threads = SimpleNamespace(**{**vars(threading), "Thread": scheduler.make_thread})
+    def on_the_play(made: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda **given: made(**given) if scheduler.has_me() else real(**given)
+
+    lock = on_the_play(lambda: Lock(scheduler), threading.Lock)
+    thread = on_the_play(scheduler.make_thread, threading.Thread)
+    with_locks = SimpleNamespace(**{**vars(threading), "Lock": lock})
+    with_threads = SimpleNamespace(**{**vars(threading), "Thread": thread})
+    line = on_the_play(lambda: SimpleQueue(scheduler), queue.SimpleQueue)
     with (
-        scheduler.clock.everywhere(),
+        scheduler.clock.everywhere(scheduler.has_me),
         patch("geminga.client.waiter.threading", with_locks),
         patch("geminga.client.waiter.LOOK_SECONDS", 2.0),
         patch("geminga.client.runtime.threading", with_threads),
-        patch("geminga.client.runtime.new_event_loop", new_loop),
+        patch("geminga.client.runtime.new_event_loop", on_the_play(new_loop, new_real_loop)),
         patch("geminga.client.listener.threading", with_threads),
-        patch("geminga.client.listener.SimpleQueue", lambda: SimpleQueue(scheduler)),
+        patch("geminga.client.listener.SimpleQueue", line),
         patch.object(time, "sleep", seconds),
     ):
         try:
