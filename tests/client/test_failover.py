@@ -13,11 +13,12 @@ import pytest
 
 import geminga
 from geminga import errors
+from geminga.testing.apache_pulsar import free_ports
 
 TIMEOUT_MILLIS = 10_000
 
 
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
@@ -33,7 +34,7 @@ def p(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def clusters() -> Iterator[list[Any]]:
-    brokers = [geminga.embedded(), geminga.embedded()]
+    brokers = [geminga.embedded(port=port) for port in free_ports(2)]
     yield brokers
     for broker in brokers:
         broker.close()

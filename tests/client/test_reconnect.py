@@ -9,6 +9,7 @@ import pytest
 import geminga
 from geminga.broker.serving.embedded import embedded
 from geminga.errors import ConnectError, Timeout
+from geminga.testing.apache_pulsar import free_ports
 
 
 @pytest.fixture
@@ -18,12 +19,11 @@ def restartable(tmp_path):
     class Restartable:
         def __init__(self):
             self.broker = None
-            self.port = 0
+            (self.port,) = free_ports(1)
             self.start()
 
         def start(self):
             self.broker = embedded(tmp_path / "store", port=self.port, web_port=None)
-            self.port = int(self.broker.service_url.rpartition(":")[2])
 
         def stop(self):
             broker, self.broker = self.broker, None
@@ -76,7 +76,7 @@ def test_producer_and_consumer_survive_a_restart(restartable, client):
     consumer = client.subscribe("t", "s")
     producer = client.create_producer("t")
     producer.send(b"before")
-    assert consumer.receive(5000).data() == b"before"
+    assert consumer.receive(30_000).data() == b"before"
     restartable.restart()
     producer.send(b"after")  # waits for the reconnection
     receive_until(consumer, {b"after"})
@@ -119,7 +119,7 @@ def test_no_receipted_message_is_lost_while_connections_are_cut(restartable, cli
         drop_connections(client)
     time.sleep(0.2)
     stop.set()
-    thread.join(20)
+    thread.join(60)
     assert len(receipted) > 100
     receive_until(consumer, set(receipted))
 
@@ -130,9 +130,9 @@ def test_send_times_out_during_a_long_outage(restartable, client):
     started = time.monotonic()
     with pytest.raises(Timeout):
         producer.send(b"x")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     restartable.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:  # the producer lives on
         try:
             producer.send(b"y")
@@ -141,7 +141,8 @@ def test_send_times_out_during_a_long_outage(restartable, client):
             assert time.monotonic() < deadline
 
 
-def test_closing_during_an_outage_does_not_hang(restartable, client):
+def test_closing_during_an_outage_does_not_hang(restartable):
+    client = geminga.Client(restartable.url, operation_timeout_seconds=60)
     producer = client.create_producer("t")
     consumer = client.subscribe("t", "s")
     restartable.stop()
@@ -149,7 +150,7 @@ def test_closing_during_an_outage_does_not_hang(restartable, client):
     consumer.close()
     producer.close()
     client.close()
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
 
 
 def test_acknowledgements_survive_a_restart(restartable, client):
@@ -157,7 +158,7 @@ def test_acknowledgements_survive_a_restart(restartable, client):
     producer = client.create_producer("t", batching_enabled=False)
     for i in range(20):
         producer.send(b"%d" % i)
-    messages = [consumer.receive(5000) for _ in range(20)]
+    messages = [consumer.receive(30_000) for _ in range(20)]
     for message in messages[::2]:
         consumer.acknowledge(message)
     restartable.restart()
@@ -170,8 +171,8 @@ def test_a_reader_goes_on_where_it_was(restartable, client):
     for i in range(10):
         producer.send(b"%d" % i)
     reader = client.create_reader("t", geminga.MessageId.earliest)
-    assert [reader.read_next(5000).data() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+    assert [reader.read_next(30_000).data() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
     restartable.restart()
     time.sleep(0.1)
-    got = [reader.read_next(10_000).data() for _ in range(6)]
+    got = [reader.read_next(30_000).data() for _ in range(6)]
     assert got == [b"%d" % i for i in range(4, 10)]

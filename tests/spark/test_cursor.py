@@ -22,6 +22,7 @@ from geminga.spark.cursor import Cursor, QueryCursor
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
 from geminga.spark.reading import DataLossError
+from geminga.testing.apache_pulsar import free_ports
 
 A, B = ("persistent://public/default/a", -1), ("persistent://public/default/b", 0)
 
@@ -315,7 +316,7 @@ def test_a_subscription_that_is_there_says_where_to_start(
     consumer = client.subscribe(pulsar_topic, "s", receiver_queue_size=10)
     publish(client, pulsar_topic, 0, 20)
     for _ in range(5):
-        consumer.acknowledge(consumer.receive(5000))
+        consumer.acknowledge(consumer.receive(30_000))
     consumer.close()
     assert Query(broker, pulsar_topic, predefinedSubscription="s").batch() == numbers(5, 15)
     again = Query(broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest")
@@ -374,8 +375,8 @@ def test_no_limit_and_no_news(broker: EmbeddedBroker, client: Client, pulsar_top
 
 def test_offsets_outlive_a_broker_that_restarts(tmp_path: Path) -> None:
     topic = "persistent://public/default/kept"
-    with embedded(tmp_path / "store") as first, first.client() as client:
-        port, web_port = (int(url.rpartition(":")[2]) for url in (first.service_url, first.admin_url))
+    port, web_port = free_ports(2)
+    with embedded(tmp_path / "store", port=port, web_port=web_port) as first, first.client() as client:
         publish(client, topic, 0, 20)
         query = Query(
             first, topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=10

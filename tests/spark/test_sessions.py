@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +16,13 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration
 from geminga.spark import sessions
 from geminga.spark.sessions import _made
+from geminga.testing.apache_pulsar import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_a_session_knows_the_format(spark: SparkSession) -> None:
     assert geminga.spark.session() is not None
     with pytest.raises(Exception, match=r"service\.url is missing"):
@@ -181,14 +180,12 @@ def run(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 def test_a_session_that_is_there_is_left_as_it_is() -> None:
     assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 def test_a_spark_connect_server(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:
@@ -197,8 +194,7 @@ def test_a_spark_connect_server(
         for _ in range(5):
             producer.send(b"v")
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     with subprocess.Popen(
         [sys.executable, "-c", CONNECT_SERVER, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True, env=environment,
@@ -240,7 +236,7 @@ def test_a_second_ctrl_c_waits_for_nothing() -> None:
 
 def test_the_package_is_light_and_names_what_it_has() -> None:
     script = "import sys, geminga.spark; assert not {'pyspark', 'pyarrow', 'numba'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     assert {"register", "session", "PulsarDataSource"} <= set(dir(geminga.spark))
     assert geminga.spark.PulsarDataSource.name() == "pulsar"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -26,6 +26,7 @@ from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.reading import DataLossError
 from geminga.spark.writing import PulsarCommit
+from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.certificates import Authority
 
 SCHEMA = StructType().add("value", BinaryType())
@@ -128,8 +129,8 @@ def test_offsets_outlive_the_broker(tmp_path: Path) -> None:
 
 def test_the_broker_restarts_under_a_task(tmp_path: Path) -> None:
     topic = "persistent://public/default/restarted"
-    with embedded(tmp_path / "store") as broker:
-        port = int(broker.service_url.rpartition(":")[2])
+    (port,) = free_ports(1)
+    with embedded(tmp_path / "store", port=port) as broker:
         with broker.client() as client:
             publish(client, topic, 0, 40_000)
         reader = batch_reader(broker.service_url, topic, receiverQueueSize=100)
@@ -147,8 +148,9 @@ def test_the_broker_restarts_under_a_task(tmp_path: Path) -> None:
 def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
     """Each step of driver and task, streams and batches, begins while no broker is there."""
     topic = "persistent://public/default/away"
-    with embedded(tmp_path / "store") as broker, broker.client() as client:
-        url, port = broker.service_url, int(broker.service_url.rpartition(":")[2])
+    (port,) = free_ports(1)
+    with embedded(tmp_path / "store", port=port) as broker, broker.client() as client:
+        url = broker.service_url
         publish(client, topic, 0, 100)
     stream = stream_reader(url, topic, startingOffsets="earliest", maxRowsPerTrigger=60)
     batch = batch_reader(url, topic)
@@ -161,7 +163,7 @@ def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
             with pytest.raises(TimeoutError):
                 result.result(0.4)
             with embedded(tmp_path / "store", port=port):
-                return result.result(30)
+                return result.result(60)
 
     start = while_away(stream.initialOffset)
     end = while_away(lambda: stream.latestOffset(start, stream.getDefaultReadLimit()))

@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.testing.apache_pulsar import free_ports
 
 Earliest = pulsar.InitialPosition.Earliest
 Shared = pulsar.ConsumerType.Shared
@@ -21,7 +22,7 @@ Shared = pulsar.ConsumerType.Shared
 def test_acknowledgement_timeout_redelivers(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", consumer_type=Shared, unacked_messages_timeout_ms=10_000)
     client.create_producer(topic).send(b"slow")
-    first = consumer.receive(timeout_millis=5000)
+    first = consumer.receive(timeout_millis=30_000)
     again = consumer.receive(timeout_millis=25_000)
     assert again.message_id() == first.message_id()
     consumer.acknowledge(again)
@@ -42,7 +43,7 @@ def test_a_message_listener(client: Any, topic: str) -> None:
     for index in range(50):
         producer.send_async(str(index).encode(), lambda result, _id: None)
     producer.flush()
-    assert enough.wait(10)
+    assert enough.wait(60)
     assert found == [str(index).encode() for index in range(50)]
     consumer.close()
 
@@ -54,7 +55,7 @@ def test_the_largest_messages(client: Any, topic: str) -> None:
     for _ in range(6):
         producer.send(payload)
     for _ in range(6):
-        message = consumer.receive(timeout_millis=10_000)
+        message = consumer.receive(timeout_millis=30_000)
         assert message.data() == payload
         consumer.acknowledge(message)
 
@@ -72,7 +73,7 @@ def test_encrypted_messages_pass_through(client: Any, topic: str, tmp_path: Path
     producer = client.create_producer(topic, encryption_key="mine", crypto_key_reader=keys)
     consumer = client.subscribe(topic, "s", crypto_key_reader=keys, initial_position=Earliest)
     producer.send(b"secret")
-    assert consumer.receive(timeout_millis=5000).data() == b"secret"
+    assert consumer.receive(timeout_millis=30_000).data() == b"secret"
 
 
 def test_a_reader_over_partitions(client: Any, topic: str, admin: Callable[..., Any]) -> None:
@@ -83,7 +84,7 @@ def test_a_reader_over_partitions(client: Any, topic: str, admin: Callable[..., 
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        found.append(int(reader.read_next(timeout_millis=5000).data()))
+        found.append(int(reader.read_next(timeout_millis=30_000).data()))
     assert sorted(found) == list(range(30))
 
 
@@ -105,15 +106,15 @@ def test_initial_subscription(client: Any, topic: str) -> None:
     )
     client.create_producer(topic).send(b"bad")
     for _ in range(2):
-        consumer.negative_acknowledge(consumer.receive(timeout_millis=8000))
-    deadline = time.monotonic() + 10
+        consumer.negative_acknowledge(consumer.receive(timeout_millis=30_000))
+    deadline = time.monotonic() + 60
     while True:
         try:
             kept = client.subscribe(dead, "keep")
             break
         except pulsar.PulsarException:
             assert time.monotonic() < deadline
-    assert kept.receive(timeout_millis=10_000).data() == b"bad"
+    assert kept.receive(timeout_millis=30_000).data() == b"bad"
 
 
 def test_a_consumer_that_stops_reading_harms_nobody(
@@ -128,15 +129,15 @@ def test_a_consumer_that_stops_reading_harms_nobody(
         producer.send_async(b"x" * 5000, lambda result, _id: None)
     producer.flush()
     for _ in range(2000):
-        busy.acknowledge(busy.receive(timeout_millis=5000))
-    assert lazy.receive(timeout_millis=5000).data() == b"x" * 5000
+        busy.acknowledge(busy.receive(timeout_millis=30_000))
+    assert lazy.receive(timeout_millis=30_000).data() == b"x" * 5000
 
 
 def test_reconnecting_after_a_restart_on_the_same_port(
     connect: Callable[..., Any], topic: str, tmp_path: Path
 ) -> None:
-    with embedded(tmp_path / "s", web_port=None) as first:
-        port = first.settings.port
+    (port,) = free_ports(1)
+    with embedded(tmp_path / "s", web_port=None, port=port) as first:
         client = connect(first.service_url)
         consumer = client.subscribe(topic, "s")
         producer = client.create_producer(topic, batching_enabled=False)
@@ -145,7 +146,7 @@ def test_reconnecting_after_a_restart_on_the_same_port(
         producer.send(b"after")
         found = []
         while len(found) < 2:
-            message = consumer.receive(timeout_millis=10_000)
+            message = consumer.receive(timeout_millis=30_000)
             consumer.acknowledge(message)
             if message.data() not in found:
                 found.append(message.data())
@@ -160,7 +161,7 @@ def test_many_topics_at_once(client: Any, topic: str) -> None:
     for producer in producers:
         producer.flush()
     readers = [client.create_reader(f"{topic}-{number}", pulsar.MessageId.earliest) for number in range(150)]
-    found = [reader.read_next(timeout_millis=5000).data() for reader in readers]
+    found = [reader.read_next(timeout_millis=30_000).data() for reader in readers]
     assert found == [str(number).encode() for number in range(150)]
 
 

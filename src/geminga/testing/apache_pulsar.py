@@ -9,7 +9,9 @@ Needs an unpacked distribution (``PULSAR_HOME``) and Java 17 or newer. Starting 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -25,13 +27,34 @@ MEMORY = "-Xms512m -Xmx1500m -XX:MaxDirectMemorySize=1500m"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on at the moment (the system picks them)."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports that nothing listens on at the moment.
+
+    Where the system tells which ports it gives to whoever asks for any (Linux does), they are others: nobody
+    is given one of them before it is used, or while who uses it is away.
+    """
+    sockets: list[socket.socket] = []
     try:
+        for port in _lasting_ports():
+            with contextlib.suppress(OSError):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+            if len(sockets) == count:
+                break
+        while len(sockets) < count:
+            sockets.append(socket.create_server(("127.0.0.1", 0)))
         return [s.getsockname()[1] for s in sockets]
     finally:
         for s in sockets:
             s.close()
+
+
+def _lasting_ports() -> list[int]:
+    """Some that the system gives to nobody who asks for any, in an order by chance."""
+    try:
+        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    except (OSError, ValueError):
+        return []
+    ports = [port for port in range(10_000, 65_536) if not low <= port <= high]
+    return random.SystemRandom().sample(ports, min(len(ports), 1000))
 
 
 @dataclass(kw_only=True)

@@ -28,6 +28,7 @@ from geminga.spark.pipelines.running import (
     run,
     tables,
 )
+from geminga.testing.apache_pulsar import free_ports
 
 ROWS = 600
 EVOLVED = "id BIGINT, name STRING, at TIMESTAMP"
@@ -170,8 +171,7 @@ def test_a_race_between_spark_s_flows_is_run_again(tmp_path: Path, monkeypatch: 
         (project / "begun").unlink(missing_ok=True)
 
     monkeypatch.setattr(running, "command", lambda arguments: [str(tmp_path / "spark-pipelines")])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        monkeypatch.setattr(running, "PORT", free.getsockname()[1])
+    monkeypatch.setattr(running, "PORT", free_ports(1)[0])
     events: list[Event] = []
     failing(2, "Illegal size 5 of collection, expected 6")
     assert run(project, events.append).exit_code == 0
