@@ -28,6 +28,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_client_is_left() -> Iterator[None]:
+    """What the driver's side kept ends with a module's tests: their brokers are gone, and it would look for
+    them for ever, in the midst of other tests."""
+    yield
+    cluster = sys.modules.get("geminga.spark.cluster")
+    while cluster is not None and cluster._clients:
+        cluster._clients.popitem()[1].shutdown()
+
+
 @pytest.fixture(scope="module")
 def pulsar_broker(pulsar_module_broker: EmbeddedBroker) -> EmbeddedBroker:
     """The module's: Spark keeps connections for longer than a test."""
