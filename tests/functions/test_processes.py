@@ -3,6 +3,7 @@ is there twice. A process that dies is started again."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -20,9 +21,10 @@ import geminga
 from geminga.functions import FunctionSettings
 from geminga.functions.processes import supervise
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 KILLS = 6
+BEHIND_MAX = 4000
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +64,14 @@ def test_killed_in_the_middle(
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=37)
     produced = 0
     done = threading.Event()
+    seen: Counter[str] = Counter()
 
     def produce() -> None:
         nonlocal produced
         while not done.is_set():
+            if produced * each > len(seen) + BEHIND_MAX:  # a slow machine is not given ever more
+                time.sleep(0.01)
+                continue
             for _ in range(100):
                 producer.send_async(str(produced).encode(), lambda *_: None, partition_key=f"k{produced % 5}")
                 produced += 1
@@ -74,7 +80,6 @@ def test_killed_in_the_middle(
 
     thread = threading.Thread(target=produce)
     thread.start()
-    seen: Counter[str] = Counter()
 
     def take(wanted: int, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -88,7 +93,7 @@ def test_killed_in_the_middle(
 
     for _ in range(KILLS):
         process = _instance(settings)
-        take(len(seen) + 1, 30)  # it works
+        take(len(seen) + 1, 60)  # it works
         take(len(seen) + chance.randrange(1, 1500), chance.random())
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -97,7 +102,7 @@ def test_killed_in_the_middle(
     done.set()
     thread.join()
     process = _instance(settings)
-    take(produced * each, 60)
+    take(produced * each, 120)
     take(produced * each + 1, 0.5)
     assert process.stdin is not None
     process.stdin.close()  # as if whoever started it were gone
@@ -134,7 +139,7 @@ def test_a_process_that_dies_is_started_again(
             producer.send(str(n).encode())
         for _ in range(20):
             results.acknowledge(results.receive(30_000))
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while (not said or len(_children()) < 2) and time.monotonic() < until:
             time.sleep(0.05)
         assert len(said) == 1
@@ -160,8 +165,9 @@ def test_what_cannot_run_is_not_tried_for_ever(pulsar_broker: Any, capfd: Any) -
 
 def _children() -> list[int]:
     psutil = pytest.importorskip("psutil")
-    return [
-        child.pid
-        for child in psutil.Process().children()
-        if "geminga.functions.instance" in " ".join(child.cmdline())
-    ]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # one that has just ended has no command line any more
+            if "geminga.functions.instance" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found

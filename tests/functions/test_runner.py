@@ -15,8 +15,6 @@ from geminga.errors import InvalidConfiguration
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from tests.functions import relayed
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def pulsar_settings() -> dict[str, Any]:
@@ -299,7 +297,7 @@ def test_schemas_in_and_out(place: Place, guarantee: str) -> None:
         consumer = place.client.subscribe(
             place.topic + "-out", "s", schema=Reading, initial_position=geminga.InitialPosition.Earliest
         )
-        assert consumer.receive(10_000).value() == Reading("a", 2.5)
+        assert consumer.receive(30_000).value() == Reading("a", 2.5)
 
 
 def test_tables(place: Place) -> None:
@@ -338,14 +336,14 @@ def test_stopping_acknowledges_nothing_that_has_no_result(place: Place) -> None:
 
     def blocks(value: str) -> str:
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
         threading.Event().wait(0.006)  # longer than results are held back
         return value
 
     settings = place.settings(blocks)
     runner = FunctionRunner(settings).start()
     place.send(*range(100))
-    assert entered.wait(10)
+    assert entered.wait(60)
     runner.stop()
     leave.set()
     runner.close()

@@ -22,7 +22,7 @@ def publish(client: Any, topic: str, values: list[str], **options: Any) -> list[
     return ids
 
 
-def texts(consumer: Any, count: int, *, ack: bool = True, timeout_millis: int = 5000) -> list[str]:
+def texts(consumer: Any, count: int, *, ack: bool = True, timeout_millis: int = 30_000) -> list[str]:
     found = []
     for _ in range(count):
         message = consumer.receive(timeout_millis=timeout_millis)
@@ -69,7 +69,7 @@ def test_shared_spreads_messages(client: Any, other_client: Any, topic: str, bat
         producer.send_async(str(index).encode(), lambda result, _id: None)
     producer.flush()
     found: dict[int, list[int]] = {0: [], 1: []}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while sum(map(len, found.values())) < 200 and time.monotonic() < deadline:
         for number, consumer in enumerate((first, second)):
             try:
@@ -92,7 +92,7 @@ def test_failover_takes_over(client: Any, other_client: Any, topic: str) -> None
     time.sleep(0.3)
     publish(client, topic, ["1", "2", "3"])
     # Which of them is active is the broker's choice (a hash of the topic's name); one of them is.
-    deadline, first = time.monotonic() + 10, None
+    deadline, first = time.monotonic() + 60, None
     while first is None and time.monotonic() < deadline:
         for number, consumer in enumerate(consumers):
             try:
@@ -108,7 +108,7 @@ def test_failover_takes_over(client: Any, other_client: Any, topic: str) -> None
     assert texts(active, 1) == ["2"]
     assert nothing_more(waiting)
     active.close()
-    assert texts(waiting, 1, timeout_millis=10_000) == ["3"]
+    assert texts(waiting, 1, timeout_millis=30_000) == ["3"]
     publish(client, topic, ["4"])
     assert texts(waiting, 1) == ["4"]
 
@@ -124,11 +124,12 @@ def test_key_shared_keeps_keys_together(client: Any, other_client: Any, topic: s
     producer.flush()
     owner: dict[str, set[int]] = {}
     order: dict[str, list[int]] = {}
-    count, deadline = 0, time.monotonic() + 20
+    count, deadline = 0, time.monotonic() + 60
     while count < 300 and time.monotonic() < deadline:
         for number, consumer in enumerate(consumers):
+            # How the keys are shared out is another one in every run: who has none left is soon passed by.
             try:
-                message = consumer.receive(timeout_millis=100)
+                message = consumer.receive(timeout_millis=5)
             except pulsar.Timeout:
                 continue
             consumer.acknowledge(message)
@@ -150,7 +151,7 @@ def test_a_subscription_has_one_type(client: Any, other_client: Any, topic: str)
 def test_cumulative_acknowledgement(client: Any, topic: str) -> None:
     consumer = client.subscribe(topic, "s", initial_position=Earliest)
     publish(client, topic, list("abcdef"))
-    messages = [consumer.receive(timeout_millis=5000) for _ in range(4)]
+    messages = [consumer.receive(timeout_millis=30_000) for _ in range(4)]
     consumer.acknowledge_cumulative(messages[3])
     consumer.close()
     again = client.subscribe(topic, "s")
@@ -163,7 +164,7 @@ def test_holes_survive_a_new_consumer(client: Any, topic: str) -> None:
     )
     publish(client, topic, [str(n) for n in range(10)])
     for _ in range(10):
-        message = consumer.receive(timeout_millis=5000)
+        message = consumer.receive(timeout_millis=30_000)
         if int(message.data()) % 3:
             consumer.acknowledge(message)
     consumer.close()
@@ -178,10 +179,10 @@ def test_negative_acknowledgement_counts_redeliveries(client: Any, topic: str) -
     )
     publish(client, topic, ["a"])
     for count in range(3):
-        message = consumer.receive(timeout_millis=8000)
+        message = consumer.receive(timeout_millis=30_000)
         assert message.redelivery_count() == count
         consumer.negative_acknowledge(message)
-    message = consumer.receive(timeout_millis=8000)
+    message = consumer.receive(timeout_millis=30_000)
     consumer.acknowledge(message)
     assert nothing_more(consumer)
 
@@ -203,8 +204,8 @@ def test_dead_letters(client: Any, topic: str) -> None:
     dead = client.subscribe(f"{topic}-dead", "d", initial_position=Earliest)
     publish(client, topic, ["bad"])
     for _ in range(3):
-        consumer.negative_acknowledge(consumer.receive(timeout_millis=8000))
-    assert dead.receive(timeout_millis=10_000).data() == b"bad"
+        consumer.negative_acknowledge(consumer.receive(timeout_millis=30_000))
+    assert dead.receive(timeout_millis=30_000).data() == b"bad"
 
 
 def test_seek_by_id_and_by_time(client: Any, topic: str) -> None:
@@ -234,28 +235,28 @@ def test_reader(client: Any, topic: str, batched: bool) -> None:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found, positions = [], []
     while reader.has_message_available():
-        message = reader.read_next(timeout_millis=5000)
+        message = reader.read_next(timeout_millis=30_000)
         found.append(int(message.data()))
         positions.append(message.message_id())
     assert found == list(range(20))
     reader.close()
     middle = client.create_reader(topic, positions[9])
-    assert [int(middle.read_next(timeout_millis=5000).data()) for _ in range(10)] == list(range(10, 20))
+    assert [int(middle.read_next(timeout_millis=30_000).data()) for _ in range(10)] == list(range(10, 20))
     inclusive = client.create_reader(topic, positions[9], start_message_id_inclusive=True)
-    assert int(inclusive.read_next(timeout_millis=5000).data()) == 9
+    assert int(inclusive.read_next(timeout_millis=30_000).data()) == 9
     latest = client.create_reader(topic, pulsar.MessageId.latest)
     assert not latest.has_message_available()
     producer.send(b"99")
-    assert latest.read_next(timeout_millis=5000).data() == b"99"
+    assert latest.read_next(timeout_millis=30_000).data() == b"99"
 
 
 def test_a_reader_leaves_no_subscription(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     publish(client, topic, ["a"])
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    reader.read_next(timeout_millis=5000)
+    reader.read_next(timeout_millis=30_000)
     reader.close()
     path = topic.replace("://", "/")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while admin("GET", f"{path}/subscriptions") and time.monotonic() < deadline:
         time.sleep(0.02)
     assert admin("GET", f"{path}/subscriptions") == []
@@ -273,12 +274,12 @@ def test_batch_index_acknowledgement(client: Any, topic: str) -> None:
         topic, "s", consumer_type=pulsar.ConsumerType.Shared, batch_index_ack_enabled=True,
         initial_position=Earliest,
     )  # fmt: skip
-    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for index in range(6):
         producer.send_async(str(index).encode(), lambda result, _id: None)
     producer.flush()
     for _ in range(6):
-        message = consumer.receive(timeout_millis=5000)
+        message = consumer.receive(timeout_millis=30_000)
         if int(message.data()) % 2:
             consumer.acknowledge(message)
     consumer.close()
@@ -315,7 +316,7 @@ def test_partitioned_subscriptions_share(
     second = other_client.subscribe(topic, "s", **options)
     publish(client, topic, [str(n) for n in range(80)])
     found: list[int] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(found) < 80 and time.monotonic() < deadline:
         for consumer in (first, second):
             try:
@@ -334,7 +335,7 @@ def test_batch_receive(client: Any, topic: str) -> None:
     )  # fmt: skip
     publish(client, topic, [str(n) for n in range(10)])
     found: list[str] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(found) < 10 and time.monotonic() < deadline:
         messages = consumer.batch_receive()
         for message in messages:
@@ -380,10 +381,10 @@ def test_what_the_application_forgets_is_pushed_again(
         producer = client.create_producer(topic, batching_enabled=False)
         for number in range(3):
             producer.send(str(number).encode(), partition_key="k")
-        first = [consumer.receive(timeout_millis=5000) for _ in range(3)]
+        first = [consumer.receive(timeout_millis=30_000) for _ in range(3)]
         consumer.acknowledge(first[0])
         consumer.acknowledge(first[2])
-        again = consumer.receive(timeout_millis=10_000)
+        again = consumer.receive(timeout_millis=30_000)
         assert (again.data(), again.redelivery_count()) == (b"1", 1)
         consumer.acknowledge(again)
         with pytest.raises(pulsar.Timeout):
