@@ -65,7 +65,7 @@ def nothing_is_left_behind() -> Iterator[None]:
         admin(broker.admin_url, "GET", "clusters")
     threads, descriptors = set(threading.enumerate()), psutil.Process().num_fds()
     yield
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while set(threading.enumerate()) - threads or psutil.Process().num_fds() > descriptors:
         assert time.monotonic() < end, (set(threading.enumerate()) - threads, psutil.Process().num_fds())
         time.sleep(0.01)
@@ -122,7 +122,7 @@ def standalone(*arguments: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit code and stderr of a process that ends by itself."""
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert "Traceback" not in said
     return process.returncode, said
 
@@ -163,7 +163,7 @@ def test_a_wrong_url(url: str, message: str, run: Any) -> None:
 
 def test_an_unreachable_broker_is_told(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     message = "refused the connection: nothing listens there; is the broker running"
-    with geminga.Client(UNREACHABLE, operation_timeout_seconds=0.2) as client:
+    with geminga.Client(UNREACHABLE, operation_timeout_seconds=0.5) as client:
         for call in (
             lambda: client.create_producer("t"),
             lambda: client.subscribe("t", "s"),
@@ -174,7 +174,7 @@ def test_an_unreachable_broker_is_told(run: Any, caplog: pytest.LogCaptureFixtur
                 call()
     with pytest.raises(ConnectError, match=message):
         asyncio.run(
-            using(UNREACHABLE, lambda client: client.subscribe("t", "s"), operation_timeout_seconds=0.2)
+            using(UNREACHABLE, lambda client: client.subscribe("t", "s"), operation_timeout_seconds=0.5)
         )
     assert message in caplog.text  # what is waited for
     for command in (("produce", "t", "-m", "x"), ("consume", "t"), ("consume", "t", "-s", "s")):
@@ -268,7 +268,7 @@ def test_a_damaged_superblock_is_named_and_made_anew(stored: Path, tmp_path: Pat
     (folder / "superblock").write_bytes(superblock)
     with geminga.embedded(folder, web_port=None) as broker, broker.client() as client:
         reader = client.create_reader("t", geminga.MessageId.earliest)
-        assert [reader.read_next(5000).data() for _ in range(ENTRIES)] == [
+        assert [reader.read_next(30_000).data() for _ in range(ENTRIES)] == [
             b"message %d" % n for n in range(ENTRIES)
         ]
     assert "superblock fails its checksum" in caplog.text
@@ -299,7 +299,9 @@ def test_a_damaged_log_is_named_and_never_served(stored: Path, tmp_path: Path, p
         assert found == (kept if place == "cut" else [*kept, b"goes on"])
         assert client.create_producer("t").send(b"goes on").ledger_id >= 0
         other = client.create_producer("other").send(b"goes on")
-        assert client.create_reader("other", geminga.MessageId.earliest).read_next(5000).message_id() == other
+        assert (
+            client.create_reader("other", geminga.MessageId.earliest).read_next(30_000).message_id() == other
+        )
     with geminga.embedded(folder, web_port=None) as broker:
         assert any(log.name in line for line in broker._server.recovery_report())
 
@@ -377,7 +379,7 @@ def test_an_oversize_message_fails_alone(pulsar_client: Any, pulsar_topic: str, 
     ok, too_big = geminga.Result.Ok, geminga.Result.MessageTooBig
     assert sorted(results) == sorted([ok, too_big, ok])
     reader = pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest)
-    assert [reader.read_next(5000).data() for _ in range(3)] == [b"before", b"after", b"last"]
+    assert [reader.read_next(30_000).data() for _ in range(3)] == [b"before", b"after", b"last"]
     assert not reader.has_message_available()
 
 
@@ -386,7 +388,7 @@ def test_an_oversize_line_is_counted_by_name(pulsar_broker: Any, pulsar_topic: s
     lines.write_bytes(b"before\n" + bytes(MAX_MESSAGE_SIZE + 1) + b"\nafter\n")
     done = subprocess.run(
         [*GEMINGA, "produce", pulsar_topic, "-f", str(lines), "--url", pulsar_broker.service_url],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stdout.startswith("2 messages to ")
@@ -400,7 +402,7 @@ def test_an_oversize_message_goes_in_chunks_where_they_are_on(pulsar_client: Any
     ) as producer:
         producer.send(big)
     reader = pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest)
-    assert reader.read_next(5000).data() == big
+    assert reader.read_next(30_000).data() == big
 
 
 def test_closed_handles_say_so(pulsar_broker: Any, pulsar_topic: str) -> None:
@@ -427,7 +429,7 @@ def test_closed_handles_say_so(pulsar_broker: Any, pulsar_topic: str) -> None:
             call()
     for handle in (producer, consumer, reader, client):
         handle.close()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -561,7 +563,7 @@ def test_a_stop_is_quiet_and_keeps_everything(number: int, tmp_path: Path) -> No
     code, said = ended(process)
     assert (code, said.splitlines()) == (0, [f"geminga: {signal.Signals(number).name}, stopping"])
     with geminga.embedded(tmp_path / "store", web_port=None) as broker, broker.client() as client:
-        message = client.create_reader("t", geminga.MessageId.earliest).read_next(5000)
+        message = client.create_reader("t", geminga.MessageId.earliest).read_next(30_000)
         assert (message.message_id(), message.data()) == (sent, b"kept")
 
 

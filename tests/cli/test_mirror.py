@@ -19,8 +19,6 @@ from geminga.cli.mirror import command
 from geminga.errors import AuthenticationError, PulsarException
 from tests.mirror.helpers import stored
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def other() -> Any:

@@ -13,7 +13,7 @@ def run(scripted, body, **arguments):
         await broker.start()
         try:
             async with geminga.asyncio.Client(broker.url, **arguments) as client:
-                return await asyncio.wait_for(body(broker, client), 20)
+                return await asyncio.wait_for(body(broker, client), 60)
         finally:
             await broker.stop()
 

@@ -90,6 +90,7 @@ def refused_or_accepted(make, base, name, value):
         ("create_reader", {"topic": "arguments", "start_message_id": geminga.MessageId.earliest}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* has no effect:UserWarning")
 def test_every_wrong_value_is_refused_by_the_argument_s_name(client, method, base, monkeypatch):
     monkeypatch.setattr(logging.getLogger("geminga"), "disabled", True)
     make = geminga.Client if method == "Client" else getattr(client, method)

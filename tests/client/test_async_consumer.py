@@ -35,7 +35,7 @@ def data(messages: list[Any]) -> list[bytes]:
 
 
 def run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 30))
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> None:
@@ -53,7 +53,7 @@ def test_asyncio_consumer(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: 
             messages = [await waiting] + [await consumer.receive() for _ in range(4)]
             assert data(messages) == [b"0", b"1", b"2", b"3", b"4"]
             await consumer.negative_acknowledge(messages[0])
-            again = await consumer.receive(5000)
+            again = await consumer.receive(30_000)
             assert again.redelivery_count() == 1
             for message in [again, *messages[1:]]:
                 await consumer.acknowledge(message)
@@ -83,7 +83,7 @@ def test_asyncio_receipts_share_commands(pulsar_broker: Any, pulsar_client: Any,
             consumer = await client.subscribe(
                 pulsar_topic, "s", initial_position=EARLIEST, ack_receipt_enabled=True
             )
-            messages = [await consumer.receive(5000) for _ in range(100)]
+            messages = [await consumer.receive(30_000) for _ in range(100)]
             await asyncio.gather(*(consumer.acknowledge(message) for message in messages))
             assert backlog(pulsar_broker, pulsar_topic) == 0
 
@@ -124,7 +124,7 @@ def test_a_woken_and_then_cancelled_receive_leaves_the_message_to_the_next(
     async def main() -> None:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            message = await consumer.receive(5000)
+            message = await consumer.receive(30_000)
             first = asyncio.create_task(consumer.receive())
             second = asyncio.create_task(consumer.receive())
             await asyncio.sleep(0)
@@ -147,7 +147,7 @@ def test_the_time_of_a_receive_does_not_start_anew_when_another_takes_its_messag
     async def main() -> None:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             consumer = await client.subscribe(pulsar_topic, "s", initial_position=EARLIEST)
-            message = await consumer.receive(5000)
+            message = await consumer.receive(30_000)
             started = asyncio.get_running_loop().time()
             waiting = asyncio.create_task(consumer.receive(300))
             while not waiting.done():

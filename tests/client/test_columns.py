@@ -34,7 +34,7 @@ def test_send_and_receive(pulsar_client, topic, table):
     assert producer.send_table(table).rows == 1000
     got = []
     while sum(t.num_rows for t in got) < 1000:
-        got.append(consumer.receive_table(timeout_millis=5000))
+        got.append(consumer.receive_table(timeout_millis=30_000))
         consumer.acknowledge_table(got[-1])
     received = pa.concat_tables(got)
     assert received["value"].to_pylist() == table["value"].to_pylist()
@@ -47,11 +47,11 @@ def test_a_waiting_receiver_is_woken(pulsar_client, topic):
     consumer = pulsar_client.subscribe(topic, "s")
     producer = pulsar_client.create_producer(topic)
     got = []
-    waiting = threading.Thread(target=lambda: got.append(consumer.receive_table(timeout_millis=10_000)))
+    waiting = threading.Thread(target=lambda: got.append(consumer.receive_table(timeout_millis=30_000)))
     waiting.start()
     time.sleep(0.1)
     producer.send(b"x")
-    waiting.join(5)
+    waiting.join(60)
     assert [t.num_rows for t in got] == [1]
 
 
@@ -59,14 +59,14 @@ def test_rows_and_tables_from_one_consumer(pulsar_client, topic, table):
     consumer = pulsar_client.subscribe(topic, "s")
     producer = pulsar_client.create_producer(topic)
     producer.send_table(table)
-    first = consumer.receive(5000)
+    first = consumer.receive(30_000)
     assert first.data() == b"0"
     rest = []
     while sum(t.num_rows for t in rest) < 999:
-        rest.append(consumer.receive_table(timeout_millis=5000))
+        rest.append(consumer.receive_table(timeout_millis=30_000))
     assert pa.concat_tables(rest)["value"].to_pylist() == table["value"].to_pylist()[1:]
     producer.send(b"row")
-    assert consumer.receive(5000).data() == b"row"
+    assert consumer.receive(30_000).data() == b"row"
 
 
 def test_asyncio(pulsar_broker, topic, table):
@@ -78,8 +78,8 @@ def test_asyncio(pulsar_broker, topic, table):
             await asyncio.sleep(0.05)
             result = await producer.send_table(table)
             assert result.rows == 1000
-            rows = (await asyncio.wait_for(receiving, 5)).num_rows
+            rows = (await asyncio.wait_for(receiving, 60)).num_rows
             while rows < 1000:
-                rows += (await asyncio.wait_for(consumer.receive_table(), 5)).num_rows
+                rows += (await asyncio.wait_for(consumer.receive_table(), 60)).num_rows
 
     asyncio.run(main())

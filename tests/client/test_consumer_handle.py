@@ -109,7 +109,7 @@ class Broker:
         peer.send(command(Type.ERROR, "error", request_id=request_id, error=code, message=message))
 
     async def until(self, name: str, count: int = 1) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.log.count(name) < count:
                 await asyncio.sleep(0.005)
 
@@ -129,7 +129,7 @@ async def scripted(**options: Any) -> AsyncIterator[tuple[Broker, geminga.asynci
 
 
 def run(test: Any) -> None:
-    asyncio.run(asyncio.wait_for(test, 20))
+    asyncio.run(asyncio.wait_for(test, 60))
 
 
 def test_a_retriable_refusal_is_tried_again() -> None:
@@ -262,13 +262,15 @@ def test_seek_waits_for_the_answer_before_it_subscribes_again() -> None:
                 peer.send(
                     command(Type.CLOSE_CONSUMER, "close_consumer", consumer_id=0, request_id=(1 << 64) - 1)
                 )
-                asyncio.get_running_loop().call_later(0.2, broker.ok, peer, request_id)
+                asked.append((peer, request_id))
 
+            asked: list[tuple[Peer, int]] = []
             broker.answers[Type.SEEK] = on_seek
             task = asyncio.create_task(consumer.seek(MessageId.earliest))
             await broker.until("SEEK")
             await asyncio.sleep(0.1)
             assert broker.log.count("SUBSCRIBE") == 1
+            broker.ok(*asked.pop())
             await task
             assert broker.log.count("SUBSCRIBE") == 2
             broker.peers[-1].message(0, entry(b"first"))
@@ -297,7 +299,7 @@ def test_a_refused_seek_changes_nothing() -> None:
 
 def test_seek_without_a_broker() -> None:
     async def main() -> None:
-        async with scripted(operation_timeout_seconds=0.5) as (broker, client):
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
             broker.answers[Type.SUBSCRIBE] = lambda p, f: None
             broker.peers[-1].transport.abort()
@@ -310,7 +312,7 @@ def test_seek_without_a_broker() -> None:
 
 def test_receipts_that_never_come() -> None:
     async def main() -> None:
-        async with scripted(operation_timeout_seconds=0.5) as (broker, client):
+        async with scripted(operation_timeout_seconds=1) as (broker, client):
             consumer = await client.subscribe(TOPIC, "s", ack_receipt_enabled=True)
             await broker.until("FLOW")
             broker.peers[-1].message(0, entry(b"a"))
@@ -371,7 +373,7 @@ def test_a_silent_broker_does_not_hold_up_closing(monkeypatch: pytest.MonkeyPatc
         async with scripted() as (broker, client):
             consumer = await client.subscribe(TOPIC, "s")
             del broker.answers[Type.CLOSE_CONSUMER]
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(4):  # without the patch: five seconds
                 await consumer.close()
 
     run(main())

@@ -50,7 +50,7 @@ def test_every_compression(
         )  # fmt: skip
     producer.flush()
     for number, value in enumerate(values):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         assert message.data() == value
         assert message.properties() == {"n": str(number), "ü": "ß"}
         assert message.partition_key() == f"key {number % 4}"
@@ -61,7 +61,7 @@ def test_every_compression(
         consumer.acknowledge(message)
     rows: list[Any] = []
     while len(rows) < 60:
-        table = tables.receive_table(timeout_millis=5000)
+        table = tables.receive_table(timeout_millis=30_000)
         rows += table.to_pylist()
         tables.acknowledge_table(table)
     assert [row["value"] for row in rows] == values
@@ -78,7 +78,7 @@ def test_chunks(official: Any, pulsar_client: Any, pulsar_topic: str, compressio
         compression_type=getattr(pulsar.CompressionType, compression),
     )  # fmt: skip
     producer.send(value)
-    message = consumer.receive(10_000)
+    message = consumer.receive(30_000)
     assert message.data() == value
     assert message.message_id().first_chunk is not None
     consumer.acknowledge(message)
@@ -99,7 +99,7 @@ def test_key_based_batches_and_null_values(official: Any, pulsar_client: Any, pu
     producer.flush()
     seen: dict[str, list[int]] = {}
     for _ in range(30):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         seen.setdefault(message.partition_key(), []).append(int(message.data()))
         consumer.acknowledge(message)
     assert seen == {f"k{k}": list(range(k, 30, 3)) for k in range(3)}
@@ -113,13 +113,13 @@ def test_message_ids_travel_between_the_clients(official: Any, pulsar_client: An
     theirs = official.subscribe(pulsar_topic, "theirs", initial_position=pulsar.InitialPosition.Earliest)
     ours = pulsar_client.create_reader(pulsar_topic, MessageId.earliest)
     for _ in range(20):
-        our_id, their_id = ours.read_next(5000).message_id(), theirs.receive(5000).message_id()
+        our_id, their_id = ours.read_next(30_000).message_id(), theirs.receive(30_000).message_id()
         assert str(our_id) == str(their_id)
         assert MessageId.deserialize(their_id.serialize()) == our_id
         assert pulsar.MessageId.deserialize(our_id.serialize()) == their_id
     middle = MessageId.deserialize(their_id.serialize())
     reader = pulsar_client.create_reader(pulsar_topic, middle, start_message_id_inclusive=True)
-    assert reader.read_next(5000).data() == b"19"
+    assert reader.read_next(30_000).data() == b"19"
 
 
 def test_both_clients_share_a_subscription(official: Any, pulsar_client: Any, pulsar_topic: str) -> None:

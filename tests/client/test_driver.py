@@ -62,7 +62,7 @@ class ProducerHandle:
     async def until(self, condition):
         while not condition():
             self.changed.clear()
-            await asyncio.wait_for(self.changed.wait(), 10)
+            await asyncio.wait_for(self.changed.wait(), 60)
 
 
 def run(scripted, body, **settings):
@@ -75,7 +75,7 @@ def run(scripted, body, **settings):
         handle = ProducerHandle(core)
         driver = HandleDriver(core, handle)
         try:
-            return await asyncio.wait_for(body(broker, core, handle, driver), 20)
+            return await asyncio.wait_for(body(broker, core, handle, driver), 60)
         finally:
             await driver.close()
             await core.close()

@@ -28,7 +28,7 @@ from geminga.errors import AlreadyClosed
 EARLIEST = InitialPosition.Earliest
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not come true in time"
@@ -56,7 +56,7 @@ class Blocked:
             self.outcome = error
 
     def ended(self) -> Any:
-        self._thread.join(5)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "still blocked"
         return self.outcome
 
@@ -121,7 +121,7 @@ def test_tasks_that_wait_are_told_of_a_shutdown(pulsar_broker: Any, pulsar_topic
         await asyncio.sleep(0)
         client.shutdown()
         with pytest.raises(AlreadyClosed):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 60)
 
     asyncio.run(main())
 
@@ -147,7 +147,9 @@ def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
     pulsar_broker: Any, pulsar_topic: str
 ) -> None:
     client = geminga.Client(pulsar_broker.service_url)
-    producer = client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
+    producer = client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000, max_pending_messages=0
+    )
     consumer = client.subscribe(pulsar_topic, "s", schema=geminga.schema.StringSchema())
     receipts: list[Any] = []
     thread = client.runtime.thread
@@ -157,12 +159,12 @@ def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
     assert producer.send(b"x") is not None  # whoever holds a producer can go on
     for _ in range(1000):
         producer.send_async(b"y", lambda result, _id: receipts.append(result))
-    consumer.acknowledge(consumer.receive(5000))
+    consumer.acknowledge(consumer.receive(30_000))
     holders = [producer, consumer]
     del producer, consumer
     with pytest.warns(ResourceWarning, match="was not closed"):
         _drop(holders)
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert gone() is None
     assert receipts == [geminga.Result.Ok] * 1000
@@ -247,7 +249,7 @@ def test_who_sends_while_the_loop_of_a_closed_producer_ends_is_told(
     sender.start()
     eventually(lambda: publisher.handover.pairs)
     client.close()
-    sender.join(10)
+    sender.join(60)
     assert told == [geminga.Result.AlreadyClosed]
     for _ in range(3):
         producer.send_async(b"x", lambda result, _: told.append(result))
@@ -279,7 +281,7 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
         f"client = geminga.Client({pulsar_broker.service_url!r})\n"
         f"consumer = client.subscribe({pulsar_topic!r}, 's', geminga.ConsumerType.Shared)\n"
         "for _ in range(20):\n"
-        "    consumer.acknowledge(consumer.receive(5000))\n"
+        "    consumer.acknowledge(consumer.receive(30_000))\n"
         f"producer = client.create_producer({pulsar_topic + '-out'!r}, batching_enabled=True,\n"
         "    batching_max_publish_delay_ms=60000)\n"
         "for n in range(10):\n"
@@ -287,7 +289,7 @@ def test_acknowledgements_and_messages_leave_before_the_interpreter_ends(
     )
     assert backlog(pulsar_broker, pulsar_topic) == 0
     with pulsar_client.create_reader(pulsar_topic + "-out", MessageId.earliest) as reader:
-        assert [reader.read_next(5000).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
+        assert [reader.read_next(30_000).data() for _ in range(10)] == [b"%d" % n for n in range(10)]
 
 
 def test_the_interpreter_ends_with_blocked_threads_and_listeners(
@@ -314,7 +316,7 @@ def test_one_asyncio_client_over_several_loops(pulsar_broker: Any, pulsar_topic:
 
     async def read(count: int) -> list[bytes]:
         reader = await client.create_reader(pulsar_topic, MessageId.earliest)
-        return [(await reader.read_next(5000)).data() for _ in range(count)]
+        return [(await reader.read_next(30_000)).data() for _ in range(count)]
 
     asyncio.run(send(b"1"))
     asyncio.run(send(b"2"))
@@ -339,7 +341,7 @@ def test_what_is_pending_leaves_when_asyncio_run_ends(pulsar_broker: Any, pulsar
         )
         await asyncio.gather(*(producer.send(b"x") for _ in range(10)), producer.flush())
         for _ in range(10):
-            await consumer.acknowledge(await consumer.receive(5000))
+            await consumer.acknowledge(await consumer.receive(30_000))
         for _ in range(5):
             producer.send_async(b"y")
         held.append(client)

@@ -17,6 +17,8 @@ from geminga.wire.metadata import RawEntry, parse_entry
 
 
 def publish(client: Any, topic: str, count: int, **options: Any) -> None:
+    if options.get("batching_enabled"):  # what is one batch here is one however slow the machine is
+        options = {"batching_max_publish_delay_ms": 60_000, **options}
     with client.create_producer(topic, **options) as producer:
         for number in range(count):
             producer.send_async(b"%d" % number, None)
@@ -40,7 +42,7 @@ def values(entries: list[RawEntry]) -> list[bytes]:
 def read_all(reader: EntryReader, count: int) -> list[RawEntry]:
     entries: list[RawEntry] = []
     while len(values(entries)) < count:
-        found = reader.read(timeout=5)
+        found = reader.read(timeout=60)
         assert found
         entries += found
     return entries
@@ -118,7 +120,7 @@ def test_chunks_are_put_together_by_the_decoder(pulsar_client: Any, pulsar_topic
     found: list[bytes] = []
     with EntryReader.open(pulsar_client, pulsar_topic, MessageId.earliest) as reader:
         while len(found) < 2:
-            entries = reader.read(1, timeout=5)
+            entries = reader.read(1, timeout=60)
             found += decode_entries(entries, ["value"], chunks=chunks).column("value").to_pylist()
     assert found == [b"x" * 35_000, b"y"]
 

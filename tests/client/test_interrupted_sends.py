@@ -151,12 +151,12 @@ def test_a_handler_that_raises_out_of_a_wait_for_permits_leaves_no_gap(broker: A
         for steps in range(0, 200, 9):
             broker.answers[pb.BaseCommand.SEND] = lambda peer, frame: held.append((peer, frame))
             producer.send_async(b"first", None)
-            letting_go = threading.Timer(0.02, lambda: broker.run(let_go(), 5))
+            letting_go = threading.Timer(0.02, lambda: broker.run(let_go(), 60))
             letting_go.start()
             with contextlib.suppress(Raised):
                 Interruption(steps, raise_it)(lambda: producer.send_async(b"second", None))
             letting_go.join()
-            broker.run(let_go(), 5)
+            broker.run(let_go(), 60)
             producer.flush()
             assert used_permits(producer) == 0
             assert len(producer._publisher._line) == 0

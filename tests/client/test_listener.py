@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -48,7 +49,7 @@ class Source:
         self.waits.release()
 
     def settle(self) -> None:
-        assert self.waits.acquire(timeout=5)
+        assert self.waits.acquire(timeout=60)
 
     def listen(self, threads: ListenerThreads, listener: Any, owner: Any = "owner") -> Listening:
         listening = Listening(owner, listener, self.take, self.tell)
@@ -103,20 +104,29 @@ def test_pause_and_resume(threads: ListenerThreads) -> None:
     assert seen == [1]
 
 
-def test_stop_waits_for_the_call_that_is_under_way(threads: ListenerThreads) -> None:
+def test_stop_waits_for_the_call_that_is_under_way(
+    threads: ListenerThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("geminga.client.listener.STOP_SECONDS_MAX", 60.0)
     source, seen = Source(), []
     inside, go = threading.Event(), threading.Event()
 
     def listen(owner: str, item: int) -> None:
         inside.set()
-        go.wait(5)
+        go.wait(60)
         seen.append(item)
 
     listening = source.listen(threads, listen)
     source.settle()
     source.put(1, 2)
-    assert inside.wait(5)
-    threading.Timer(0.02, go.set).start()
+    assert inside.wait(60)
+
+    def let_go() -> None:
+        while not listening._stopping:
+            time.sleep(0.001)
+        go.set()
+
+    threading.Thread(target=let_go).start()
     listening.stop()
     assert seen == [1]
 
@@ -132,7 +142,7 @@ def test_a_listener_may_stop_itself(threads: ListenerThreads) -> None:
     listening = source.listen(threads, listen)
     source.settle()
     source.put(1, 2)
-    assert stopped.wait(5)
+    assert stopped.wait(60)
 
 
 def test_listeners_share_the_threads_in_turn() -> None:

@@ -37,7 +37,7 @@ def nothing_stays_open():
 
 def read(client: Any, topic: str, count: int) -> list[Any]:
     with client.create_reader(topic, geminga.MessageId.earliest) as reader:
-        return [reader.read_next(5000) for _ in range(count)]
+        return [reader.read_next(30_000) for _ in range(count)]
 
 
 class Once:
@@ -53,7 +53,7 @@ class Once:
         self.came.set()
 
     def wait(self) -> Any:
-        assert self.came.wait(10)
+        assert self.came.wait(60)
         return self.sent
 
 
@@ -119,12 +119,12 @@ def test_keys_and_properties(
     ids = {place: n for n, place in enumerate(sent.message_ids)}
     found = {}
     for _ in range(1000):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         n = ids[message.message_id()]
         found[n] = message.data(), message.partition_key() or None, message.properties() or None
     assert found == {n: (VALUES[n], keys[n], properties[n]) for n in range(1000)}
     same = producer.send_many(VALUES[:3], properties={"all": "of them"})
-    assert [consumer.receive(5000).properties() for _ in same.message_ids] == [{"all": "of them"}] * 3
+    assert [consumer.receive(30_000).properties() for _ in same.message_ids] == [{"all": "of them"}] * 3
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -148,7 +148,7 @@ def test_keys_over_partitions_keep_their_order(
     producer.flush()
     of_key: dict[str, list[Any]] = {}
     for _ in range(600):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         of_key.setdefault(message.partition_key(), []).append(message)
     assert len(of_key) == 11
     for key, messages in of_key.items():
@@ -281,7 +281,7 @@ def test_schemas_routers_and_interceptors(pulsar_broker: Any, pulsar_client: Any
     sent = producer.send_many(values)
     assert [place.partition() for place in sent.message_ids] == [0, 1, 0, 1]
     assert sorted(watching.acknowledged) == sorted(sent.message_ids)
-    received = [consumer.receive(5000) for _ in values]
+    received = [consumer.receive(30_000) for _ in values]
     assert sorted(message.value() for message in received) == sorted(values)
     assert {message.properties()["seen"] for message in received} == {"yes"}
     told: list[Any] = []
@@ -299,11 +299,16 @@ def test_an_interrupted_call_tells_all_the_same(pulsar_client: Any, pulsar_topic
     producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True, max_pending_messages=0)
     stored = 0
     values = VALUES[:6]
+
+    async def nothing() -> None:
+        return None
+
     for interruption in interruptions(raise_it, every=3, strict=True):
         once = Once()
         with contextlib.suppress(Raised):
             interruption(lambda o=once: producer.send_many(values, o, keys=["k"] * 6 if keyed else None))
         producer.flush()
+        pulsar_client.runtime.call(nothing())  # the loop has done what comes with the last receipt
         for number in list(many._open):
             pytest.fail(f"call {number} has no outcome")
         if once.came.wait(0.0 if interruption.happened else 10):
@@ -332,7 +337,7 @@ def test_asyncio(pulsar_broker: Any, pulsar_topic: str, blocking: bool) -> None:
             ids = sent.message_ids
             assert len(once.sent) == 10
             reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest)
-            messages = [await reader.read_next(5000) for _ in range(320)]
+            messages = [await reader.read_next(30_000) for _ in range(320)]
             assert [message.data() for message in messages] == VALUES[:320]
             assert [message.message_id() for message in messages[:300]] == ids
 

@@ -40,8 +40,8 @@ def test_values_travel(pulsar_client: Any, pulsar_topic: str, kind: Any, value: 
         producer.send(None)
         with pytest.raises(TypeError):
             producer.send({"station": "Oslo"})
-    assert consumer.receive(5000).value() == value
-    assert consumer.receive(5000).value() is None
+    assert consumer.receive(30_000).value() == value
+    assert consumer.receive(30_000).value() is None
     assert pulsar_client.get_schema_info(pulsar_topic).schema_type().name in ("JSON", "AVRO")
 
 
@@ -51,7 +51,7 @@ def test_asyncio_and_views(pulsar_broker: Any, pulsar_topic: str) -> None:
             producer = await client.create_producer(pulsar_topic, schema=Reading)
             await producer.send(Reading("Oslo", 1.0), partition_key="o")
             reader = await client.create_reader(pulsar_topic, geminga.MessageId.earliest, schema=Reading)
-            return (await reader.read_next(5000)).value()
+            return (await reader.read_next(30_000)).value()
 
     assert asyncio.run(main()) == Reading("Oslo", 1.0)
     with geminga.Client(pulsar_broker.service_url) as client:
@@ -76,7 +76,7 @@ def test_a_field_with_a_default_may_be_added(pulsar_client: Any, pulsar_topic: s
         reader = pulsar_client.create_reader(
             pulsar_topic, geminga.MessageId.earliest, schema=schema.AvroSchema(cls)
         )
-        assert [reader.read_next(5000).value() for _ in expected] == expected
+        assert [reader.read_next(30_000).value() for _ in expected] == expected
 
 
 def test_a_field_without_a_default_may_not(pulsar_client: Any, pulsar_topic: str) -> None:

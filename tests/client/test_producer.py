@@ -35,7 +35,7 @@ def client(pulsar_client):
 def read(client, topic, count, **settings):
     """The first ``count`` messages of a topic."""
     consumer = client.subscribe(topic, f"r{random.random()}", initial_position=EARLIEST, **settings)
-    messages = [consumer.receive(5000) for _ in range(count)]
+    messages = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()
     return messages
 
@@ -185,7 +185,7 @@ def test_wrong_arguments_are_raised_and_harm_nothing(client, topic):
 
 
 def test_delayed_messages_go_alone_and_keep_their_place(client, topic):
-    producer = client.create_producer(topic, batching_enabled=True)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     got = []
     producer.send_async(b"1", lambda r, m: got.append(m))
     producer.send_async(b"2", lambda r, m: got.append(m))
@@ -283,7 +283,7 @@ def test_added_partitions_are_found(pulsar_broker, client, topic):
         data=b"3", method="POST", headers={"Content-Type": "application/json"},
     )  # fmt: skip
     urllib.request.urlopen(request, timeout=10).close()
-    used, deadline = set(), time.monotonic() + 20
+    used, deadline = set(), time.monotonic() + 60
     while (used != {0, 1, 2} or not seen) and time.monotonic() < deadline:
         used.add(int(producer.send(b"x").partition))
     assert used == {0, 1, 2}
@@ -360,7 +360,7 @@ def test_exclusive_access(client, topic):
     thread.join(0.1)
     assert thread.is_alive()
     first.close()
-    thread.join(5)
+    thread.join(60)
     waiting["producer"].send(b"mine now")
 
 
@@ -428,7 +428,7 @@ def test_a_cancelled_waiter_does_not_stop_the_line(pulsar_broker, topic):
             await asyncio.sleep(0)
             for task in tasks[3:17]:
                 task.cancel()
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
             assert sum(isinstance(r, geminga.MessageId) for r in results) == 6
 
     asyncio.run(scene())
@@ -458,7 +458,7 @@ def test_messages_with_keys_go_in_runs_where_nothing_is_batched(
         producer.send_async(b"%d" % number, None, partition_key=key, **extras)
         sent.append((b"%d" % number, key or "", extras.get("properties", {})))
     producer.flush()
-    received = [consumer.receive(10_000) for _ in sent]
+    received = [consumer.receive(30_000) for _ in sent]
     found = [(m.data(), m.partition_key(), m.properties()) for m in received]
     assert sorted(found, key=lambda each: int(each[0])) == sent
     assert all(m.message_id().batch_index() == -1 for m in received)

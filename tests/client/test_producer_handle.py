@@ -21,7 +21,7 @@ def client(broker):
     made.close()
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen"
@@ -54,7 +54,7 @@ def send_error(code, text="refused"):
 
 def test_a_creation_without_an_answer_is_taken_back(broker):
     broker.answers[Type.PRODUCER] = lambda peer, frame: None
-    with geminga.Client(broker.url, operation_timeout_seconds=0.3) as client:
+    with geminga.Client(broker.url, operation_timeout_seconds=1) as client:
         with pytest.raises(errors.Timeout):
             client.create_producer("t")
         until(lambda: broker.count(Type.CLOSE_PRODUCER) >= 1 or broker.count(Type.PRODUCER) == 1)
@@ -87,7 +87,7 @@ def test_a_creation_that_is_cancelled_leaves_nothing_at_the_broker(scripted, par
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await creating
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while broker.count(Type.CLOSE_PRODUCER) < max(1, partitions):
                 await asyncio.sleep(0.005)
         await client.close()
@@ -136,7 +136,7 @@ def test_a_producer_that_the_broker_closes_comes_back(broker, client):
         command.close_producer.request_id = (1 << 64) - 1
         broker.peers[-1].send(command)
 
-    broker.run(close(), 5)
+    broker.run(close(), 60)
     until(lambda: len(commands) == 2)
     producer.send(b"x")
     assert [(c.producer_name, c.user_provided_producer_name, c.epoch) for c in commands] == [
@@ -153,7 +153,7 @@ def test_a_generated_name_is_kept(broker, client):
         for peer in broker.peers:
             peer.drop()
 
-    broker.run(drop(), 5)
+    broker.run(drop(), 60)
     until(lambda: len(commands) == 2)
     assert not commands[0].HasField("producer_name")
     assert (commands[1].producer_name, commands[1].user_provided_producer_name) == ("scripted-0", False)
@@ -172,7 +172,7 @@ def test_fenced_on_reconnect_fails_what_is_pending_and_ends(broker, client):
     async def drop():
         broker.peers[-1].drop()
 
-    broker.run(drop(), 5)
+    broker.run(drop(), 60)
     until(lambda: got == [geminga.Result.ProducerFenced])
     with pytest.raises(errors.ProducerFenced, match="another owner"):
         producer.send(b"y")
@@ -209,8 +209,8 @@ def test_waiting_for_exclusive_access_outlasts_the_operation_timeout(broker):
         async def ready():
             broker.on_producer(*held[0])
 
-        broker.run(ready(), 5)
-        thread.join(5)
+        broker.run(ready(), 60)
+        thread.join(60)
         made[0].send(b"x")
 
 
@@ -250,6 +250,6 @@ def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
         stuck.clear()
         broker.answers[Type.SEND] = broker.on_send
 
-    broker.run(release(), 5)
+    broker.run(release(), 60)
     producer.flush()
     assert got == [geminga.Result.Ok] * 50_000

@@ -27,7 +27,7 @@ def witness(pulsar_broker):
 
 def read(witness, topic, count):
     consumer = witness.subscribe(topic, "witness", initial_position=pulsar.InitialPosition.Earliest)
-    messages = [consumer.receive(10_000) for _ in range(count)]
+    messages = [consumer.receive(30_000) for _ in range(count)]
     consumer.close()
     return messages
 

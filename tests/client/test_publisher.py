@@ -44,7 +44,7 @@ class Held:
             for peer, frame in held:
                 self._answer(peer, frame)
 
-        self._broker.run(go(), 5)
+        self._broker.run(go(), 60)
 
     def release_of(self, producer_id):
         async def go():
@@ -53,7 +53,7 @@ class Held:
             for peer, frame in ours:
                 self._answer(peer, frame)
 
-        self._broker.run(go(), 5)
+        self._broker.run(go(), 60)
 
     def producer_ids(self):
         return [frame.send.producer_id for _, frame in self._held]
@@ -63,7 +63,7 @@ class Held:
         self.release()
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen"
@@ -105,7 +105,7 @@ def test_a_full_queue_blocks_every_thread_and_lets_all_go_on(broker, client):
     assert held.count() == 4  # nobody got past the limit
     held.stop()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     producer.flush()
     assert got == [Result.Ok] * (4 * each)
@@ -141,7 +141,7 @@ def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(
     assert all(thread.is_alive() for thread in behind)
     held.stop()
     for thread in behind:
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -174,7 +174,7 @@ def test_a_signal_that_ends_a_wait_costs_nobody_else_a_turn(broker, client):
     finally:
         signal.signal(signal.SIGUSR1, before)
     held.stop()
-    behind.join(5)
+    behind.join(60)
     assert not behind.is_alive()
 
 
@@ -196,10 +196,11 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     until(lambda: len(producer._publisher._line) == 4)
     closing = threading.Thread(target=producer.close)
     closing.start()
-    until(lambda: len(errors_seen) == 4, 2.0)
+    until(lambda: len(errors_seen) == 4)
+    assert closing.is_alive(), "it still waits for the message that is under way"
     assert set(errors_seen) == {errors.AlreadyClosed}
     held.stop()
-    closing.join(10)
+    closing.join(60)
 
 
 @pytest.mark.parametrize("memory", [0, 300])
@@ -246,7 +247,7 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
         for producer in producers:
             producer.flush()
@@ -275,7 +276,7 @@ def test_used_up_memory_refuses_or_blocks_over_all_producers_of_a_client(broker)
         until(lambda: held.count() == 1)
         assert not done.wait(0.05)
         held.stop()
-        assert done.wait(5)
+        assert done.wait(60)
 
 
 def sizes_sent(held):
@@ -372,7 +373,7 @@ def test_a_callback_may_send_and_must_not_wait(broker, client):
         producer.send_async(b"next", chain)
 
     producer.send_async(b"first", chain)
-    assert done.wait(5)
+    assert done.wait(60)
     assert got == [Result.Ok, "refused", Result.Ok]
 
 
@@ -397,7 +398,7 @@ def test_concurrent_synchronous_senders_share_batches(broker, client):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     assert sum(counts) == 100
     assert len(counts) < 60
@@ -408,7 +409,7 @@ def test_a_synchronous_send_does_not_wait_for_the_delay(broker, client):
     started = time.monotonic()
     for _ in range(10):
         producer.send(b"x")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_the_delay_closes_what_nobody_waits_for(broker, client):
@@ -416,8 +417,8 @@ def test_the_delay_closes_what_nobody_waits_for(broker, client):
     done = threading.Event()
     started = time.monotonic()
     producer.send_async(b"x", lambda r, m: done.set())
-    assert done.wait(5)
-    assert 0.025 < time.monotonic() - started < 3
+    assert done.wait(60)
+    assert 0.025 < time.monotonic() - started < 30
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -443,7 +444,9 @@ def test_a_forked_child_is_refused_at_once(broker, client):
 
 def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client):
     held = Held(broker)
-    producer = client.create_producer("t", batching_enabled=True, batching_max_messages=2)
+    producer = client.create_producer(
+        "t", batching_enabled=True, batching_max_messages=2, batching_max_publish_delay_ms=60_000
+    )
     got = []
     for number in range(6):
         producer.send_async(b"%d" % number, lambda r, m: got.append(r))
@@ -454,7 +457,7 @@ def test_a_lost_connection_is_replaced_and_everything_sent_again(broker, client)
             peer.drop()
 
     broker.answers[pb.BaseCommand.SEND] = broker.on_send
-    broker.run(drop(), 5)
+    broker.run(drop(), 60)
     producer.flush()
     assert got == [Result.Ok] * 6
     statistics = producer.statistics()
@@ -516,7 +519,7 @@ def test_close_gives_what_is_pending_its_chance(broker, client):
     with pytest.raises(errors.AlreadyClosed):
         producer.send(b"y")
     held.stop()
-    closer.join(5)
+    closer.join(60)
     assert not closer.is_alive()
     assert got == [Result.Ok]
     assert broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 1
@@ -536,7 +539,7 @@ def test_close_without_a_connection_fails_what_is_pending(broker, client):
 
 def test_flush_raises_what_the_last_message_failed_with(broker, client):
     Held(broker)
-    producer = client.create_producer("t", send_timeout_millis=60)
+    producer = client.create_producer("t", send_timeout_millis=600)
     producer.send_async(b"x", lambda r, m: None)
     with pytest.raises(errors.Timeout):
         producer.flush()

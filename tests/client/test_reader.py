@@ -29,7 +29,7 @@ def publish(client: Any, topic: str, count: int, *, batched: bool = True, start:
 def read_all(reader: Any) -> list[bytes]:
     values = []
     while reader.has_message_available():
-        values.append(reader.read_next(5000).data())
+        values.append(reader.read_next(30_000).data())
     return values
 
 
@@ -58,12 +58,12 @@ def test_from_a_message(
 ) -> None:
     values = publish(pulsar_client, pulsar_topic, 20, batched=batched)
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest) as reader:
-        ids = [reader.read_next(5000).message_id() for _ in values]
+        ids = [reader.read_next(30_000).message_id() for _ in values]
     start = MessageId.deserialize(ids[position].serialize())
     reader = pulsar_client.create_reader(pulsar_topic, start, start_message_id_inclusive=inclusive)
     assert read_all(reader) == values[position if inclusive else position + 1 :]
     reader.seek(ids[3])
-    assert reader.read_next(5000).data() == (b"3" if inclusive else b"4")
+    assert reader.read_next(30_000).data() == (b"3" if inclusive else b"4")
     reader.close()
 
 
@@ -73,10 +73,10 @@ def test_from_the_end(pulsar_client: Any, pulsar_topic: str) -> None:
     inclusive = pulsar_client.create_reader(pulsar_topic, MessageId.latest, start_message_id_inclusive=True)
     assert not latest.has_message_available()
     assert inclusive.has_message_available()
-    assert inclusive.read_next(5000).data() == b"4"
+    assert inclusive.read_next(30_000).data() == b"4"
     publish(pulsar_client, pulsar_topic, 1, start=9)
     assert latest.has_message_available()
-    assert latest.read_next(5000).data() == b"9"
+    assert latest.read_next(30_000).data() == b"9"
     assert not latest.has_message_available()
 
 
@@ -112,7 +112,7 @@ def test_nothing_stays_on_the_broker(pulsar_broker: Any, pulsar_client: Any, pul
     )
     (name,) = subscriptions(pulsar_broker, pulsar_topic)
     assert name.startswith("role-reader-")
-    reader.read_next(5000)
+    reader.read_next(30_000)
     reader.close()
     assert subscriptions(pulsar_broker, pulsar_topic) == []
     with pytest.raises(AlreadyClosed):
@@ -127,7 +127,7 @@ def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_
     reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=10)
     seen = []
     for number in range(60):
-        seen.append(reader.read_next(10_000).data())
+        seen.append(reader.read_next(30_000).data())
         if number in (7, 40):
             for connection in pulsar_client.core.pool.connections:
                 pulsar_client.runtime.loop.call_soon_threadsafe(
@@ -148,7 +148,7 @@ def test_a_reader_of_the_end_gets_what_an_outage_brings(
         for connection in pulsar_client.core.pool.connections:
             pulsar_client.runtime.loop.call_soon_threadsafe(connection.abort, ConnectError("cut by the test"))
         producer.send(b"during the outage")
-        assert reader.read_next(10_000).data() == b"during the outage"
+        assert reader.read_next(30_000).data() == b"during the outage"
 
 
 def test_partitioned_topics(
@@ -176,7 +176,7 @@ def test_listener(pulsar_client: Any, pulsar_topic: str) -> None:
             done.set()
 
     reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest, reader_listener=listen)
-    assert done.wait(5)
+    assert done.wait(60)
     with pytest.raises(InvalidConfiguration, match="reader_listener"):
         reader.read_next(10)
     reader.close()
@@ -201,7 +201,7 @@ def test_asyncio(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> N
             with pytest.raises(AlreadyClosed):
                 await reader.read_next()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 # --- from a time, several topics, tables ----------------------------------------------------------------
@@ -214,7 +214,7 @@ def moments(client: Any, topic: str, count: int = 6) -> list[int]:
             producer.send(b"%d" % number)
             time.sleep(0.003)
     with client.create_reader(topic, MessageId.earliest) as reader:
-        return [reader.read_next(5000).publish_timestamp() for _ in range(count)]
+        return [reader.read_next(30_000).publish_timestamp() for _ in range(count)]
 
 
 def test_from_a_time(pulsar_client: Any, pulsar_topic: str) -> None:
@@ -235,7 +235,7 @@ def test_a_connection_lost_before_the_first_message_keeps_the_time(
 ) -> None:
     published = moments(pulsar_client, pulsar_topic)
     for read in (
-        lambda reader: [reader.read_next(5000).data() for _ in range(3)],
+        lambda reader: [reader.read_next(30_000).data() for _ in range(3)],
         lambda reader: next(reader.tables())["value"].to_pylist(),
     ):
         reader = pulsar_client.create_reader(pulsar_topic, start_time=published[3])
@@ -272,7 +272,7 @@ def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -
         with pulsar_client.create_reader(asked, MessageId.earliest) as reader:
             read = []
             while reader.has_message_available():
-                message = reader.read_next(5000)
+                message = reader.read_next(30_000)
                 read.append((message.topic_name(), message.data()))
             assert sorted(read) == sorted((topic, b"%d" % n) for topic in topics for n in range(3))
     with pytest.raises(InvalidConfiguration, match="several topics"):
@@ -284,7 +284,7 @@ def test_several_topics_are_read_as_one(pulsar_client: Any, pulsar_topic: str) -
 def test_tables(pulsar_client: Any, pulsar_topic: str) -> None:
     values = publish(pulsar_client, pulsar_topic, 900)
     with pulsar_client.create_reader(pulsar_topic, MessageId.earliest, receiver_queue_size=500) as reader:
-        assert reader.read_next(5000).data() == b"0"
+        assert reader.read_next(30_000).data() == b"0"
         tables = list(reader.tables(300, ["value"]))
         assert [b"0", *(v for table in tables for v in table["value"].to_pylist())] == values
         assert tables[0].column_names == ["value"]
@@ -303,7 +303,7 @@ def test_asyncio_reads_from_a_time_and_by_tables(
     async def main() -> list[Any]:
         async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
             reader = await client.create_reader([pulsar_topic, f"{pulsar_topic}-2"], start_time=published[4])
-            first = (await reader.read_next(5000)).data()
+            first = (await reader.read_next(30_000)).data()
             return [first, *[table["value"].to_pylist() async for table in reader.tables()]]
 
     assert asyncio.run(main()) == [b"4", [b"5"]]

@@ -45,7 +45,7 @@ def partitioned(broker, topic, count):
 
 
 def values(consumer, count):
-    return [consumer.receive(5000) for _ in range(count)]
+    return [consumer.receive(30_000) for _ in range(count)]
 
 
 @pytest.mark.parametrize("batching_type", list(geminga.BatchingType))
@@ -113,7 +113,7 @@ def test_auto_produce_is_a_producer_of_the_topics_schema(client, topic):
     reader = client.create_reader(topic, geminga.MessageId.latest, schema=schema.AvroSchema(New))
     bound = client.create_producer(topic, schema=schema.AutoProduceBytesSchema())
     bound.send(NEW.encode(New(x=1, y="y")))
-    assert (reader.read_next(5000).value().y, bound.topic()) == ("y", topic)
+    assert (reader.read_next(30_000).value().y, bound.topic()) == ("y", topic)
     with pytest.raises(geminga.errors.CorruptPayload):
         bound.send(b"\xff\xff")
     with pytest.raises(TypeError):
@@ -176,7 +176,7 @@ def test_asyncio(pulsar_broker, topic):
             )
             newer.send_async(New(x=2, y="y"), None)
             await newer.flush()
-            found = [await consumer.receive(5000) for _ in range(4)]
+            found = [await consumer.receive(30_000) for _ in range(4)]
             with pytest.raises(geminga.IncompatibleSchema):
                 await producer.with_schema(schema.StringSchema())
             with pytest.raises(geminga.InvalidConfiguration, match="schema"):
@@ -225,8 +225,8 @@ def test_dead_letters_keep_schema_and_key(client, topic, codec, value):
     client.create_producer(topic, schema=codec).send(value)
     dead = client.subscribe(f"{topic}-s-DLQ", "kept", geminga.ConsumerType.Shared, schema=codec)
     for _ in range(2):
-        consumer.negative_acknowledge(consumer.receive(5000))
-    message = dead.receive(5000)
+        consumer.negative_acknowledge(consumer.receive(30_000))
+    message = dead.receive(30_000)
     assert message.value() == value
     assert message.int_schema_version() == 0
     assert client.get_schema_info(f"{topic}-s-DLQ").data == codec.schema_info().data

@@ -65,7 +65,7 @@ def run(
             )
             core = ClientCore(settings, random=random.Random(1))
             try:
-                return await asyncio.wait_for(body(rest, core), 20)
+                return await asyncio.wait_for(body(rest, core), 60)
             finally:
                 await core.close()
 

@@ -46,7 +46,7 @@ def standalone():
         yield process, f"pulsar://127.0.0.1:{port}"
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def listens(port: int) -> bool:
@@ -105,7 +105,7 @@ def read_all(client, count: int) -> Counter[int]:
     consumer = client.subscribe(TOPIC, "back", initial_position=geminga.InitialPosition.Earliest)
     while True:
         try:
-            table = consumer.receive_table(timeout_millis=10_000 if numbers.total() < count else 200)
+            table = consumer.receive_table(timeout_millis=30_000 if numbers.total() < count else 200)
         except geminga.Timeout:
             return numbers
         numbers.update(int(value) for value in table["value"].to_pylist())

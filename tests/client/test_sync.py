@@ -63,7 +63,7 @@ def test_shutdown_does_not_wait(broker):
     started = time.monotonic()
     client.shutdown()
     client.shutdown()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20  # nor for the 30 seconds of an answer
 
 
 def test_threads_share_a_client(client, broker):
@@ -78,13 +78,13 @@ def test_threads_share_a_client(client, broker):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(producers) == 8
     assert len(broker.peers) == 1
 
 
 def test_nothing_listens():
-    with geminga.Client("pulsar://127.0.0.1:1", operation_timeout_seconds=0.3) as client:
+    with geminga.Client("pulsar://127.0.0.1:1", operation_timeout_seconds=0.8) as client:
         with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1 refused the connection"):
             client.create_producer("t")
         with pytest.raises(ConnectError):
@@ -100,7 +100,7 @@ def test_a_broker_that_comes_up_late(broker, caplog):
         while "for a broker" not in caplog.text:
             time.sleep(0.005)
         broker.run(broker.start())
-        thread.join(20)
+        thread.join(60)
         assert [producer.is_connected() for producer in producers] == [True]
 
 
@@ -110,7 +110,7 @@ def test_a_silent_broker_does_not_hang_the_caller(broker):
         started = time.monotonic()
         with pytest.raises(Timeout, match=r"0\.1 s"):
             client.create_producer("t")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
 
 
 def test_what_the_broker_reports(client, broker):
@@ -276,7 +276,7 @@ def test_a_token_never_shows(broker, caplog):
         geminga.Client(
             broker.url,
             authentication=geminga.AuthenticationToken(canary),
-            operation_timeout_seconds=0.3,
+            operation_timeout_seconds=1,
             logger=geminga.ConsoleLogger(geminga.LoggerLevel.Debug),
         ) as client,
     ):
@@ -323,7 +323,10 @@ def test_loggers(broker, tmp_path):
 def test_arguments_without_effect_say_so(kind, arguments, said):
     with pytest.warns(UserWarning, match=said) as told:
         client = kind("pulsar://localhost", **arguments)
-    assert told[0].filename == __file__, "the warning names the caller's line"
+    (mine,) = (
+        one for one in told if one.category is UserWarning
+    )  # garbage of other tests may tell of itself
+    assert mine.filename == __file__, "the warning names the caller's line"
     if kind is geminga.Client:
         client.close()
 

@@ -69,7 +69,7 @@ def test_a_message_is_followed_from_the_sender_to_its_processing(
         "messaging.client.id": "p",
         "messaging.message.id": str(message_id),
     }
-    message = consumer.receive(5000)
+    message = consumer.receive(30_000)
     assert message.properties() == {"mine": "kept", "traceparent": traceparent(sending)}
     exporter.clear()
     with ConsumerTracing(tracer_provider=provider).processing(message, consumer) as span:
@@ -103,7 +103,7 @@ def test_each_message_of_a_batch_has_its_own_span_and_a_batch_links_them(
         producer.flush()
     sent = exporter.get_finished_spans()
     assert len({span.context.span_id for span in sent}) == 5
-    messages = [consumer.receive(5000) for _ in range(5)]
+    messages = [consumer.receive(30_000) for _ in range(5)]
     assert [m.properties()["traceparent"] for m in messages] == [traceparent(span) for span in sent]
     exporter.clear()
     tracing = ConsumerTracing(tracer_provider=provider)
@@ -124,7 +124,7 @@ def test_a_forwarded_message_keeps_its_context_and_is_linked(
         pulsar_topic, interceptors=[ProducerTracing(tracer_provider=provider)]
     ) as producer:
         producer.send(b"", properties={"traceparent": given, "tracestate": "vendor=1"})
-    assert consumer.receive(5000).properties() == {"traceparent": given, "tracestate": "vendor=1"}
+    assert consumer.receive(30_000).properties() == {"traceparent": given, "tracestate": "vendor=1"}
     (span,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:x}" for link in span.links] == ["b7ad6b7169203331"]
     found = trace.get_current_span(context_of({"traceparent": given, "tracestate": "vendor=1"}))
@@ -170,7 +170,7 @@ def test_asyncio_refusals_are_told_and_raised(pulsar_broker, pulsar_topic, provi
 def test_failed_processing_is_marked_and_raised(pulsar_client, pulsar_topic, consumer, provider, exporter):
     with pulsar_client.create_producer(pulsar_topic) as producer:
         producer.send(b"")
-    message = consumer.receive(5000)
+    message = consumer.receive(30_000)
     with (
         pytest.raises(KeyError),
         ConsumerTracing(tracer_provider=provider).processing(message, consumer),
@@ -193,7 +193,7 @@ def test_partitions_are_named_apart_from_the_topic(pulsar_client, pulsar_broker,
         topic, interceptors=[ProducerTracing(tracer_provider=provider)]
     ) as producer:
         place = str(producer.send(b"").partition)
-    message = consumer.receive(5000)
+    message = consumer.receive(30_000)
     with ConsumerTracing(tracer_provider=provider).processing(message, consumer):
         pass
     for span in exporter.get_finished_spans():
@@ -213,14 +213,14 @@ def test_a_later_interceptor_may_replace_the_message(
     with pulsar_client.create_producer(pulsar_topic, interceptors=[tracing, Strip()]) as producer:
         producer.send(b"")
     assert len(exporter.get_finished_spans()) == 1
-    assert consumer.receive(5000).properties() == {}
+    assert consumer.receive(30_000).properties() == {}
 
 
 def test_what_is_not_sampled_still_carries_its_context(pulsar_client, pulsar_topic, consumer):
     tracing = ProducerTracing(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
     with pulsar_client.create_producer(pulsar_topic, interceptors=[tracing]) as producer:
         producer.send(b"")
-    flags = int(consumer.receive(5000).properties()["traceparent"].rpartition("-")[2], 16)
+    flags = int(consumer.receive(30_000).properties()["traceparent"].rpartition("-")[2], 16)
     assert not flags & 1
 
 

@@ -28,9 +28,6 @@ HOSTILE_TOPIC = "persistent://public/default/<img src=x onerror=alert(1)>"
 HOSTILE_SUBSCRIPTION = '"><script>alert(2)</script>'
 
 
-pytestmark = pytest.mark.timeout(150)
-
-
 def subscription_url(served: Any, topic: str = TOPIC, subscription: str = "s") -> str:
     return f"{served.url}/#/s/{quote(topic, safe='')}/{quote(subscription, safe='')}"
 

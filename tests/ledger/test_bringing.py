@@ -33,7 +33,7 @@ class Catalog:
 
     def read_ahead(self, what: Wanted) -> None:
         self.asked.set()
-        assert self.may_read.wait(10)
+        assert self.may_read.wait(60)
         ((key, _),) = what.keys
         self.read.append(key)
         if key in self.fails:
@@ -61,7 +61,7 @@ class Owner:
 
     def poll(self, count: int) -> None:
         while len(self.told) < count:
-            assert self.signal.wait(10)
+            assert self.signal.wait(60)
             self.signal.clear()
             while self.finished:
                 self.finished.popleft()()
@@ -133,7 +133,7 @@ def test_who_waits_when_the_store_closes_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("geminga.ledger.read_pool.STOP_SECONDS_MAX", 0.05)
     owner = Owner()
     owner.bring(0)
-    assert owner.catalog.asked.wait(10), "the disk hangs on it"
+    assert owner.catalog.asked.wait(60), "the disk hangs on it"
     owner.bring(1)
     refusal = StoreStopped("closed")
     assert owner.pool.stop(Found(error=refusal)) is False

@@ -38,7 +38,7 @@ class Receipts:
 
     def wait(self, store: EntryStore, count: int) -> list[object]:
         while len(self.order) < count:
-            assert not self.is_woken or self.ready.wait(10), f"no wakeup after {self.order}"
+            assert not self.is_woken or self.ready.wait(60), f"no wakeup after {self.order}"
             self.ready.clear()
             store.poll()
         return self.order

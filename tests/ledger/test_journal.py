@@ -199,7 +199,7 @@ def test_whoever_waits_for_its_report_gets_one(filesystem: FaultyFileSystem) -> 
         if number % 3 and journal.idle:
             journal.wake()
         if journal.will_report:
-            assert signaled.wait(10), f"round {number}"
+            assert signaled.wait(60), f"round {number}"
     journal.stop()
 
 

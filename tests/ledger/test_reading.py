@@ -216,7 +216,7 @@ def test_what_cannot_be_read_is_judged_without_the_catalog(monkeypatch: pytest.M
     store.fetch(
         ledger, 0, entries_max=5, bytes_max=100, ahead=ahead, done=lambda found, error: errors.append(error)
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not store._finished and time.monotonic() < deadline:
         time.sleep(0.001)
     filesystem.answers.clear()
@@ -301,7 +301,7 @@ def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(s
 
 
 def wait_until(store: FileStore, over: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not over():
         assert time.monotonic() < deadline
         store.poll()

@@ -284,7 +284,7 @@ soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
 for number in range(100):
     store.append(ledger, bytes([number]) * 10_000, heard.append)
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 60
 while store.space.free_bytes and time.monotonic() < deadline:
     store.poll(); time.sleep(0.001)
 store.poll()
@@ -358,7 +358,7 @@ def fill_and_free(folder: Path) -> None:
     ballast.write_bytes(bytes(3 * 1024 * 1024))
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(10)]
     count = 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (store.space is None or store.space.free_bytes) and time.monotonic() < deadline:
         if count - len(heard) < 100:
             store.append(ledgers[count % 10], os.urandom(10_000), heard.append)

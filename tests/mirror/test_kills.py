@@ -25,8 +25,6 @@ from geminga.testing.apache_pulsar import free_ports
 from tests.client.cutting import CuttingProxy
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
-pytestmark = pytest.mark.timeout(180)
-
 
 class Process:
     """A command of this package's as a process that can be killed and started again."""

@@ -22,7 +22,6 @@ from tests.mirror.helpers import left, mirror, mirrored, stored
 
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 Earliest = geminga.InitialPosition.Earliest
-pytestmark = pytest.mark.timeout(120)
 
 
 class Two:
@@ -46,7 +45,7 @@ def two() -> Iterator[Two]:
         yield Two((source, target), (source.client(), target.client()), (here, there))
 
 
-def until(what: Callable[[], Any], seconds: float = 30) -> Any:
+def until(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < deadline
@@ -91,7 +90,7 @@ def test_all_that_a_message_has(two: Two) -> None:
     producer.send(b"later", deliver_after=__import__("datetime").timedelta(hours=1))
     mirrored(*two.brokers)
     assert stored(two.target, "t") == stored(two.source, "t")
-    message = two.target.subscribe("t", "s", initial_position=Earliest).receive(5000)
+    message = two.target.subscribe("t", "s", initial_position=Earliest).receive(30_000)
     assert (message.data(), message.properties(), message.partition_key()) == (b"v", {"a": "b"}, "k")
     assert (message.event_timestamp(), message.producer_name()) == (1_234, "the-writer")
     assert message.publish_timestamp() == stored(two.source, "t")[0][0].publish_time
@@ -188,7 +187,7 @@ def test_versions_that_have_other_numbers_in_the_target(two: Two) -> None:
     consumer = two.target.subscribe(
         "t", "s", initial_position=Earliest, schema=geminga.schema.AvroSchema(first)
     )
-    assert [consumer.receive(5000).value().a for _ in range(2)] == [5, 5]
+    assert [consumer.receive(30_000).value().a for _ in range(2)] == [5, 5]
 
 
 def test_a_schema_that_the_target_refuses_is_no_reason_to_lose_messages(two: Two) -> None:
@@ -217,7 +216,7 @@ def test_subscriptions_stand_where_they_stood(two: Two) -> None:
     expected = {name: [b"%d" % n for n in range(220)] for name in ("none",)} | {"all": []}
     kept = []
     for n in range(220):
-        message = made["holes"].receive(5000)
+        message = made["holes"].receive(30_000)
         # Whole batches, single messages of batches, and messages alone.
         if n < 25 or 40 <= n < 60 or n % 3 == 0 or n == 219:
             made["holes"].acknowledge(message)
@@ -225,8 +224,8 @@ def test_subscriptions_stand_where_they_stood(two: Two) -> None:
             kept.append(message.data())
     expected["holes"] = kept
     for n in range(220):
-        made["all"].acknowledge(made["all"].receive(5000))
-        message = through.receive(5000)
+        made["all"].acknowledge(made["all"].receive(30_000))
+        message = through.receive(30_000)
         if n == 136:
             through.acknowledge_cumulative(message)
     expected["through"] = [b"%d" % n for n in range(137, 220)]
@@ -246,7 +245,7 @@ def test_more_holes_than_statistics_show(two: Two) -> None:
     fill(two.source, "t", 1500, batch=5, start=1500)
     kept = []
     for n in range(3000):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         if n % 2:
             consumer.acknowledge(message)
         else:
@@ -261,7 +260,7 @@ def test_subscriptions_are_followed_and_found_again_by_the_next_mirror(two: Two)
     consumer = two.source.subscribe("t", "s", consumer_type=shared)
     fill(two.source, "t", 500)
     mirrored(*two.brokers)
-    messages = [consumer.receive(5000) for _ in range(500)]
+    messages = [consumer.receive(30_000) for _ in range(500)]
     for n in (*range(100), *range(120, 140), 400):
         consumer.acknowledge(messages[n])
     consumer.close()
@@ -280,8 +279,8 @@ def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> No
     with mirror(*two.brokers) as running:
         assert running.wait_until_caught_up(30)
         user = two.target.subscribe("t", "s")
-        assert user.receive(5000).data() == b"0"
-        consumer.acknowledge_cumulative([consumer.receive(5000) for _ in range(5)][-1])
+        assert user.receive(30_000).data() == b"0"
+        consumer.acknowledge_cumulative([consumer.receive(30_000) for _ in range(5)][-1])
 
         def notes() -> list[str]:
             return [one.note for part in running.status().partitions for one in part.subscriptions]
@@ -297,7 +296,7 @@ def test_what_was_acknowledged_in_the_target_stays_so(two: Two) -> None:
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     user = two.target.subscribe("t", "s")
-    user.acknowledge_cumulative([user.receive(5000) for _ in range(7)][-1])
+    user.acknowledge_cumulative([user.receive(30_000) for _ in range(7)][-1])
     user.close()
     mirrored(*two.brokers)
     assert left(two.brokers[1], "t", "s") == [b"7", b"8", b"9"]
@@ -313,7 +312,7 @@ def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two
     mirrored(*two.brokers)
     fill(two.target, "t", 3, start=100)
     fill(two.source, "t", 3, start=3)
-    messages = [consumer.receive(5000) for _ in range(6)]
+    messages = [consumer.receive(30_000) for _ in range(6)]
     for message in messages[:5]:
         consumer.acknowledge(message)
     consumer.close()
@@ -331,7 +330,7 @@ def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
         fill(other.client(), "t", 5, start=100)
         fill(one.client(), "t", 5)
         for _ in range(5):
-            here.acknowledge(here.receive(5000))
+            here.acknowledge(here.receive(30_000))
         here.close()
         with mirror(one, other) as there, mirror(other, one) as back:
             for running in (there, back):

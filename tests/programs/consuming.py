@@ -120,7 +120,7 @@ def key_shared(place: Place) -> Any:
 
 def sticky_ranges(place: Place) -> Any:
     p, client, topic = place.p, place.client(), place.topic("sticky")
-    received = []
+    received: list[list[str]] = [[], []]
     consumers = [
         client.subscribe(
             topic, "s", consumer_type=p.ConsumerType.KeyShared,
@@ -131,18 +131,18 @@ def sticky_ranges(place: Place) -> Any:
     made = client.create_producer(topic)
     for number in range(30):
         made.send(b"x", partition_key=f"key {number}")
-    for consumer in consumers:
-        keys = []
-        while True:
+    deadline = time.monotonic() + 30
+    while sum(map(len, received)) < 30 and time.monotonic() < deadline:
+        for keys, consumer in zip(received, consumers, strict=True):
             try:
-                message = consumer.receive(700)
+                message = consumer.receive(20)
             except p.Timeout:
-                break
+                continue
             keys.append(message.partition_key())
             consumer.acknowledge(message)
-        received.append(sorted(keys))
+    more = [raised(lambda consumer=consumer: consumer.receive(100)) for consumer in consumers]
     client.close()
-    return received
+    return [*map(sorted, received), more]
 
 
 def dead_letters(place: Place) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from geminga import Client
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ class Sink:
         for partition in self.client.get_topic_partitions(self.topic):
             reader = self.client.create_reader(partition, MessageId.earliest)
             while reader.has_message_available():
-                found.append(int(reader.read_next(5000).data()))
+                found.append(int(reader.read_next(30_000).data()))
             reader.close()
         return sorted(found)
 

@@ -54,7 +54,9 @@ def test_partitions_are_topics_and_names_are_matched_without_their_number(
 def test_a_row_for_each_subscription_and_none_for_what_is_gone(broker: geminga.EmbeddedBroker) -> None:
     topic = "persistent://public/default/measured"
     with broker.client() as client:
-        producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=5)
+        producer = client.create_producer(
+            topic, batching_enabled=True, batching_max_messages=5, batching_max_publish_delay_ms=60_000
+        )
         earliest = geminga.InitialPosition.Earliest
         consumer = client.subscribe(topic, "a", geminga.ConsumerType.Shared, initial_position=earliest)
         client.subscribe(topic, "b", initial_position=earliest)
@@ -62,7 +64,7 @@ def test_a_row_for_each_subscription_and_none_for_what_is_gone(broker: geminga.E
             producer.send_async(b"%d" % number, lambda result, message_id: None)
         producer.flush()
         for number in range(20):
-            message = consumer.receive(5000)
+            message = consumer.receive(30_000)
             if 5 <= number < 10:
                 consumer.acknowledge(message)
         names = [topic, "persistent://public/default/gone"]

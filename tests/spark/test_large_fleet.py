@@ -30,7 +30,7 @@ BUSY = 200
 """Topics that are published to while they are watched."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_thousand_topics_of_a_broker(spark: SparkSession, tmp_path: Path) -> None:
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
         for number in range(TOPICS):
@@ -75,7 +75,7 @@ def test_a_broker_that_goes_away_between_the_looks_is_named() -> None:
             gather(broker.admin_url, watch_seconds=0.1, progress=progress)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_thousand_topics_of_as_many_sizes_from_parquet(spark: SparkSession) -> None:
     draw = random.Random(1)
     count = 1000

@@ -13,7 +13,7 @@ import pytest
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(450)]
 
 PLAIN = """
 import sys
@@ -61,7 +61,7 @@ def environment() -> dict[str, str]:
 
 def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=150, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

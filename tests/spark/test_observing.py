@@ -60,7 +60,6 @@ def scraped(url: str) -> str:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
 def test_a_running_query(
     spark: SparkSession,
     pulsar_broker: EmbeddedBroker,

@@ -76,7 +76,7 @@ def test_everything_is_published_before_the_task_ends(
     assert isinstance(found, PulsarCommit)
     assert found.rows == 2
     reader = pulsar_client.create_reader(pulsar_topic, MessageId.earliest)
-    messages = [reader.read_next(5000) for _ in range(2)]
+    messages = [reader.read_next(30_000) for _ in range(2)]
     by_value = {message.data(): message for message in messages}
     first = by_value[b"a"]
     assert (first.partition_key(), first.event_timestamp()) == ("k", 1_600_000_000_123)

@@ -76,12 +76,12 @@ def test_a_child_that_fails_says_why() -> None:
         Child("geminga.tuning.measuring.load", {"library": "no_such_library"}) as child,
         pytest.raises(ChildFailedError, match="the load process failed: ModuleNotFoundError"),
     ):
-        child.wait("ready", 20)
+        child.wait("ready", 60)
     with (
         Child("geminga.tuning.measuring.no_such_module", {}) as child,
         pytest.raises(ChildFailedError, match="ended before it reported 'ready'"),
     ):
-        child.wait("ready", 20)
+        child.wait("ready", 60)
 
 
 def test_what_fell_behind_in_the_warm_up_is_not_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_what_a_refusal_ends_was_sent_up_to_there() -> None:
 def test_one_partition_becomes_slow_and_the_others_do_not() -> None:
     with (
         geminga.embedded() as broker,
-        SlowPartition(broker.service_url, 1, 20.0) as relay,
+        SlowPartition(broker.service_url, 1, 5.0) as relay,
         broker.client() as client,
         geminga.Client(relay.service_url) as through,
     ):
@@ -145,9 +145,9 @@ def test_one_partition_becomes_slow_and_the_others_do_not() -> None:
             for _ in range(5):
                 producer.send(b"now")
             seconds.append(time.monotonic() - started)
-        assert seconds[1] >= 4 / 20.0  # one at once, then twenty a second
+        assert seconds[1] >= 4 / 5.0  # one at once, then five a second
         assert max(seconds[0], seconds[2]) < seconds[1]
-        received = [consumer.receive(5000).data() for _ in range(18)]
+        received = [consumer.receive(30_000).data() for _ in range(18)]
         assert received.count(b"fast") == 3
 
 

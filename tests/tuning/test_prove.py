@@ -112,7 +112,7 @@ def test_what_was_measured_is_kept_when_the_broker_goes_away(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_broker_that_is_killed_while_messages_flow_costs_the_run_it_was_in(tmp_path: Path) -> None:
     port, web_port = free_ports(2)
     server = subprocess.Popen(

@@ -95,7 +95,7 @@ def test_churn(
         churn.open()
     publishing = threading.Thread(target=publish, args=(publisher, topic, batched))
     publishing.start()
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while len(churn.acked) < MESSAGES and time.monotonic() < deadline:
         churn.step()
         if churn.chance.random() < 0.01:
@@ -146,7 +146,7 @@ def test_key_shared_order_over_churn(broker: EmbeddedBroker, connect: Callable[.
     for thread in threads:
         thread.start()
     publish(connect(broker.service_url), topic, batched=False)
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 60
     while sum(map(len, seen.values())) < MESSAGES and time.monotonic() < deadline:
         time.sleep(0.05)
     stop.set()

@@ -26,7 +26,7 @@ def test_messages_and_holes_survive_a_restart(
         )
         ids = [producer.send(f"{n}".encode(), properties={"n": str(n)}) for n in range(50)]
         for _ in range(50):
-            message = consumer.receive(timeout_millis=5000)
+            message = consumer.receive(timeout_millis=30_000)
             if int(message.data()) % 5:
                 consumer.acknowledge(message)
         consumer.close()
@@ -34,11 +34,11 @@ def test_messages_and_holes_survive_a_restart(
     with embedded(folder) as broker:
         client = connect(broker.service_url)
         consumer = client.subscribe(topic, "s", consumer_type=Shared)
-        left = [consumer.receive(timeout_millis=5000) for _ in range(10)]
+        left = [consumer.receive(timeout_millis=30_000) for _ in range(10)]
         assert sorted(int(m.data()) for m in left) == list(range(0, 50, 5))
         assert all(m.properties() == {"n": m.data().decode()} for m in left)
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
-        again = [reader.read_next(timeout_millis=5000) for _ in range(50)]
+        again = [reader.read_next(timeout_millis=30_000) for _ in range(50)]
         assert [int(m.data()) for m in again] == list(range(50))
         places = [(i.ledger_id(), i.entry_id()) for i in ids]
         assert [(m.message_id().ledger_id(), m.message_id().entry_id()) for m in again] == places
@@ -73,7 +73,7 @@ def test_batch_index_acknowledgements_survive_a_restart(
             producer.send_async(str(index).encode(), lambda result, _id: None)
         producer.flush()
         for _ in range(8):
-            message = consumer.receive(timeout_millis=5000)
+            message = consumer.receive(timeout_millis=30_000)
             if int(message.data()) < 6:
                 consumer.acknowledge(message)
         consumer.close()
@@ -81,5 +81,5 @@ def test_batch_index_acknowledgements_survive_a_restart(
     with embedded(folder, batch_index_ack=True) as broker:
         client = connect(broker.service_url)
         consumer = client.subscribe(topic, "s", **options)
-        left = [consumer.receive(timeout_millis=5000).data() for _ in range(2)]
+        left = [consumer.receive(timeout_millis=30_000).data() for _ in range(2)]
         assert sorted(left) == [b"6", b"7"]

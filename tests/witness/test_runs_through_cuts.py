@@ -17,8 +17,6 @@ from geminga.client.admin import admin
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 from runs_through_cuts import Play, read_all
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module", params=[False, True], ids=["at least once", "deduplicated"])
 def cut_broker(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedBroker, bool]]:

@@ -130,7 +130,7 @@ def test_records_travel_both_ways(
     here.create_producer(topic, schema=mine).send(value(OURS, name))
     for consumer in (at_theirs, at_ours):
         for _ in range(2):
-            message = consumer.receive(5000)
+            message = consumer.receive(30_000)
             assert plain(message.value()) == plain(value(OURS, name))
             assert bytes(message.schema_version(), "latin-1") == bytes(8)
             consumer.acknowledge(message)
@@ -172,11 +172,11 @@ def test_both_read_old_and_new_versions(
         else:
             older.send_async(our_old(x=x), None)
     mixed.flush()
-    found = [at_ours.receive(5000) for _ in range(8)]
+    found = [at_ours.receive(30_000) for _ in range(8)]
     expected = ["none", "two", "3", "none", "5", "none", "7", "none"]
     assert [(m.value().x, m.value().y) for m in found] == list(zip(range(1, 9), expected, strict=True))
     assert [m.int_schema_version() for m in found] == [0, 1, 1, 0, 1, 0, 1, 0]
-    assert [at_theirs.receive(5000).value().x for _ in range(8)] == list(range(1, 9))
+    assert [at_theirs.receive(30_000).value().x for _ in range(8)] == list(range(1, 9))
 
 
 def test_asyncio_reads_the_writers_version(here: geminga.Client, broker: Any, topic: str) -> None:
@@ -189,11 +189,11 @@ def test_asyncio_reads_the_writers_version(here: geminga.Client, broker: Any, to
             consumer = await client.subscribe(
                 topic, "s", schema=ours.AvroSchema(new), initial_position=geminga.InitialPosition.Earliest
             )
-            first, second = await consumer.receive(5000), await consumer.receive(5000)
+            first, second = await consumer.receive(30_000), await consumer.receive(30_000)
             async with await client.create_reader(
                 topic, geminga.MessageId.earliest, schema=ours.AvroSchema(new)
             ) as reader:
-                third = await reader.read_next(5000)
+                third = await reader.read_next(30_000)
             return [(m.value().x, m.value().y) for m in (first, second, third)]
 
     assert asyncio.run(main()) == [(1, "none"), (2, "two"), (1, "none")]
@@ -238,4 +238,4 @@ def test_protobuf_messages(client: Any, here: geminga.Client, topic: str) -> Non
     client.create_producer(topic, schema=other).send(timestamp_class(seconds=1))
     here.create_producer(topic, schema=mine).send(timestamp_class(seconds=2))
     for consumer in (at_theirs, at_ours, unknown):
-        assert [consumer.receive(5000).value().seconds for _ in range(2)] == [1, 2]
+        assert [consumer.receive(30_000).value().seconds for _ in range(2)] == [1, 2]

@@ -50,7 +50,7 @@ def test_deduplication_keeps_one_copy(
     assert again.last_sequence_id() == 3
     again.send(b"3", sequence_id=3)
     again.send(b"4", sequence_id=4)
-    assert [consumer.receive(timeout_millis=5000).data() for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+    assert [consumer.receive(timeout_millis=30_000).data() for _ in range(4)] == [b"1", b"2", b"3", b"4"]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(timeout_millis=300)
 
@@ -75,7 +75,7 @@ def test_terminated_topics_take_no_more(client: Any, topic: str, admin: Callable
         producer.send(b"too late")
     with pytest.raises(pulsar.TopicTerminated):
         client.create_producer(topic)
-    assert consumer.receive(timeout_millis=5000).data() == b"last"
+    assert consumer.receive(timeout_millis=30_000).data() == b"last"
 
 
 def test_unload_disconnects_nobody_for_long(client: Any, topic: str, admin: Callable[..., Any]) -> None:
@@ -86,7 +86,7 @@ def test_unload_disconnects_nobody_for_long(client: Any, topic: str, admin: Call
     producer.send(b"after")
     found = set()
     while len(found) < 2:
-        message = consumer.receive(timeout_millis=8000)
+        message = consumer.receive(timeout_millis=30_000)
         consumer.acknowledge(message)
         found.add(message.data())
     assert found == {b"before", b"after"}
@@ -98,17 +98,23 @@ def test_reset_cursor_over_rest(client: Any, topic: str, admin: Callable[..., An
     for index in range(5):
         producer.send(str(index).encode())
     for _ in range(5):
-        consumer.acknowledge(consumer.receive(timeout_millis=5000))
+        consumer.acknowledge(consumer.receive(timeout_millis=30_000))
     path = topic.replace("://", "/")
     admin("POST", f"{path}/subscription/s/resetcursor/{int(time.time() * 1000) - 60_000}")
-    assert [consumer.receive(timeout_millis=8000).data() for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [consumer.receive(timeout_millis=30_000).data() for _ in range(5)] == [
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+    ]
 
 
 def test_http_service_url(broker: EmbeddedBroker, connect: Callable[..., Any], topic: str) -> None:
     client = connect(broker.admin_url)
     consumer = client.subscribe(topic, "s")
     client.create_producer(topic).send(b"over http lookup")
-    assert consumer.receive(timeout_millis=5000).data() == b"over http lookup"
+    assert consumer.receive(timeout_millis=30_000).data() == b"over http lookup"
 
 
 def test_non_persistent_topics(client: Any, topic: str) -> None:
@@ -116,7 +122,7 @@ def test_non_persistent_topics(client: Any, topic: str) -> None:
     consumer = client.subscribe(name, "s")
     producer = client.create_producer(name)
     producer.send(b"now or never")
-    assert consumer.receive(timeout_millis=5000).data() == b"now or never"
+    assert consumer.receive(timeout_millis=30_000).data() == b"now or never"
 
 
 @pytest.mark.parametrize("library", ["pulsar", "geminga"])
@@ -135,9 +141,9 @@ def test_a_producer_that_a_quota_holds_goes_on_by_itself(
         with pytest.raises(queue.Empty):
             outcome.get(timeout=1.5)
         for _ in range(30):
-            subscriber.acknowledge(subscriber.receive(timeout_millis=5000))
+            subscriber.acknowledge(subscriber.receive(timeout_millis=30_000))
         assert str(outcome.get(timeout=20)).endswith("Ok")
-        assert subscriber.receive(timeout_millis=5000).data() == b"held"
+        assert subscriber.receive(timeout_millis=30_000).data() == b"held"
         client.close()
 
 

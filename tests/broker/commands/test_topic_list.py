@@ -77,9 +77,9 @@ def test_patterns_that_could_keep_the_broker_busy_are_refused(pattern: str, chea
 
 def test_the_worst_pattern_on_the_worst_name_is_quick() -> None:
     pattern = TopicsPattern(".*a.*b")
-    begin = time.process_time()
+    begin = time.thread_time()
     assert not pattern.matches("a" * TOPIC_NAME_MAX)
-    assert time.process_time() - begin < 0.5
+    assert time.thread_time() - begin < 0.5
 
 
 def test_system_topics_are_hidden() -> None:

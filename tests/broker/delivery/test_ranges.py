@@ -104,10 +104,10 @@ def test_ranges_are_maximal_and_rising(numbers: set[int]) -> None:
 
 def test_a_million_holes_stay_small_and_fast() -> None:
     ranges = RangeSet()
-    begin = time.process_time()
+    begin = time.thread_time()
     for value in range(0, 2_000_000, 2):
         ranges.add(value)
-    assert time.process_time() - begin < 10
+    assert time.thread_time() - begin < 10
     assert len(ranges) == 1_000_000
     out = bytearray()
     ranges.encode(out)

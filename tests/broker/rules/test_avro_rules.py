@@ -122,9 +122,9 @@ def renamed(definition: Any, to: str) -> Any:
 def test_a_pair_of_records_is_compared_once(read: str, written: str) -> None:
     # It took 1.6 times as long with every level before: 0.01 s with 16, so 10 s with these.
     reader, writer = schema(nested_unions(30, read)), schema(renamed(nested_unions(30, written), "Z"))
-    begin = time.process_time()
+    begin = time.thread_time()
     reason = unreadable(reader=reader, writer=writer)
-    assert time.process_time() - begin < 1
+    assert time.thread_time() - begin < 1
     assert (reason == "") == (read == "long")
 
 
@@ -135,9 +135,9 @@ def test_comparing_without_end_is_refused_with_a_reason() -> None:
     other = [
         {"type": "record", "name": f"W{n}", "fields": [{"name": f"g{n}", "type": "int"}]} for n in range(400)
     ]
-    begin = time.process_time()
+    begin = time.thread_time()
     reason = unreadable(reader=schema(many), writer=schema(other))
-    assert time.process_time() - begin < 1
+    assert time.thread_time() - begin < 1
     assert reason == "the union takes no record W0"
     fields = [
         {"name": "x", "type": ["null", *many]},

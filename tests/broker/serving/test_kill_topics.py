@@ -143,7 +143,6 @@ class Publisher:
         self.socket.close()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("deduplication", [True, False])
 def test_topics_survive_kills(tmp_path: Path, deduplication: bool) -> None:
     folder, chance = str(tmp_path / "store"), random.Random(7)

@@ -146,7 +146,7 @@ def test_wildcard_host_serves_both_families(peers: Callable[..., Peer]) -> None:
 
 
 def test_a_bad_peer_harms_only_itself(peers: Callable[..., Peer], caplog: pytest.LogCaptureFixture) -> None:
-    with embedded(web_port=None, handshake_seconds=0.2) as broker:
+    with embedded(web_port=None, handshake_seconds=1.0) as broker:
         good = peers(broker.settings.port)
         for junk in (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -165,7 +165,8 @@ def test_a_bad_peer_harms_only_itself(peers: Callable[..., Peer], caplog: pytest
         silent = peers(broker.settings.port, handshake=False)
         assert silent.is_closed()
         assert good.answers()
-    assert not [r for r in caplog.records if r.levelno >= logging.ERROR], "a peer's fault is not our error"
+    errors = [r for r in caplog.records if r.levelno >= logging.ERROR and r.name.startswith("geminga.broker")]
+    assert not errors, "a peer's fault is not our error"
 
 
 def test_a_fault_of_ours_closes_one_connection_and_is_counted(
@@ -195,7 +196,7 @@ def test_the_connection_cap(peers: Callable[..., Peer]) -> None:
         assert peers(broker.settings.port, handshake=False).is_closed()
         assert first.answers()
         second.close()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while True:
             try:
                 assert peers(broker.settings.port).answers()
@@ -220,22 +221,29 @@ def test_a_peer_that_never_reads_is_bounded() -> None:
             # Each PING wants a PONG; nobody reads them. At some point the broker stops reading too,
             # and then the kernel takes no more from the sender.
             sent, flood = 0, ping() * 2000
-            with contextlib.suppress(TimeoutError):
-                while sent < 200_000_000:
-                    await asyncio.wait_for(loop.sock_sendall(peer, flood), 0.7)
-                    sent += len(flood)
+            while not server.connections:
+                await asyncio.sleep(0.001)
             (connection,) = server.connections
+            while sent < 200_000_000:
+                sending = asyncio.ensure_future(loop.sock_sendall(peer, flood))
+                done, _ = await asyncio.wait([sending], timeout=0.7)
+                while not done and connection.writable:  # it was this process that stood still
+                    done, _ = await asyncio.wait([sending], timeout=0.7)
+                if not done:
+                    sending.cancel()
+                    break
+                sent += len(flood)
             transport = connection._transport
             assert transport is not None
             assert transport.get_write_buffer_size() < 1_000_000
             assert not connection.writable
             # When it reads at last, everything goes on.
             got = 0
-            with contextlib.suppress(TimeoutError):
-                while True:
-                    got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 0.3))
-            assert connection.writable
-            assert got >= sent
+            while got < sent:
+                got += len(await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 60))
+            async with asyncio.timeout(60):
+                while not connection.writable:
+                    await loop.sock_recv(peer, 1 << 20)
             peer.close()
 
     asyncio.run(scenario())
@@ -362,5 +370,7 @@ def test_many_starts_and_stops_leak_nothing() -> None:
     for _ in range(10):
         with embedded():
             pass
-    if before:
-        assert len(os.listdir("/proc/self/fd")) <= before
+    deadline = time.monotonic() + 60
+    while before and len(os.listdir("/proc/self/fd")) > before:  # others of this process may open some, too
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -18,7 +18,8 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.conftest import entry_bytes
 
 Command = pb.BaseCommand
-PING_SECONDS_MAX = 0.5
+PING_SECONDS_MAX = 20.0
+"""A disk that does not answer does so for ever: who waited for it would wait for more than `TIMEOUT`."""
 TIMEOUT = 30.0
 ENTRIES = 200
 

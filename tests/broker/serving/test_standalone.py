@@ -43,7 +43,7 @@ class Process:
     def wait(self) -> tuple[int, str, str]:
         """Exit code, the rest of stdout, all of stderr."""
         assert self.popen.stdout is not None
-        code, out = self.popen.wait(timeout=30), self.popen.stdout.read()
+        code, out = self.popen.wait(timeout=120), self.popen.stdout.read()
         self.err.seek(0)
         return code, out, self.err.read()
 
@@ -179,7 +179,7 @@ def test_a_stopped_process_goes_on(started: list[Process], tmp_path: Path) -> No
         producer.send(b"after")
         waker.join()
         reader = client.create_reader("t", geminga.MessageId.earliest)
-        assert [reader.read_next(timeout_millis=5000).data() for _ in range(2)] == [b"before", b"after"]
+        assert [reader.read_next(timeout_millis=30_000).data() for _ in range(2)] == [b"before", b"after"]
     assert process.end()[0] == 0
 
 

@@ -34,7 +34,6 @@ def done(error: Exception | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_many_topics(tmp_path: Path) -> None:
     harness = open_harness(tmp_path / "store")
     _create(harness)

@@ -19,7 +19,7 @@ from geminga.schema import AvroSchema, BytesSchema, ProtobufNativeSchema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 
 @dataclass
