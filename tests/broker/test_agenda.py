@@ -88,19 +88,24 @@ def test_a_failing_timer_harms_no_other(caplog: pytest.LogCaptureFixture) -> Non
     assert "a fault of ours" in caplog.text, "with the traceback"
 
 
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """By the broker; others of the process may have something to say."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
+
+
 def test_failures_are_counted_each_and_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     agenda = Agenda(0.0, 0)
     for _ in range(5):
         agenda.isolated("dispatch", "one", failing)
     agenda.isolated("dispatch", "another", failing)
     assert agenda.failures == {**dict.fromkeys(KINDS, 0), "dispatch": 6}
-    assert len(caplog.records) == 2
+    assert len(said(caplog)) == 2
     agenda.enter(FAILURE_LOG_SECONDS)
     agenda.isolated("dispatch", "one", failing)
-    assert "4 times more" in caplog.records[-1].getMessage()
+    assert "4 times more" in said(caplog)[-1]
     agenda.enter(2 * FAILURE_LOG_SECONDS)
     agenda.isolated("dispatch", "one", failing)
-    assert "times more" not in caplog.records[-1].getMessage()
+    assert "times more" not in said(caplog)[-1]
 
 
 def test_what_was_logged_is_remembered_of_so_many_things_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,4 +243,4 @@ def test_housekeeping_goes_on_after_a_topic_that_fails(
         harness.advance(15)
     assert sorted(kept) == sorted([str(NAME), str(OTHER)] * 2)
     assert harness.broker.agenda.failures["housekeeping"] == 2
-    assert len(caplog.records) == 1
+    assert len(said(caplog)) == 1

@@ -16,6 +16,11 @@ def refuse(harness: Any, count: int) -> None:
         assert peer.is_closed
 
 
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """By the broker; others of the process may have something to say."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
+
+
 def test_each_is_told_while_they_are_few(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
     refuse(harness, 3)
     harness.advance(2 * PERIOD_SECONDS)
@@ -25,8 +30,8 @@ def test_each_is_told_while_they_are_few(harness: Any, caplog: pytest.LogCapture
 
 def test_of_very_many_it_is_told_how_many_there_were(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
     refuse(harness, LINES_MAX + 1000)
-    assert len(caplog.records) == LINES_MAX
+    assert len(said(caplog)) == LINES_MAX
     harness.advance(PERIOD_SECONDS + 1)
     assert "1000 more lines about connections like these were left out" in caplog.text
     refuse(harness, 1)
-    assert len(caplog.records) == LINES_MAX + 2
+    assert len(said(caplog)) == LINES_MAX + 2

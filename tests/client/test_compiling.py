@@ -81,8 +81,8 @@ def test_what_could_not_be_kept_is_told_once(
             compiled.note(1_000_000)
     assert not compiled.at_hand()
     assert len(started) == 1
-    (record,) = caplog.records
-    assert "NUMBA_CACHE_DIR" in record.getMessage()
+    said = [record.getMessage() for record in caplog.records]
+    assert len([each for each in said if "NUMBA_CACHE_DIR" in each]) == 1
 
 
 def test_where_no_process_can_be_started_they_are_compiled_here(
