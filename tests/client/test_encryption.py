@@ -86,7 +86,7 @@ def test_messages(client, topic, files, compression, batching):
 
 def test_the_broker_never_sees_it(client, topic):
     consumer = client.subscribe(topic, "s", crypto_failure_action=Action.CONSUME)
-    sending = encrypting(client, topic, batching_enabled=True)
+    sending = encrypting(client, topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for _ in range(10):
         sending.send_async(CANARY, None)
     sending.flush()

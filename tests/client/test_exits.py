@@ -138,8 +138,9 @@ def test_a_program_with_an_interpreter_of_its_own_ends_as_well(
             [sys.executable, str(PROGRAM), str(seed), pulsar_broker.service_url, topic, str(receipts)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS_MAX,
         )  # fmt: skip
-        assert done.stdout == "", f"--seed {seed}"
-        assert done.returncode in ENDS, f"--seed {seed}"
+        said = done.stdout
+        assert not said or of_python_itself(said), f"--seed {seed}: {said}"
+        assert done.returncode in ENDS or (done.returncode == 1 and STOPPED in said), f"--seed {seed}"
 
 
 @pytest.mark.parametrize("action", ["raise KeyboardInterrupt", "raise SystemExit(0)"])

@@ -236,7 +236,7 @@ def test_one_stuck_partition_does_not_hold_up_unkeyed_messages(broker, client):
     got = []
     for _ in range(50_000):
         producer.send_async(b"x", lambda r, m: got.append(r))
-    until(lambda: len(got) >= 49_000, 20)
+    until(lambda: len(got) >= 49_000)
     statistics = producer.statistics()
     assert statistics.pending_messages <= 1000
     held = statistics.partitions[3]

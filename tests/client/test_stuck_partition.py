@@ -27,7 +27,7 @@ STUCK = "-partition-3"
 PERMITS = 500
 # Full batches of 100 move round robin on: after five rounds partition 3 would have used up its permits.
 MORE_THAN_ALL_PERMITS_HOLD = 10 * 8 * PERMITS
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 
 @contextmanager

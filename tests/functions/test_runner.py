@@ -417,7 +417,7 @@ def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
             )
         ).start()  # fmt: skip
         producer = client.create_producer("in")
-        for _ in range(100):
+        for _ in range(1200):
             producer.send(b"x")
             if runner._failure is not None:
                 break
@@ -427,7 +427,7 @@ def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
 
 
 def _until(true: Callable[[], bool]) -> None:
-    for _ in range(2000):
+    for _ in range(6000):
         if true():
             return
         threading.Event().wait(0.01)

@@ -216,7 +216,7 @@ def _with_cuts(source: Any, target: Any, messages: int, seed: int, bytes_max: in
             stack.enter_context(proxy)
             ends.append(Cluster(service_url=proxy.url, admin_url=broker.admin_url))
         with mirror(*ends) as running:
-            assert running.wait_until_caught_up(120)
+            assert running.wait_until_caught_up(160)
             status = running.status()
         assert sum(proxy.cuts for proxy in proxies) > 3
         assert status.partitions[0].duplicates == 0

@@ -120,7 +120,7 @@ def test_partitions_keep_their_order_and_new_ones_are_followed(two: Two) -> None
     two.source_admin.topics.create("p", partitions=3)
     fill(two.source, "p", 300, batch=10)
     with mirror(*two.brokers) as running:
-        assert running.wait_until_caught_up(30)
+        assert running.wait_until_caught_up(60)
         two.source_admin.topics.update_partitions("p", 5)
         fill(two.source, "new", 20)
         until(lambda: len(running.status().partitions) == 6)
@@ -277,7 +277,7 @@ def test_a_subscription_that_is_used_in_the_target_is_left_alone(two: Two) -> No
     consumer = two.source.subscribe("t", "s")
     fill(two.source, "t", 10)
     with mirror(*two.brokers) as running:
-        assert running.wait_until_caught_up(30)
+        assert running.wait_until_caught_up(60)
         user = two.target.subscribe("t", "s")
         assert user.receive(30_000).data() == b"0"
         consumer.acknowledge_cumulative([consumer.receive(30_000) for _ in range(5)][-1])
@@ -334,7 +334,7 @@ def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
         here.close()
         with mirror(one, other) as there, mirror(other, one) as back:
             for running in (there, back):
-                assert running.wait_until_caught_up(30)
+                assert running.wait_until_caught_up(60)
         assert left(one, "t", "s") == left(other, "t", "s") == [b"%d" % n for n in range(100, 105)]
 
 
@@ -459,7 +459,7 @@ def test_both_ways_and_nothing_goes_round(names: tuple[str, str]) -> None:
 def test_a_topic_goes_and_comes_back(two: Two) -> None:
     fill(two.source, "t", 3)
     with mirror(*two.brokers) as running:
-        assert running.wait_until_caught_up(30)
+        assert running.wait_until_caught_up(60)
         two.source_admin.topics.delete("t", force=True)
         until(lambda: not running.status().partitions)
         assert len(stored(two.target, "t")) == 3
@@ -486,7 +486,7 @@ def test_a_target_that_takes_nothing_unencrypted(two: Two) -> None:
 def test_a_second_mirror_of_the_same_name_waits(two: Two) -> None:
     fill(two.source, "t", 20)
     with mirror(*two.brokers) as first:
-        assert first.wait_until_caught_up(30)
+        assert first.wait_until_caught_up(60)
         with mirror(*two.brokers) as second:
             until(lambda: second.status().partitions and second.status().partitions[0].error)
             fill(two.source, "t", 20, start=20)
@@ -547,7 +547,7 @@ def test_metrics_and_status(two: Two) -> None:
 
     fill(two.source, "t", 10)
     with mirror(*two.brokers, metrics_port=0) as running:
-        assert running.wait_until_caught_up(30)
+        assert running.wait_until_caught_up(60)
         status = running.status()
     assert 'geminga_mirror_messages_total{mirror="standalone",topic="persistent://public/default/t"} 10' in (
         status.exposition()
@@ -571,7 +571,7 @@ def test_what_the_source_gives_up_is_counted(
     monkeypatch.setattr(PartitionMirror, "_session", begin)
     fill(two.source, "t", 10)
     with mirror(*two.brokers) as running:
-        assert running.wait_until_caught_up(30)
+        assert running.wait_until_caught_up(60)
         assert running.status().partitions[0].missed == 0
         may_begin.clear()
         two.target_admin.topics.unload("t")

@@ -68,7 +68,7 @@ def test_batch_index_acknowledgements_survive_a_restart(
     with embedded(folder, batch_index_ack=True) as broker:
         client = connect(broker.service_url)
         consumer = client.subscribe(topic, "s", **options)
-        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=300)
+        producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=60_000)
         for index in range(8):
             producer.send_async(str(index).encode(), lambda result, _id: None)
         producer.flush()
