@@ -4,7 +4,7 @@
 how many a test: ``@pytest.mark.simulation(300, 25)``. ``--seeds 10000`` runs so many of each, ``--seed 17``
 that one alone: how a failure is replayed. Hypothesis has its own: ``--hypothesis-seed``.
 
-A timing never decides a test, so examples of properties have no deadline.
+A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
 Where the tests are started in the background, Ctrl-C is ignored from the start, by them and by what they
 start: it is taken as usual, since some of them interrupt themselves.
@@ -16,12 +16,12 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tests of the compiled loops must not turn into tests of what stands in for them.
 os.environ.setdefault("GEMINGA_KERNELS", "compiled")
 
-settings.register_profile("geminga", deadline=None)
+settings.register_profile("geminga", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("geminga")
 
 
