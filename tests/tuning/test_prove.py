@@ -21,6 +21,7 @@ from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.testing.apache_pulsar import free_ports
 from geminga.tuning import prove
 from geminga.tuning.measuring.broker_view import BrokerView
+from geminga.tuning.measuring.load import GRACE_SECONDS
 from geminga.tuning.proof_report import headline, kept, picture, table
 from geminga.tuning.prove import Plan, Proof, Prover, subjects
 from geminga.tuning.traffic import TrafficProfile
@@ -56,7 +57,9 @@ def test_stock_and_formula_side_by_side(broker: EmbeddedBroker, tmp_path: Path) 
         assert outcome.failure == ""
         assert outcome.receipts == outcome.sent == outcome.delivered
         assert outcome.offered == pytest.approx(4000, abs=2)
-        assert outcome.sent == pytest.approx(4000, abs=2)
+        # Who is behind at the end, on a busy machine, sends no more: no more than that may be missing.
+        late = outcome.behind_seconds_max if outcome.behind_seconds_max > GRACE_SECONDS else 0.0
+        assert 3998 - 4000 * late <= outcome.sent <= 4002
         assert outcome.wire_bytes
         assert outcome.stored_bytes
         assert outcome.receipt.p99_ms
