@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import logging
 import re
-import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any
 
+from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
-from geminga.errors import AlreadyClosed, InvalidConfiguration, PulsarException
+from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.functions.calling import Caller, Outcome
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
@@ -35,7 +35,7 @@ would be the most that tables reach."""
 _STATE_SECONDS_MAX = 600.0
 
 
-class FunctionRunner:
+class FunctionRunner(LongRunning[None]):
     """Runs a function until it is told to stop: `run` here, `start` and `close` in the background.
 
     ``metrics`` counts what it did. One runner runs once.
@@ -49,102 +49,37 @@ class FunctionRunner:
                 "name": settings.name, "instance_id": str(settings.instance_id), "fqfn": settings.full_name,
             }
         )  # fmt: skip
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._asked = False
-        self._ready = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        super().__init__(f"function-{settings.name}")
         self._consumer: Any = None
-        self._aborted = False
-
-    # --- starting and stopping ----------------------------------------------------------------------
 
     def run(self, *, signals: bool = True) -> None:
         """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; the second ends the process.
 
         What is under way is finished first, for at most ``drain_seconds``; what is not by then is not
         acknowledged, and comes again the next time. Raises what ends the function: `InvalidConfiguration`,
-        what loading it raises, and what the broker reports.
+        what loading it raises, what the broker reports, and `AlreadyClosed` when it has run before.
         """
-        asyncio.run(self._main(signals))
-
-    def start(self) -> Self:
-        """Run on a thread of its own; returns when it is subscribed. Raises what `run` raises before."""
-        if self._thread is not None:
-            raise AlreadyClosed("a runner runs once")
-        self._thread = threading.Thread(target=self._in_background, name=f"function-{self.settings.name}")
-        self._thread.daemon = True
-        self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
-        return self
-
-    def _in_background(self) -> None:
-        try:
-            self.run(signals=False)
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._ready.set()
-
-    def stop(self) -> None:
-        """Take no more messages, finish and end. On any thread; does not wait."""
-        self._asked = True
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._stop_here)
-
-    def close(self) -> None:
-        """`stop`, and wait for the end. Raises what ended the function early."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                raise failure
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        super().run(signals=signals)
 
     def _stop_here(self) -> None:
-        assert self._stopping is not None
-        self._stopping.set()
+        super()._stop_here()
         if self._consumer is not None:
             self._consumer.receivers.wake_all()
 
-    def _on_signal(self, name: str) -> None:
-        if self._stopping is not None and self._stopping.is_set():
-            import os
-
-            os._exit(128 + signal.Signals[name].value)
-        logger.info("%s: finishing what is under way", name)
-        self._stop_here()
-
     # --- one run ------------------------------------------------------------------------------------
 
-    async def _main(self, signals: bool) -> None:
+    async def _work(self) -> None:
         from geminga.asyncio import Client
         from geminga.client.cluster import Cluster
 
         settings = self.settings
         call = resolve(settings.function)
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        if signals:
-            for name in ("SIGINT", "SIGTERM"):
-                with contextlib.suppress(NotImplementedError, RuntimeError):
-                    self._loop.add_signal_handler(signal.Signals[name], self._on_signal, name)
-        if self._asked:
-            self._stopping.set()
         shared = Shared(settings, self.metrics)
         cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
         client = shared.client = Client(**cluster.client_arguments())
-        thread = ThreadPoolExecutor(1, thread_name_prefix=f"function-{settings.name}")
+        thread = ThreadPoolExecutor(
+            1, f"function-{settings.name}", lambda: self._own_threads.add(threading.current_thread())
+        )
         web = log = None
         try:
             if settings.metrics_port is not None:
@@ -153,7 +88,7 @@ class FunctionRunner:
             if settings.log_topic is not None:
                 log = await _LogTopic.open(client, settings.log_topic, shared.logger)
             self._prepare_shared(shared, client, call)
-            await self._work(shared, client, call, thread)
+            await self._relay_all(shared, client, call, thread)
         finally:
             if web is not None:
                 web.close()
@@ -193,7 +128,7 @@ class FunctionRunner:
         shared.serialize, shared.acknowledge = serialize, acknowledge
         shared.open_state = open_state
 
-    async def _work(self, shared: Shared, client: Any, call: Call, thread: ThreadPoolExecutor) -> None:
+    async def _relay_all(self, shared: Shared, client: Any, call: Call, thread: ThreadPoolExecutor) -> None:
         settings = self.settings
         output_schema = schema("output_schema", settings.output_schema)
         if call.is_async and call.takes_context:
@@ -207,7 +142,6 @@ class FunctionRunner:
             from geminga.functions.tables import relay_tables
 
             self._ready.set()
-            assert self._stopping is not None
             await relay_tables(shared, client, consumer, call, thread, self._stopping)
             await consumer.close()
             return
@@ -305,7 +239,6 @@ class FunctionRunner:
 
     @property
     def _is_stopping(self) -> bool:
-        assert self._stopping is not None
         return self._stopping.is_set()
 
     async def _take(self, most: int) -> list[Any]:
@@ -391,7 +324,6 @@ class FunctionRunner:
                     break
                 delay = min(_RETRY_SECONDS_MAX, self.settings.retry_delay_ms / 1000 * 2 ** min(tries, 20))
                 with contextlib.suppress(TimeoutError):
-                    assert self._stopping is not None
                     await asyncio.wait_for(self._stopping.wait(), delay)
                 if self._is_stopping:
                     settling.in_flight -= len(outcomes) - outcomes.index(outcome)

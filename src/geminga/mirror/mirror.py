@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
-from geminga.errors import AlreadyClosed, InvalidConfiguration, PulsarException
+from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cursors import CursorMirror
 from geminga.mirror.pairing import MirrorRefused, subscription_of
@@ -41,7 +41,7 @@ _REST = 4.0
 """What is asked of the brokers again and again rests so much longer than it takes."""
 
 
-class Mirror:
+class Mirror(LongRunning[MirrorStatus]):
     """Mirrors until it is told to stop: `run` here, `start` and `close` in the background. Runs once.
 
     ::
@@ -57,68 +57,20 @@ class Mirror:
     ) -> None:
         """``on_status`` is called with what there is to tell, about every `LAG_SECONDS`, on the mirror's
         thread."""
+        super().__init__("geminga-mirror")
         self.settings = settings
         self._on_status = on_status
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._asked = False
-        self._ready = threading.Event()
         self._caught_up = threading.Event()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
         self._run: _Run | None = None
-
-    # --- starting and stopping ----------------------------------------------------------------------
 
     def run(self, *, signals: bool = True) -> MirrorStatus:
         """Mirror until `stop`, with ``once`` until everything is there, with ``signals`` until Ctrl-C or
         SIGTERM; the second ends the process. What is under way gets its receipts first.
 
         Returns what was done. Raises what stands in the way of beginning: `InvalidConfiguration`,
-        `MirrorRefused`, and what the clusters report.
+        `MirrorRefused`, what the clusters report, and `AlreadyClosed` when it has run before.
         """
-        try:
-            return asyncio.run(self._main(signals))
-        finally:
-            self._ended.set()
-
-    def start(self) -> Self:
-        """Run on a thread of its own; returns when the first topics were looked for. Raises what `run`
-        raises before."""
-        if self._thread is not None:
-            raise AlreadyClosed("a mirror runs once")
-        self._thread = threading.Thread(target=self._in_background, name="geminga-mirror", daemon=True)
-        self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
-        return self
-
-    def _in_background(self) -> None:
-        try:
-            self.run(signals=False)
-        except BaseException as error:
-            self._failure = error
-        finally:
-            self._ended.set()
-            self._caught_up.set()
-            self._ready.set()
-
-    def stop(self) -> None:
-        """End when what is under way has its receipts. On any thread; does not wait."""
-        self._asked = True
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._stop_here)
-
-    def close(self) -> None:
-        """`stop`, and wait for the end. Raises what ended the mirror before."""
-        self.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+        return super().run(signals=signals)
 
     def wait_until_caught_up(self, timeout: float | None = None) -> bool:
         """Until everything that the source had at the start is in the target, subscriptions included; False
@@ -134,38 +86,16 @@ class Mirror:
             return MirrorStatus(settings.source.service_url, settings.target.service_url, "", False)
         return run.status()
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _stop_here(self) -> None:
-        if self._stopping is not None:
-            self._stopping.set()
-
-    def _on_signal(self, name: str) -> None:
-        if self._stopping is not None and self._stopping.is_set():
-            import os
-
-            os._exit(128 + signal.Signals[name].value)
-        logger.info("%s: what is under way gets its receipts", name)
-        self._stop_here()
+    def _has_ended(self) -> None:
+        super()._has_ended()
+        self._caught_up.set()
 
     # --- one run ------------------------------------------------------------------------------------
 
-    async def _main(self, signals: bool) -> MirrorStatus:
+    async def _work(self) -> MirrorStatus:
         from geminga.asyncio import Admin, Client
 
         settings = self.settings
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        if signals:
-            for name in ("SIGINT", "SIGTERM"):
-                with contextlib.suppress(NotImplementedError, RuntimeError):
-                    self._loop.add_signal_handler(signal.Signals[name], self._on_signal, name)
-        if self._asked:
-            self._stopping.set()
         async with contextlib.AsyncExitStack() as stack:
             ends = []
             for cluster in (settings.source, settings.target):
@@ -200,7 +130,6 @@ class Mirror:
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """What ``ask`` gives: a cluster that is about to start is waited for. None when told to stop."""
-        assert self._stopping is not None
         until = time.monotonic() + START_SECONDS_MAX
         told = False
         while not self._stopping.is_set():
