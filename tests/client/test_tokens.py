@@ -1,6 +1,7 @@
 """Every kind of token gets its outcome once, in order."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -71,6 +72,33 @@ def test_errors_reach_every_kind_of_token():
         with pytest.raises(errors.Timeout):
             await future
         assert got == [error, (Result.Timeout, MessageId.earliest)]
+
+    asyncio.run(scene())
+
+
+class OwnFuture(asyncio.Future):
+    """What a loop of somebody else's may make."""
+
+
+class Callable:
+    def __init__(self, got):
+        self.got = got
+
+    def __call__(self, result, message_id):
+        self.got.append((result, message_id))
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_futures_of_another_loop_are_futures_and_what_can_be_called_is_called(is_batch):
+    async def scene():
+        got = []
+        future, failed = OwnFuture(), OwnFuture()
+        deliver([settled([future, Callable(got), partial(Callable(got))], is_batch=is_batch)])
+        deliver([settled([failed], error=errors.Timeout("late"))])
+        assert await future == MessageId(4, 7, 8, 0 if is_batch else -1)
+        assert [result for result, _ in got] == [Result.Ok, Result.Ok]
+        with pytest.raises(errors.Timeout):
+            await failed
 
     asyncio.run(scene())
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from geminga.client.many import many_of, stored_together
@@ -55,8 +56,24 @@ def deliver(settled: list[Settled]) -> None:
 
 _new_id = MessageId.__new__
 
-_OWN = frozenset({asyncio.Future, ReceiptWaiter, int})
-"""The kinds of tokens that are no callbacks."""
+
+class _Called(dict[type, bool]):
+    """Whether tokens of a kind are called: one look for each message. A loop may have futures of its own."""
+
+    def __missing__(self, kind: type) -> bool:
+        return not issubclass(kind, (asyncio.Future, ReceiptWaiter))  # not kept: a program may make many
+
+
+_called = _Called(
+    {
+        FunctionType: True,
+        MethodType: True,
+        partial: True,
+        asyncio.Future: False,
+        ReceiptWaiter: False,
+        int: False,
+    }
+)
 
 
 def _deliver_receipt(operation: SendOperation) -> None:
@@ -90,7 +107,7 @@ def _deliver_receipt(operation: SendOperation) -> None:
         message_id.first_chunk = first
         message_id.topic = ""
         message_id.cluster = 0
-        if kind is FunctionType or kind not in _OWN:
+        if kind is FunctionType or _called[kind]:
             try:
                 token(ok, message_id)
             except Exception:
@@ -122,7 +139,7 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
         message_id.first_chunk = None
         message_id.topic = ""
         message_id.cluster = 0
-        if kind is FunctionType or kind not in _OWN:
+        if kind is FunctionType or _called[kind]:
             try:
                 token(ok, message_id)
             except Exception:
