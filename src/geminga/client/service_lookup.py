@@ -16,6 +16,7 @@ from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.lookup import BrokerPlace, TopicLookup
 from geminga.connection.partitions import partition_count
+from geminga.connection.redirects import followed
 from geminga.errors import (
     AuthenticationError,
     ConnectError,
@@ -222,11 +223,12 @@ class HttpLookup:
 
     async def _ask(self, path: str, what: str) -> object:
         async def attempt(address: Address) -> object:
-            answer = await self._get(address, path)
+            target = path
+            answer = await self._get(address, target)
             for _ in range(self._core.settings.lookup_redirects_max):
                 if not answer.redirected:
                     return http_lookup.content_of(answer, what)
-                address, target = http_lookup.redirected_to(answer, self._url.tls)
+                address, target = followed(answer.status, answer.location or "", address, target)
                 answer = await self._get(address, target)
             raise LookupError(f"{what} was redirected too often, last to {answer.location!r}")
 

@@ -12,17 +12,17 @@ import json
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from geminga.connection.addresses import Address
 from geminga.connection.commands import CLIENT_VERSION
 from geminga.connection.lookup import BrokerPlace, usable_address
 from geminga.connection.partitions import believed_count
+from geminga.connection.redirects import REDIRECTS
 from geminga.errors import (
     AuthenticationError,
     AuthorizationError,
     ConnectError,
-    LookupError,
     ProtocolError,
     ServiceUnitNotReady,
     TooManyLookupRequestException,
@@ -33,7 +33,6 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
 """The longest answer that is read: the names of a million topics have room."""
-_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class HttpAnswered(ConnectError):
@@ -77,7 +76,7 @@ class HttpAnswer:
 
     @property
     def redirected(self) -> bool:
-        return self.status in _REDIRECTS and self.location is not None
+        return self.status in REDIRECTS and self.location is not None
 
 
 def place_path(topic: str, listener_name: str | None) -> str:
@@ -148,17 +147,6 @@ def read_answer(address: Address, data: bytes) -> HttpAnswer:
             "interface of a Pulsar broker (usually port 8080)?"
         ) from error
     return HttpAnswer(response.status, response.getheader("Location"), body)
-
-
-def redirected_to(answer: HttpAnswer, tls: bool) -> tuple[Address, str]:
-    """Address and path that an answer leads to. Raises `LookupError` for anything but HTTP, and for a way
-    from TLS to a plain address: credentials that are meant for a verified peer never travel in the clear."""
-    parts = urlsplit(answer.location or "")
-    secure = parts.scheme == "https"
-    if parts.scheme not in ("http", "https") or not parts.hostname or (tls and not secure):
-        raise LookupError(f"the REST interface redirects to {answer.location!r}; refused")
-    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return Address(parts.hostname, parts.port or (443 if secure else 80), secure), path
 
 
 def content_of(answer: HttpAnswer, what: str) -> Any:

@@ -221,6 +221,15 @@ def test_a_redirect_is_followed_with_method_and_credentials(
     assert "Authorization: Bearer secret" in request
 
 
+def test_credentials_do_not_go_to_a_login_page(scripted: Callable[..., Scripted], call: Call) -> None:
+    login = scripted()
+    there = f"http://localhost:{login.port}/oauth2/authorize"  # another host's name
+    server = scripted(answer(302, b"", f"Location: {there}"))
+    with pytest.raises(LookupError, match="credentials do not go there; if it is the cluster's, give that"):
+        call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken("secret"))
+    assert login.connections == 0
+
+
 def test_redirects_that_are_not_followed(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted(answer(307, b"", "Location: ftp://127.0.0.1/"))
     with pytest.raises(LookupError, match="refused"):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, parse_headers
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from geminga.client.authentication import Authentication
 from geminga.client.settings import TlsSettings
@@ -22,6 +22,7 @@ from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.authentication import CredentialsProvider, NoAuthentication
 from geminga.connection.commands import CLIENT_VERSION
 from geminga.connection.http_lookup import ANSWER_BYTES_MAX
+from geminga.connection.redirects import REDIRECTS, followed
 from geminga.errors import (
     AdminAuthenticationError,
     AdminAuthorizationError,
@@ -51,7 +52,6 @@ IDLE_SECONDS_MAX = 5.0
 BACKOFF_FIRST_SECONDS = 0.1
 HEAD_BYTES_MAX = 64 * 1024
 _AGAIN = (429, 502, 503, 504)
-_REDIRECTS = (301, 302, 303, 307, 308)
 _FORM = "http://host:port or https://host:port, the broker's web address (usually port 8080 or 8443)"
 
 
@@ -230,8 +230,8 @@ class Exchange:
 
     def answered(self, answer: Answer, now: float) -> float | None:
         """None: this is the answer. Otherwise seconds to pause before the next try. Raises what it means."""
-        if answer.status in _REDIRECTS and "location" in answer.headers:
-            self._follow(answer.headers["location"])
+        if answer.status in REDIRECTS and "location" in answer.headers:
+            self._follow(answer.status, answer.headers["location"])
             return 0.0
         if answer.status < 300:
             return None
@@ -250,25 +250,13 @@ class Exchange:
             raise error
         return pause
 
-    def _follow(self, location: str) -> None:
-        """Go where an answer leads. Credentials never go from TLS to a plain address."""
+    def _follow(self, status: int, location: str) -> None:
+        """Go where an answer leads."""
         self._redirects += 1
-        parts = urlsplit(location)
-        if not parts.netloc and parts.path.startswith("/"):
-            host, port, secure = self.address.host, self.address.port, self.address.tls
-        else:
-            secure = parts.scheme == "https"
-            try:
-                host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-            except ValueError:
-                host, port = "", 0
-            if parts.scheme not in ("http", "https") or not host or (self.address.tls and not secure):
-                raise LookupError(f"{self.request} is redirected to {location!r}; refused")
         if self._redirects > REDIRECTS_MAX:
             raise LookupError(f"{self.request} was redirected too often, last to {location!r}")
-        self.address = Address(host, port, secure)
+        self.address, self._path = followed(status, location, self.address, self._path)
         self._hosts = [self.address]
-        self._path = f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 _KINDS: dict[int, type[AdminError]] = {
