@@ -189,6 +189,35 @@ def test_a_dropped_client_with_a_listener_lives_on(pulsar_broker: Any, pulsar_to
     runtime.close()
 
 
+def test_nobody_is_called_any_more_when_a_client_is_closed(
+    pulsar_broker: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the close of a consumer: what a listener is just at is waited for."""
+    monkeypatch.setattr("geminga.client.sync_base.STOP_SECONDS_MAX", 60)
+    inside, go = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def heard(consumer: Any, message: Any) -> None:
+        inside.set()
+        go.wait(60)
+        seen.append("heard")
+
+    client = geminga.Client(pulsar_broker.service_url)
+    client.subscribe(pulsar_topic, "s", message_listener=heard)
+    client.create_producer(pulsar_topic).send(b"x")
+    assert inside.wait(60)
+    (thread,) = client._listener_threads._threads
+    core = client.core
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    eventually(lambda: core.closed, 60)
+    go.set()
+    closing.join(60)
+    assert seen == ["heard"]
+    thread.thread.join(60)
+    assert not thread.thread.is_alive()
+
+
 def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: Any, pulsar_topic: str) -> None:
     class Service:
         def __init__(self) -> None:
@@ -204,7 +233,8 @@ def test_a_closed_client_is_freed_though_its_listener_knows_it(pulsar_broker: An
     del service
     gc.collect()
     deadline = time.monotonic() + 60
-    while gone() is not None:  # the client's thread may hold on to it until it has ended
+    # The client's threads hold what they are at until they have ended: `close` waits for that, within limits.
+    while gone() is not None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
         gc.collect()

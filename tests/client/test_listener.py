@@ -131,6 +131,58 @@ def test_stop_waits_for_the_call_that_is_under_way(
     assert seen == [1]
 
 
+def test_the_end_of_the_threads_waits_for_what_is_under_way(threads: ListenerThreads) -> None:
+    source, seen = Source(), []
+    inside, go = threading.Event(), threading.Event()
+
+    def listen(owner: str, item: int) -> None:
+        inside.set()
+        go.wait(60)
+        seen.append(item)
+
+    source.listen(threads, listen)
+    source.settle()
+    source.put(1, 2)
+    assert inside.wait(60)
+
+    def let_go() -> None:
+        while threads._threads:
+            time.sleep(0.001)
+        go.set()
+
+    threading.Thread(target=let_go).start()
+    threads.close(60)
+    assert seen == [1, 2]  # the turn is gone through, for nobody has stopped it
+
+
+def test_nobody_waits_long_for_a_call_that_does_not_end() -> None:
+    threads, sources, go = ListenerThreads(2), [Source(), Source()], threading.Event()
+    for source in sources:
+        source.listen(threads, lambda owner, item: go.wait(60))
+        source.settle()
+        source.put(1)
+    held = [each.thread for each in threads._threads]
+    threads.close(0.01)
+    assert [thread.is_alive() for thread in held] == [True, True]
+    go.set()
+    for thread in held:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_listener_may_end_its_own_threads(threads: ListenerThreads) -> None:
+    source, ended = Source(), threading.Event()
+
+    def listen(owner: str, item: int) -> None:
+        threads.close(60)
+        ended.set()
+
+    source.listen(threads, listen)
+    source.settle()
+    source.put(1)
+    assert ended.wait(60)
+
+
 def test_a_listener_may_stop_itself(threads: ListenerThreads) -> None:
     source, stopped = Source(), threading.Event()
     listening: Listening

@@ -23,7 +23,7 @@ from geminga.errors import AlreadyClosed, PulsarException
 logger = logging.getLogger("geminga")
 
 STOP_SECONDS_MAX = 1.0
-"""How long closing a consumer waits for the call of its listener that is under way."""
+"""How long closing a consumer or a client waits for the call of a listener that is under way."""
 
 MESSAGES_PER_TURN = 100
 """So many messages go to one listener before others of the same thread have their turn."""
@@ -199,9 +199,16 @@ class ListenerThreads:
             return self._threads[-1]
         return self._threads[(self._started - 1) % self._count]
 
-    def close(self) -> None:
-        """End the threads after what they do now."""
+    def close(self, seconds: float = 0.0) -> None:
+        """End the threads after what they do now: each is waited for so long, but not by itself, and behind
+        one that takes longer none."""
+        ending = list(self._threads)
         _end(self._threads)
+        for each in ending if seconds else ():
+            if each.thread is not threading.current_thread():
+                each.thread.join(seconds)
+                if each.thread.is_alive():
+                    return
 
 
 def _end(threads: list[_ListenerThread]) -> None:

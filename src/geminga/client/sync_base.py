@@ -17,7 +17,7 @@ from geminga.client.arguments import Asked, Topics
 from geminga.client.core import ClientCore, Closable, all_or_none
 from geminga.client.enums import ProducerAccessMode
 from geminga.client.failover import service_source
-from geminga.client.listener import EventTeller, ListenerThreads
+from geminga.client.listener import STOP_SECONDS_MAX, EventTeller, ListenerThreads
 from geminga.client.logs import attach, detach
 from geminga.client.runtime import LoopThread
 from geminga.client.schema_versions import ThreadSchemaVersions
@@ -70,16 +70,20 @@ class SyncBase:
 
     def shutdown(self) -> None:
         """Close at once, without waiting for what is pending."""
+        self._end(0.0)
+
+    def _end(self, listeners_seconds: float) -> None:
         if not self._runtime.closed and not self._runtime.forked:
             with contextlib.suppress(PulsarException):
                 self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
         self._runtime.close()
         self._source.stop()
-        self._listener_threads.close()
+        self._listener_threads.close(listeners_seconds)
         detach(self._log_handler)
 
     def close(self) -> None:
-        """Close the client with all that it opened; what producers have pending is sent first.
+        """Close the client with all that it opened; what producers have pending is sent first, and a call of
+        a listener that is under way is waited for a little.
 
         A second call does nothing, and neither does one in a forked child.
         """
@@ -90,7 +94,7 @@ class SyncBase:
             with contextlib.suppress(AlreadyClosed):
                 self._ask(self._core.close())
         finally:
-            self.shutdown()
+            self._end(STOP_SECONDS_MAX)
 
     def __enter__(self) -> Self:
         self._runtime.check()
