@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from geminga.client.callbacks import callback_raised
 from geminga.client.waiter import Waiter
 from geminga.errors import (
     AlreadyClosed,
@@ -186,8 +187,8 @@ class Many:
         del _open[self._number]
         try:
             self._done(ManySent(self._count, dict(sorted(self._failures.items())), self._spans))
-        except Exception:
-            logger.exception("a send callback raised")
+        except BaseException as error:
+            callback_raised(error)
 
 
 def many_of(token: int) -> Many:

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from geminga.client.runtime import on_io_thread
 from geminga.client.tasks import run_task
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
@@ -288,10 +289,13 @@ class BrokerConnection(asyncio.Protocol):
                 raise error
         except PulsarException as error:
             self._core_failed(error)
-        except Exception as error:
-            # A bug on our side: this connection's handles are in an unknown state and start afresh.
-            logger.exception("unexpected error while handling data from %s", self.peer)
+        except BaseException as error:
+            # A bug on our side, or an end of the program that was asked for in the midst of it: this
+            # connection's handles are in an unknown state and start afresh.
             self._core_failed(ProtocolError(f"internal error on the connection to {self.peer}: {error!r}"))
+            if not isinstance(error, Exception) and not on_io_thread():
+                raise
+            logger.exception("unexpected error while handling data from %s", self.peer)
 
     def eof_received(self) -> bool:
         return False

@@ -108,6 +108,7 @@ class _Loop:
         self.closed = False
         self.calls: set[_Call] = set()
         self.farewell: Farewell | None = None
+        self.drop: Callable[[], None] | None = None
         self.sweep: Callable[[], None] | None = None
         self._stopped = False
         self._leaving = False
@@ -195,14 +196,21 @@ class _Loop:
             self._ready.wake()
             return
         asyncio.set_event_loop(self.loop)
+        _here.is_io = True
         self._begun = True
         self._ready.wake()
         try:
-            if not self.closed:
-                self.loop.run_forever()
+            while not self.closed:
+                try:
+                    self.loop.run_forever()
+                except BaseException:
+                    # SystemExit, say: it would end this thread, and nothing else.
+                    logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
         finally:
             self.closed = True
             try:
+                if self.drop is not None:
+                    self.drop()
                 self._cancel_all()
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
                 self.loop.run_until_complete(self.loop.shutdown_default_executor())
@@ -217,7 +225,7 @@ class _Loop:
                 if self.sweep is not None:
                     self.sweep()
                 # Whoever still holds this (a finalizer does, for ever) holds nothing of the client's.
-                self.farewell = self.sweep = None
+                self.farewell = self.drop = self.sweep = None
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
@@ -225,6 +233,14 @@ class _Loop:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+
+
+_here = threading.local()
+
+
+def on_io_thread() -> bool:
+    """Whether this is the I/O thread of some client for threads."""
+    return getattr(_here, "is_io", False)
 
 
 WITHOUT_LOCK = (
@@ -267,12 +283,24 @@ class LoopThread:
         """The I/O thread: no blocking call may be made on it."""
         return self._inner.thread
 
-    def at_end(self, name: str, farewell: Farewell, sweep: Callable[[], None] | None = None) -> None:
+    @property
+    def is_here(self) -> bool:
+        """The caller is on the I/O thread."""
+        return threading.current_thread() is self._inner.thread
+
+    def at_end(
+        self,
+        name: str,
+        farewell: Farewell,
+        drop: Callable[[], None] | None = None,
+        sweep: Callable[[], None] | None = None,
+    ) -> None:
         """``farewell`` is what is to be done, in `FAREWELL_SECONDS_MAX`, when this is dropped or the
-        interpreter ends without `close`; ``name`` is what the warning calls it. ``sweep`` is called after the
-        very end of the loop."""
+        interpreter ends without `close`; ``name`` is what the warning calls it. ``drop`` is called where the
+        loop ends, however it came to that, and ``sweep`` after its very end."""
         self._inner.name = name
         self._inner.farewell = farewell
+        self._inner.drop = drop
         self._inner.sweep = sweep
 
     def check(self) -> None:
@@ -302,7 +330,7 @@ class LoopThread:
         call = _Call(coroutine, discard)
         try:
             self.check()
-            if threading.current_thread() is inner.thread:
+            if self.is_here:
                 raise UsageError(
                     "a blocking call was made from the client's own I/O thread; use another thread"
                 )
@@ -351,7 +379,7 @@ class LoopThread:
         _live.discard(self)
         self._finalizer.detach()
         inner.stop()
-        if threading.current_thread() is not inner.thread:
+        if not self.is_here:
             inner.thread.join(_CLOSE_TIMEOUT_SECONDS)
             if inner.thread.is_alive():
                 logger.warning("the I/O thread did not end within %g s", _CLOSE_TIMEOUT_SECONDS)

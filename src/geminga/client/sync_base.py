@@ -23,7 +23,7 @@ from geminga.client.runtime import LoopThread
 from geminga.client.schema_versions import ThreadSchemaVersions
 from geminga.client.settings import ClientSettings
 from geminga.consumer.settings import ConsumerSettings, ReaderSettings
-from geminga.errors import AlreadyClosed, PulsarException
+from geminga.errors import AlreadyClosed, PulsarException, UsageError
 from geminga.ids import MessageId
 from geminga.producer.settings import ProducerSettings
 from geminga.schema import Schema
@@ -55,7 +55,7 @@ class SyncBase:
         self._runtime = LoopThread()
         self._core = self._runtime.call(_make_core(self._settings))
         self._schemas = ThreadSchemaVersions(self._runtime, self._core.schemas)
-        self._runtime.at_end(repr(self), self._core.close, self._core.sweep)
+        self._runtime.at_end(repr(self), self._core.close, self._core.shutdown, self._core.sweep)
         self._source.start(self._core, self._core.loop.call_soon_threadsafe)
 
     @property
@@ -73,7 +73,7 @@ class SyncBase:
         self._end(0.0)
 
     def _end(self, listeners_seconds: float) -> None:
-        if not self._runtime.closed and not self._runtime.forked:
+        if not self._runtime.closed and not self._runtime.forked and not self._runtime.is_here:
             with contextlib.suppress(PulsarException):
                 self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
         self._runtime.close()
@@ -85,10 +85,13 @@ class SyncBase:
         """Close the client with all that it opened; what producers have pending is sent first, and a call of
         a listener that is under way is waited for a little.
 
-        A second call does nothing, and neither does one in a forked child.
+        A second call does nothing, and neither does one in a forked child. Raises `UsageError` in a callback,
+        which runs on the thread that would have to be waited for.
         """
         if self._runtime.closed or self._runtime.forked:
             return
+        if self._runtime.is_here:
+            raise UsageError("close() inside a callback would wait for the thread that it runs on")
         try:
             # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
             with contextlib.suppress(AlreadyClosed):

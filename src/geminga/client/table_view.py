@@ -180,7 +180,7 @@ class AsyncTableView(Generic[T_co]):
     def _tell(self, callback: Listener, change: _Change) -> None:
         try:
             callback(change.key, self._value_of(change))
-        except Exception:
+        except BaseException:  # SystemExit too: it would end the telling and nothing else
             logger.exception("a table view listener of %s failed", self.topic)
 
     async def _tell_here(self, callback: AsyncListener, change: _Change) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+from geminga.client.callbacks import callback_raised
 from geminga.client.many import many_of, stored_together
 from geminga.client.waiter import Waiter
 from geminga.errors import Result, result_of
@@ -110,8 +111,8 @@ def _deliver_receipt(operation: SendOperation) -> None:
         if kind is FunctionType or _called[kind]:
             try:
                 token(ok, message_id)
-            except Exception:
-                logger.exception("a send callback raised")
+            except BaseException as error:
+                callback_raised(error)
         else:
             receipt_token(token, message_id)
 
@@ -142,8 +143,8 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
         if kind is FunctionType or _called[kind]:
             try:
                 token(ok, message_id)
-            except Exception:
-                logger.exception("a send callback raised")
+            except BaseException as error:
+                callback_raised(error)
         else:
             receipt_token(token, message_id)
 
@@ -193,8 +194,8 @@ def fail_token(token: Any, error: Exception, result: Result | None = None) -> No
     else:
         try:
             token(result_of(error) if result is None else result, MessageId.earliest)
-        except Exception:
-            logger.exception("a send callback raised")
+        except BaseException as raised:
+            callback_raised(raised)
 
 
 class FullToken:
@@ -211,8 +212,8 @@ class FullToken:
     def fail(self, error: Exception) -> None:
         try:
             self._done(None, error)
-        except Exception:
-            logger.exception("a send callback raised")
+        except BaseException as raised:
+            callback_raised(raised)
 
 
 def finisher(future: asyncio.Future[None]) -> Callable[[Settled], None]:

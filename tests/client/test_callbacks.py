@@ -1,0 +1,206 @@
+"""Callbacks that raise what is no error, or that end the client they are called by."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import geminga
+import geminga.asyncio
+from geminga.client.runtime import LoopThread
+from geminga.errors import AlreadyClosed, UsageError
+
+SECONDS = 60
+KINDS = pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, ValueError]
+)
+
+
+class Outcomes:
+    """Callbacks of ten messages, of which the third does something."""
+
+    def __init__(self, third: Callable[[], object]) -> None:
+        self.results: list[Any] = []
+        self.all = threading.Event()
+        self._third = third
+
+    def __call__(self, result: Any, message_id: Any) -> None:
+        self.results.append(result)
+        if len(self.results) == 10:
+            self.all.set()
+        if len(self.results) == 3:
+            self._third()
+
+    def check(self) -> None:
+        assert self.all.wait(SECONDS), self.results
+        assert self.results == [geminga.Result.Ok] * 10
+
+
+def raising(kind: type[BaseException]) -> Callable[[], None]:
+    def third() -> None:
+        raise kind("said by a callback")
+
+    return third
+
+
+@KINDS
+@pytest.mark.parametrize("how", ["batches", "singles", "many"])
+def test_what_a_callback_raises_keeps_nothing_from_the_others(
+    pulsar_client: Any, pulsar_topic: str, how: str, kind: type[BaseException], caplog: Any
+) -> None:
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=how != "singles")
+    outcomes = Outcomes(raising(kind))
+    if how == "many":
+        producer.send_many([b"%d" % n for n in range(10)], callback=[outcomes] * 10)
+    else:
+        for n in range(10):
+            producer.send_async(b"%d" % n, outcomes)
+    outcomes.check()
+    assert "a send callback raised" in caplog.text
+    assert "said by a callback" in caplog.text
+    producer.send(b"and on")
+
+
+def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(
+    pulsar_client: Any, pulsar_topic: str, caplog: Any
+) -> None:
+    producer = pulsar_client.create_producer(pulsar_topic)
+    producer.send_many([b"1", b"2"], callback=lambda sent: raising(SystemExit)())
+    producer.send(b"and on")
+    assert "said by a callback" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_callback_may_end_an_asyncio_program_when_all_are_told(
+    pulsar_broker: Any, pulsar_topic: str, kind: type[BaseException]
+) -> None:
+    outcomes = Outcomes(raising(kind))
+
+    async def main() -> None:
+        client = geminga.asyncio.Client(pulsar_broker.service_url)
+        producer = await client.create_producer(pulsar_topic, batching_enabled=True)
+        for n in range(10):
+            producer.send_async(b"%d" % n, outcomes)
+        await asyncio.sleep(SECONDS)
+
+    with pytest.raises(kind, match="said by a callback"):
+        asyncio.run(main())
+    outcomes.check()
+
+
+@KINDS
+def test_what_fails_to_be_sent_is_told_to_all(broker: Any, kind: type[BaseException]) -> None:
+    """At the end of the client, on its thread, when its loop has ended."""
+    from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+    broker.answers.pop(pb.BaseCommand.SEND)
+    client = geminga.Client(broker.url)
+    producer = client.create_producer("t")
+    told: list[Any] = []
+
+    def callback(result: Any, message_id: Any) -> None:
+        told.append(result)
+        raise kind("said by a callback")
+
+    for n in range(10):
+        producer.send_async(b"%d" % n, callback)
+    client.shutdown()
+    assert told == [geminga.Result.AlreadyClosed] * 10
+
+
+def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: str) -> None:
+    """It would wait for itself; nothing is half closed by the attempt."""
+    raised: list[BaseException] = []
+
+    def third() -> None:
+        try:
+            client.close()
+        except UsageError as error:
+            raised.append(error)
+
+    client = geminga.Client(pulsar_broker.service_url)
+    producer = client.create_producer(pulsar_topic, batching_enabled=True)
+    outcomes = Outcomes(third)
+    for n in range(10):
+        producer.send_async(b"%d" % n, outcomes)
+    outcomes.check()
+    assert len(raised) == 1
+    assert producer.send(b"and on") is not None
+    client.close()
+
+
+def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: str) -> None:
+    """Whoever waits on another thread is told of it."""
+    client = geminga.Client(pulsar_broker.service_url)
+    producer = client.create_producer(pulsar_topic)
+    consumer = client.subscribe(pulsar_topic + "-other", "s")
+    ended: list[BaseException] = []
+
+    def receive() -> None:
+        try:
+            consumer.receive()
+        except AlreadyClosed as error:
+            ended.append(error)
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    producer.send_async(b"x", lambda result, message_id: client.shutdown())
+    receiving.join(SECONDS)
+    assert len(ended) == 1
+    client.runtime.thread.join(SECONDS)
+    assert not client.runtime.thread.is_alive()
+
+
+def test_the_client_of_another_callback_can_be_closed(pulsar_broker: Any, pulsar_topic: str) -> None:
+    other = geminga.Client(pulsar_broker.service_url)
+    other.create_producer(pulsar_topic).send(b"x")
+    with geminga.Client(pulsar_broker.service_url) as client:
+        outcomes = Outcomes(other.close)
+        producer = client.create_producer(pulsar_topic)
+        for n in range(10):
+            producer.send_async(b"%d" % n, outcomes)
+        outcomes.check()
+    assert other.runtime.closed
+
+
+@KINDS
+def test_an_io_thread_outlives_what_is_raised_on_it(kind: type[BaseException], caplog: Any) -> None:
+    """Where nobody caught it: a logger's handler, a metrics exporter."""
+    runtime = LoopThread("outlives")
+
+    async def answer() -> str:
+        return "still here"
+
+    with caplog.at_level(logging.CRITICAL):  # asyncio logs what it catches itself
+        for _ in range(3):
+            runtime.post(raising(kind))
+            assert runtime.call(answer(), SECONDS) == "still here"
+    runtime.close()
+    assert not runtime.thread.is_alive()
+
+
+def test_what_is_open_is_dropped_when_the_thread_ends_in_any_way(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    client = geminga.Client(pulsar_broker.service_url)
+    consumer = client.subscribe(pulsar_topic, "s")
+    ended: list[BaseException] = []
+
+    def receive() -> None:
+        try:
+            consumer.receive()
+        except AlreadyClosed as error:
+            ended.append(error)
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    while not len(consumer._consumer.receivers):
+        threading.Event().wait(0.001)
+    client.runtime.close()
+    receiving.join(SECONDS)
+    assert len(ended) == 1
