@@ -166,8 +166,11 @@ def _from(home: str, name: str) -> object:
 def __getattr__(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is not None:
-        value = _from(home, name)
-        setattr(sys.modules[__name__], name, value)
+        here = vars(sys.modules[__name__])
+        value = here[name] = _from(home, name)
+        if (errors := sys.modules.get("geminga.errors")) is not None:
+            # A finalizer may catch one of them when the interpreter ends, and loads nothing any more.
+            here.update({error: getattr(errors, error) for error in _HOMES["geminga.errors"]})
         return value
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")

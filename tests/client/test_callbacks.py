@@ -66,6 +66,25 @@ def test_what_a_callback_raises_keeps_nothing_from_the_others(
     producer.send(b"and on")
 
 
+def test_a_logging_handler_that_raises_keeps_nothing_from_the_others(
+    pulsar_client: Any, pulsar_topic: str
+) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("said by a handler")
+
+    handler = Broken()
+    logging.getLogger("geminga.producer").addHandler(handler)
+    try:
+        producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=True)
+        outcomes = Outcomes(raising(ValueError))
+        for n in range(10):
+            producer.send_async(b"%d" % n, outcomes)
+        outcomes.check()
+    finally:
+        logging.getLogger("geminga.producer").removeHandler(handler)
+
+
 def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(
     pulsar_client: Any, pulsar_topic: str, caplog: Any
 ) -> None:

@@ -334,6 +334,27 @@ def test_the_interpreter_ends_with_blocked_threads_and_listeners(
     )
 
 
+def test_a_finalizer_at_the_end_of_the_interpreter_may_catch_errors(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    """Nothing can be loaded any more by then."""
+    run_python(
+        "import geminga as pulsar\n"
+        "class Service:\n"
+        "    def __init__(self):\n"
+        f"        self.client = pulsar.Client({pulsar_broker.service_url!r})\n"
+        f"        self.producer = self.client.create_producer({pulsar_topic!r})\n"
+        "    def __del__(self):\n"
+        "        try:\n"
+        "            self.producer.send(b'late')\n"
+        "        except pulsar.AlreadyClosed:\n"
+        "            print('told', flush=True)\n"
+        "        self.client.close()\n"
+        "service = Service()\n"
+        "service.itself = service\n"
+    )
+
+
 # --- loops ---------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from geminga.client.long_running import LongRunning
 from geminga.errors import AlreadyClosed
+from tests.client.interrupting import Raised, interruptions, raise_it
 
 SECONDS = 60
 
@@ -125,11 +126,21 @@ def test_nobody_waits_for_an_end_that_waits_for_him(call: str) -> None:
 
 
 def test_whoever_is_interrupted_while_it_starts_has_not_started_it() -> None:
-    class Interrupted(BaseException):
-        pass
+    begun: list[Worker] = []
+    for interruption in interruptions(raise_it, strict=True):
+        begun.append(Worker())
+        try:
+            interruption(begun[-1].start)
+        except Raised:
+            continue
+        begun[-1].close()
+    assert len(begun) > 2
+    for worker in begun:
+        assert worker.wait(SECONDS)
 
-    def interrupt(*_: object) -> None:
-        raise Interrupted
+
+def test_a_handler_that_raises_while_it_starts() -> None:
+    """In the wait for its thread, where nothing of ours runs."""
 
     class Slow(Worker):
         async def _work(self) -> str:
@@ -137,10 +148,10 @@ def test_whoever_is_interrupted_while_it_starts_has_not_started_it() -> None:
             await self._stopping.wait()
             return "done"
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    before = signal.signal(signal.SIGUSR1, lambda *_: raise_it())
     try:
         worker = Slow()
-        with pytest.raises(Interrupted):
+        with pytest.raises(Raised):
             worker.start()
     finally:
         signal.signal(signal.SIGUSR1, before)

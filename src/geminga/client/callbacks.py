@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import NoReturn
 
 from geminga.client.runtime import on_io_thread
@@ -19,7 +20,8 @@ def callback_raised(error: BaseException) -> None:
     too. Raises it where the application itself made the call in which it was raised.
     """
     if not isinstance(error, (SystemExit, KeyboardInterrupt)) or on_io_thread():
-        logger.error("a send callback raised", exc_info=error)
+        with suppress(Exception):  # a logging handler that raises
+            logger.error("a send callback raised", exc_info=error)
         return
     try:
         loop = asyncio.get_running_loop()

@@ -78,11 +78,11 @@ class LongRunning(ABC, Generic[R_co]):
         try:
             thread.start()
             self._ready.wait()
+            self._tell_failure()
+            return self
         except BaseException:
-            self.stop()  # a signal's handler raised: nobody will
+            self.stop()  # what ended it, or a signal's handler: nobody has it to stop
             raise
-        self._tell_failure()
-        return self
 
     def stop(self) -> None:
         """End when what is under way is done. On any thread; does not wait."""
