@@ -61,15 +61,30 @@ def signals(of_asyncio: bool) -> None:
     threading.Thread(target=fire, daemon=True).start()
 
 
+def act() -> None:
+    """What the callback of one message does beside noting its receipt."""
+    style = random.Random(SEED).choice([""] * 6 + ["exit", "shutdown", "close"])
+    if style == "exit":
+        raise SystemExit("said by a callback")
+    if style and clients:
+        getattr(clients[0], style)()
+
+
 things: list[geminga.Producer] = []
 clients: list[geminga.Client] = []
+
+
+def told(number: int, result: object) -> None:
+    receipted(number, result)
+    if number == 150:
+        act()
 
 
 def with_sends(producers: list[geminga.Producer], count: int, start: int) -> None:
     for producer in producers:
         for i in range(start, start + count):
             try:
-                producer.send_async(b"%d" % i, lambda result, _, i=i: receipted(i, result))
+                producer.send_async(b"%d" % i, lambda result, _, i=i: told(i, result))
             except geminga.AlreadyClosed:
                 return
 
