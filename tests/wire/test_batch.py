@@ -134,6 +134,29 @@ def test_recorded_plain_batches_are_written_by_the_fast_writers(
     assert same == 3
 
 
+def one_by_one(payloads: list[bytes], first: int) -> bytes:
+    pieces: list[bytes] = []
+    for number, payload in enumerate(payloads, first):
+        append_message(pieces, payload, number)
+    return b"".join(pieces)
+
+
+EDGES = [0, 1, 127, 128, 16383, 16384, 2 * 16384, 1 << 21, 1 << 28, (1 << 35) - 3, 1 << 42, (1 << 63) - 400]
+
+
+@pytest.mark.parametrize("first", [max(0, edge - before) for edge in EDGES for before in (0, 1, 5, 300)])
+def test_batches_over_the_edges_of_their_ids(first: int) -> None:
+    for count in (1, 2, 5, 300):
+        for payloads in ([b"x" * 130] * count, [b""] * count, [b"y" * (n % 7) for n in range(count)]):
+            assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
+    assert encode_plain_batch([], first) == b""
+
+
+@given(st.lists(st.binary(max_size=3), max_size=9), st.integers(0, (1 << 62)))
+def test_batches_are_those_of_their_messages(payloads: list[bytes], first: int) -> None:
+    assert encode_plain_batch(payloads, first) == one_by_one(payloads, first)
+
+
 # --- by hand and by protobuf ------------------------------------------------------------------------
 
 

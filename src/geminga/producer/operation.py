@@ -231,7 +231,7 @@ class SendOperation:
             self.seal = None
         self.body = body
 
-    def _batch_payload(self, payloads: list[bytes]) -> bytes:
+    def _batch_payload(self, payloads: list[bytes]) -> bytes | bytearray:
         if self.messages is None and self.sequence_ids is None:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
