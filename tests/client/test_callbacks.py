@@ -85,6 +85,20 @@ def test_a_logging_handler_that_raises_keeps_nothing_from_the_others(
         logging.getLogger("geminga.producer").removeHandler(handler)
 
 
+@pytest.mark.parametrize("batching", [True, False])
+@pytest.mark.parametrize("callback", [5, 1 << 70, -1, "text", asyncio.Future])
+def test_what_cannot_be_called_keeps_nothing_from_the_others(
+    pulsar_client: Any, pulsar_topic: str, batching: bool, callback: Any, caplog: Any
+) -> None:
+    producer = pulsar_client.create_producer(pulsar_topic, batching_enabled=batching)
+    outcomes = Outcomes(lambda: None)
+    for n in range(11):
+        producer.send_async(b"%d" % n, callback if n == 4 else outcomes)
+    outcomes.check()
+    producer.flush()
+    assert "a send callback raised" in caplog.text
+
+
 def test_one_callback_of_many_may_ask_for_the_end_of_its_thread(
     pulsar_client: Any, pulsar_topic: str, caplog: Any
 ) -> None:

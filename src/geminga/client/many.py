@@ -192,8 +192,12 @@ class Many:
 
 
 def many_of(token: int) -> Many:
-    """The call that a whole number is a token of."""
-    return _open[token >> _BITS]
+    """The call that a whole number is a token of. Raises `TypeError` for one that somebody gave as a
+    callback."""
+    many = _open.get(token >> _BITS)
+    if many is None:
+        raise TypeError(f"the callback of a message is {token}, which cannot be called")
+    return many
 
 
 def stored_together(
@@ -209,7 +213,9 @@ def stored_together(
         first = tokens[index]
         if type(first) is not int:
             break
-        many = _open[first >> _BITS]
+        many = _open.get(first >> _BITS)
+        if many is None:
+            break
         length = min(count - index, many.behind(first))
         part = tokens if length == count else tokens[index : index + length]
         if part != list(range(first, first + length)):

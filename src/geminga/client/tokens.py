@@ -151,16 +151,19 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
 
 def receipt_token(token: Any, message_id: MessageId) -> None:
     """Give one token, which is not None, its id."""
-    if type(token) is int:
-        many_of(token).stored_one(token, message_id)
-    elif isinstance(token, asyncio.Future):
-        if not token.done():
-            token.set_result(message_id)
-    elif isinstance(token, ReceiptWaiter):
-        token.message_id = message_id
-        token.wake()
-    else:
-        token(Result.Ok, message_id)
+    try:
+        if type(token) is int:
+            many_of(token).stored_one(token, message_id)
+        elif isinstance(token, asyncio.Future):
+            if not token.done():
+                token.set_result(message_id)
+        elif isinstance(token, ReceiptWaiter):
+            token.message_id = message_id
+            token.wake()
+        else:
+            token(Result.Ok, message_id)
+    except BaseException as error:
+        callback_raised(error)
 
 
 def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
@@ -181,21 +184,21 @@ def fail_token(token: Any, error: Exception, result: Result | None = None) -> No
     """Give one token its error. A callback gets the result code and the earliest id."""
     if token is None:
         return
-    if type(token) is int:
-        many_of(token).failed(token, error)
-    elif isinstance(token, asyncio.Future):
-        if not token.done():
-            token.set_exception(error)
-    elif isinstance(token, ReceiptWaiter):
-        token.error = error
-        token.wake()
-    elif isinstance(token, FullToken):
-        token.fail(error)
-    else:
-        try:
+    try:
+        if type(token) is int:
+            many_of(token).failed(token, error)
+        elif isinstance(token, asyncio.Future):
+            if not token.done():
+                token.set_exception(error)
+        elif isinstance(token, ReceiptWaiter):
+            token.error = error
+            token.wake()
+        elif isinstance(token, FullToken):
+            token.fail(error)
+        else:
             token(result_of(error) if result is None else result, MessageId.earliest)
-        except BaseException as raised:
-            callback_raised(raised)
+    except BaseException as raised:
+        callback_raised(raised)
 
 
 class FullToken:
@@ -210,10 +213,7 @@ class FullToken:
         self._done(message_id, None)
 
     def fail(self, error: Exception) -> None:
-        try:
-            self._done(None, error)
-        except BaseException as raised:
-            callback_raised(raised)
+        self._done(None, error)
 
 
 def finisher(future: asyncio.Future[None]) -> Callable[[Settled], None]:
