@@ -113,7 +113,7 @@ def test_what_a_mirror_brought_from_the_target_stays() -> None:
         back.rewrite(entry, PLACE)
     assert caught.value.pair == PAIR
     back.reads_target[PAIR] = True
-    assert back.rewrite(entry, PLACE) is None
+    assert back.rewrite(entry, Position(9, 9)) == Origin(PAIR, PLACE)
 
 
 def test_through_three_clusters() -> None:
@@ -126,7 +126,7 @@ def test_through_three_clusters() -> None:
     assert (origin_of(after, PAIR), origin_of(after, OTHER)) == (PLACE, Position(1, 2))
     assert parse_entry(after).metadata.replicated_from == "b"
     home = rewriter(source_name="c", target_name="a", reads_target={PAIR: True, OTHER: False})
-    assert home.rewrite(after, PLACE) is None
+    assert home.rewrite(after, Position(9, 9)) == Origin(PAIR, PLACE)
 
 
 @pytest.mark.parametrize(

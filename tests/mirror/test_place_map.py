@@ -24,6 +24,20 @@ def grown(chance: random.Random, entries: int) -> tuple[PlaceMap, dict[Position,
     return places, known
 
 
+def test_how_far_it_reaches() -> None:
+    for seed in range(30):
+        chance = random.Random(seed)
+        places, known = grown(chance, 100)
+        for target in [*known.values(), Position(0, 0), Position(1000, 0), Position(100, 5)]:
+            reach = places.reach(target)
+            within = {source for source, place in known.items() if place <= target}
+            if reach is None:
+                assert within == set(known)
+            else:
+                assert {source for source in known if source <= reach} == within != set(known)
+    assert PlaceMap(NOWHERE).reach(Position(5, 5)) is None
+
+
 def test_it_says_what_was_added() -> None:
     for seed in range(30):
         chance = random.Random(seed)

@@ -1,64 +1,45 @@
-"""Where subscriptions stand: read from the source, said of the target's entries, and never moved back there.
+"""Subscriptions: where they stand in the source is said of the target's entries.
 
 A subscription of the source has a mark-delete position, holes behind it (entries that are acknowledged), and
 batches of which some messages are acknowledged. The target gets the same as acknowledgements: they can be
-repeated without harm, and what somebody has acknowledged in the target already stays acknowledged.
+repeated without harm, and what somebody has acknowledged in the target already stays acknowledged. An entry
+that came from the target stands for the one there, which another mirror took. What is moved back in the
+source is moved back in the target while nobody but mirrors has acknowledged there.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from geminga.admin import topic_path
-from geminga.asyncio import Admin
-from geminga.client.admin.exchange import part
+from geminga.admin import InternalStats, TopicStats
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.core import ClientCore
 from geminga.client.topic_set import TopicSet
 from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
-from geminga.mirror.history import TargetHistory
-from geminga.mirror.pairing import PREFIX
+from geminga.mirror.cursor_state import (
+    CursorState,
+    Partly,
+    cursor_of,
+    mark_of,
+    newest_of,
+    source_cursors,
+    went_back,
+)
+from geminga.mirror.history import Shape, TargetHistory
+from geminga.mirror.pairing import PREFIX, pair_of
 from geminga.mirror.partition import Ends, PartitionMirror, State
 from geminga.mirror.place_map import PlaceMap, Range, behind
-from geminga.mirror.positions import NOWHERE, Position, parse_position
+from geminga.mirror.positions import NOWHERE, Position
 
 logger = logging.getLogger("geminga.mirror")
 
-_RANGE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[\])]")
-_BROKERS_OWN = ("__compaction", "pulsar.dedup", "pulsar.repl.", PREFIX)
-HOLES_MAX = 1_000_000
-"""Holes of a subscription that are taken along, those at its front."""
-_PAGE = 10_000
+IN_USE = "in use in the target"
+MOVED_BACK = "moved back in the source; stays in the target, where it was used since"
 _ACKS_AT_ONCE = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class Partly:
-    """A batch of ``messages`` of which those at ``done`` are acknowledged."""
-
-    messages: int
-    done: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CursorState:
-    """Of one subscription in the source. ``holes``: behind the first, up to and with the second position."""
-
-    marked: Position
-    holes: tuple[tuple[Position, Position], ...] = ()
-    partly: tuple[tuple[Position, Partly], ...] = ()
-    properties: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def highest(self) -> Position:
-        ends = [self.marked, *(high for _, high in self.holes), *(place for place, _ in self.partly)]
-        return max(ends)
 
 
 @dataclass(slots=True)
@@ -67,97 +48,21 @@ class Applied:
 
     state: CursorState | None = None
     through: Position = NOWHERE
+    echoed: dict[bytes, Position] = field(default_factory=dict)
+    """Up to where in the source the target was told of what came from it, by pair."""
+    waits: bool = False
+    """There is more of that to tell."""
     note: str = ""
     in_use: bool = False
     marked: Position | None = field(default=None)
     """The last mark-delete position in the target."""
+    stood: tuple[str, str] | None = None
+    """How the target's subscription stood when it was told last; None: it has more than it was told."""
 
-
-async def source_cursors(admin: Admin, topic: str) -> dict[str, CursorState]:
-    """The durable subscriptions of a topic or partition, those of brokers and mirrors left out."""
-    stats = await admin.topics.stats(topic)
-    names = [
-        name
-        for name, subscription in stats.subscriptions.items()
-        if subscription.durable and not name.startswith(_BROKERS_OWN)
-    ]
-    if not names:
-        return {}
-    inside = await admin.topics.internal_stats(topic)
-    found = {}
-    for name in names:
-        cursor = inside.cursors.get(name)
-        if cursor is None:
-            continue
-        properties = tuple(sorted(stats.subscriptions[name].subscription_properties.items()))
-        if _is_whole(cursor.raw):
-            found[name] = CursorState(
-                parse_position(cursor.mark_delete_position),
-                tuple(parse_ranges(cursor.individually_deleted_messages)),
-                tuple(_partly(cursor.raw.get("partlyAcknowledgedBatches") or {})),
-                properties,
-            )
-        else:
-            found[name] = await _in_pages(admin, topic, name, properties)
-    return found
-
-
-def parse_ranges(text: str) -> list[tuple[Position, Position]]:
-    """``[(3:0..3:5],(3:7..3:8]]``, as internal statistics write it."""
-    found = []
-    for match in _RANGE.finditer(text):
-        low_ledger, low_entry, high_ledger, high_entry = map(int, match.groups())
-        low, high = Position(low_ledger, low_entry), Position(high_ledger, high_entry)
-        if match[0][0] == "[":
-            low = Position(low.ledger, low.entry - 1)
-        if match[0][-1] == ")":
-            high = Position(high.ledger, high.entry - 1)
-        found.append((low, high))
-    return found
-
-
-def _is_whole(raw: Any) -> bool:
-    """Geminga's internal statistics show the first of many holes; Apache Pulsar's show all."""
-    if "partlyAcknowledgedBatchCount" not in raw:
-        return True
-    shown = len(parse_ranges(raw.get("individuallyDeletedMessages", "")))
-    return shown >= int(raw.get("totalNonContiguousDeletedMessagesRange", 0)) and len(
-        raw.get("partlyAcknowledgedBatches") or {}
-    ) >= int(raw["partlyAcknowledgedBatchCount"])
-
-
-def _partly(raw: Any) -> Iterable[tuple[Position, Partly]]:
-    for place, batch in raw.items():
-        messages = int(batch.get("messages", 0))
-        left = {index for first, last in batch["open"] for index in range(first, last + 1)}
-        if messages > 0:
-            done = tuple(index for index in range(messages) if index not in left)
-            yield parse_position(place), Partly(messages, done)
-
-
-async def _in_pages(
-    admin: Admin, topic: str, name: str, properties: tuple[tuple[str, str], ...]
-) -> CursorState:
-    path = f"{topic_path(topic)}/subscription/{part('subscription', name)}/cursor"
-    holes: list[tuple[Position, Position]] = []
-    partly: list[tuple[Position, Partly]] = []
-    marked: Position | None = None
-    after: int | None = None
-    while True:
-        page = await admin.call("GET", path, query={"after": after, "limit": _PAGE})
-        if marked is None:
-            marked = parse_position(page["markDeletePosition"])
-        holes += parse_ranges(page["individuallyDeletedMessages"])
-        partly += _partly(page["partlyAcknowledgedBatches"])
-        after = page["next"]
-        if len(holes) + len(partly) >= HOLES_MAX and after is not None:
-            logger.warning(
-                "%s of %s has more than %d holes: what was acknowledged behind them comes again in the "
-                "target", name, topic, HOLES_MAX,
-            )  # fmt: skip
-            after = None
-        if after is None:
-            return CursorState(marked, tuple(holes), tuple(partly), properties)
+    def forget(self) -> None:
+        """All is to be told anew."""
+        self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
+        self.echoed, self.waits = {}, False
 
 
 class CursorMirror:
@@ -194,54 +99,132 @@ class CursorMirror:
         if not cursors or partition.pair is None or partition.state is not State.COPYING:
             return
         stats = await self._ends.target_admin.topics.stats(self.topic)
+        readers = readers_of(stats)
         for name, state in cursors.items():
             applied = self.applied.setdefault(name, Applied())
             through = min(partition.done, state.highest)
-            if applied.state == state and applied.through >= through and not applied.in_use:
+            if (
+                applied.state == state
+                and applied.through >= through
+                and not applied.in_use
+                and not applied.waits
+            ):
                 continue
             there = stats.subscriptions.get(name)
             if there is None:
                 await self._create(name, state)
             elif there.consumers:
-                applied.in_use, applied.note = True, "in use in the target"
+                applied.in_use, applied.note = True, IN_USE
                 continue
+            note = ""
             try:
-                await self._apply(name, state, partition.done, applied)
+                if applied.state is not None and went_back(applied.state, state):
+                    note = await self._take_back(name, state, applied, readers)
+                await self._apply(name, state, applied, readers)
             except ConsumerBusy:
-                applied.in_use, applied.note = True, "in use in the target"
+                applied.in_use, applied.note = True, IN_USE
                 continue
             applied.state, applied.through = state, through
-            applied.in_use, applied.note = False, ""
+            applied.in_use, applied.note = False, note
 
-    async def _apply(self, name: str, state: CursorState, done: Position, applied: Applied) -> None:
+    async def _apply(
+        self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
+    ) -> None:
+        target, session = self._ends.target_admin, self._partition.counters.sessions
+        inside = await target.topics.internal_stats(self.topic)
         places = await self._places(state)
-        # No await from here on until all is looked up: the map is the partition's own, and changes.
-        marked = places.floor(min(state.marked, done))
+        stands, echoes = mark_of(inside, name), []
+        for pair, reader in readers.items():
+            told = NOWHERE if applied.state is None else applied.state.marked
+            told = min(told, applied.echoed.get(pair, NOWHERE))
+            if stands >= newest_of(inside):
+                found = self._partition.echoes(pair)  # whatever there is, it is acknowledged
+            else:
+                found = await self._echo_places(pair, told, stands)
+            echoes.append(Echo(pair, found, mark_of(inside, reader)))
+        if self._partition.counters.sessions != session:
+            raise NotConnected(f"{self.topic} was opened anew meanwhile")
+        # No await from here on until all is looked up: the maps are the partition's own, and change.
+        done = self._partition.done
+        marked = floor = places.floor(min(state.marked, done))
+        reach, own = (NOWHERE, []) if marked is None else places.targets(marked)
         known = applied.state
-        before_holes = set(known.holes) if known is not None else set()
         before_partly = set(known.partly) if known is not None else set()
-        covered = applied.through
         ranges: list[Range] = []
-        for low, high in state.holes:
-            if (low, high) in before_holes and high <= covered:
-                continue
+        for low, high in _new_holes(state, known, applied.through):
             ranges += places.between(max(low, state.marked), min(high, done))
         partly = []
         for place, batch in state.partly:
-            target = places.exact(place) if place <= done else None
-            if target is not None and ((place, batch) not in before_partly or place > covered):
-                partly.append((target, batch))
-        if (marked is None or marked == applied.marked) and not ranges and not partly:
-            return
-        through: Position | None = None
+            there = places.exact(place) if place <= done else None
+            if there is not None and ((place, batch) not in before_partly or place > applied.through):
+                partly.append((there, batch))
+        echoed: dict[bytes, Position] = {}
+        came: list[Range] = []
+        for echo in echoes:
+            before = applied.echoed.get(echo.pair, NOWHERE)
+            up_to = echo.up_to(done)
+            since = NOWHERE if known is None else min(known.marked, before)
+            came += echo.places.between(since, min(state.marked, up_to))
+            for low, high in _new_holes(state, known, before):
+                ranges += echo.places.between(max(low, state.marked), min(high, up_to))
+            for place, batch in state.partly:
+                there = echo.places.exact(place) if place <= up_to else None
+                if there is not None and ((place, batch) not in before_partly or place > before):
+                    partly.append((there, batch))
+            echoed[echo.pair] = up_to
+        waits = any(up_to < min(done, state.highest) for up_to in echoed.values())
+        if marked == applied.marked:
+            marked = None
+        if marked is not None or came or ranges or partly:
+            if newest_of(inside) < max([NOWHERE if marked is None else marked, *map(_end, came)]):
+                inside = await target.topics.internal_stats(self.topic)
+            stands = mark_of(inside, name)
+            if marked is not None:
+                came += await self._own(inside, stands, applied.marked, marked, reach, own)
+            through, alone = settled(Shape(inside), stands, behind(stands, came))
+            await self._tell(name, applied, through, [*alone, *ranges], partly, floor)
+        elif applied.stood is None and has_only(inside, name, floor):
+            applied.stood = cursor_of(inside, name)
         if marked is not None:
-            reach, own = places.targets(marked)
-            through, alone = await self._settled(name, marked, applied.marked, reach, own)
-            ranges = [*alone, *ranges]
+            applied.marked = marked
+        applied.echoed, applied.waits = echoed, waits
+
+    async def _own(
+        self,
+        inside: InternalStats,
+        stands: Position,
+        known: Position | None,
+        marked: Position,
+        reach: Position,
+        own: list[Range],
+    ) -> list[Range]:
+        """The mirror's entries of the target up to ``marked`` that a subscription, which ``stands`` there,
+        was not told of yet; ``own`` has those from ``reach`` on."""
+        assert self._partition.pair is not None
+        after = stands if known is None else max(stands, known)
+        if after >= marked:
+            return []
+        history = TargetHistory(self._ends.target, self.topic, self._partition.pair.id, inside)
+        if history.shape.offset_behind(after) < history.shape.offset(reach):
+            own = await history.between(after, marked)
+        return behind(after, own)
+
+    async def _tell(
+        self,
+        name: str,
+        applied: Applied,
+        through: Position | None,
+        ranges: list[Range],
+        partly: list[tuple[Position, Partly]],
+        floor: Position | None,
+    ) -> None:
         consumer = await _open(self._ends.target, self.topic, name)
         try:
             (handle,) = consumer.group.handles.values()
             now = self._ends.target.now
+            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
+            # Nobody else acknowledges here while the consumer is there.
+            mine = applied.stood == cursor_of(inside, name) or has_only(inside, name, floor)
             if through is not None:
                 handle.consumer.acknowledge_id_through(through.message_id(), now())
             said = 0
@@ -256,39 +239,48 @@ class CursorMirror:
                     (target.ledger, target.entry), batch.messages, batch.done, now()
                 )
             await consumer.acknowledging.receipt()
+            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
+            applied.stood = cursor_of(inside, name) if mine else None
         finally:
             await consumer.close()
-        applied.marked = marked
 
-    async def _settled(
-        self, name: str, marked: Position, known: Position | None, reach: Position, own: list[Range]
-    ) -> tuple[Position | None, list[Range]]:
-        """What of the target a subscription is done with when its mark reaches ``marked`` there: up to where
-        there is nothing but the mirror's entries (None: nowhere), and the mirror's entries behind that.
+    async def _take_back(
+        self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
+    ) -> str:
+        """The source's subscription was moved back: so is the target's, unless somebody has taken something
+        there since it was told last. What is to be said about that. Raises `ConsumerBusy`."""
+        maps = [await self._places(state, whole=True)]
+        maps += [await self._echo_places(pair, state.marked, None) for pair in readers]
+        ranges = [one for each in maps for one in each.between(state.marked, self._partition.done)[:1]]
+        if not ranges:
+            applied.forget()
+            return ""
+        ledger, entry, _ = min(ranges)
+        consumer = await _open(self._ends.target, self.topic, name)
+        try:
+            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
+            stood, current = applied.stood, cursor_of(inside, name)
+            applied.forget()
+            if mark_of(inside, name) < (ledger, entry) and not current[1]:
+                applied.stood = current  # it is not ahead
+                return ""
+            if current != stood:
+                logger.warning(
+                    "%s of %s was moved back in the source, and stays in the target, where it was used since",
+                    name, self.topic,
+                )  # fmt: skip
+                return MOVED_BACK
+            logger.info("%s of %s was moved back in the source: so it is in the target", name, self.topic)
+            await consumer.seek(MessageId(-1, ledger, entry))
+            inside = await self._ends.target_admin.topics.internal_stats(self.topic)
+            applied.stood = cursor_of(inside, name)
+            return ""
+        finally:
+            await consumer.close()
 
-        ``known`` was told before. ``own`` are the mirror's entries up to ``marked``, from ``reach`` on all.
-        """
-        assert self._partition.pair is not None
-        stats = await self._ends.target_admin.topics.internal_stats(self.topic)
-        history = TargetHistory(self._ends.target, self.topic, self._partition.pair.id, stats)
-        cursor = stats.cursors.get(name)
-        stands = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
-        after = stands if known is None else max(stands, known)
-        if after >= marked:
-            return None, []
-        shape = history.shape
-        if shape.offset_behind(after) < shape.offset(reach):
-            own = await history.between(after, marked)
-        own = behind(after, own)
-        through, expected = None, shape.offset_behind(stands)
-        for index, (ledger, first, last) in enumerate(own):
-            if after != stands or shape.offset(Position(ledger, first)) != expected:
-                return through, own[index:]
-            through, expected = Position(ledger, last), shape.offset_behind(Position(ledger, last))
-        return through, []
-
-    async def _places(self, state: CursorState) -> PlaceMap:
-        """A map that knows what the state speaks of; what is older than this process is looked up."""
+    async def _places(self, state: CursorState, *, whole: bool = False) -> PlaceMap:
+        """A map that knows what the state speaks of, or the ``whole`` from its mark on; what is older than
+        this process is looked up."""
         partition = self._partition
         places, before = partition.places, partition.places.complete_from
         if state.marked >= before or before == NOWHERE:
@@ -296,7 +288,7 @@ class CursorMirror:
         assert partition.pair is not None
         history = await partition.history(partition.pair)
         start = await history.floor(state.marked)
-        if state.highest == state.marked and start is not None:
+        if state.highest == state.marked and start is not None and not whole:
             older = PlaceMap(start.source)
             older.add(start.source, start.target)
             return older
@@ -311,6 +303,88 @@ class CursorMirror:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         places.put_before(found)
         return places
+
+    async def _echo_places(self, pair: bytes, told: Position, beyond: Position | None) -> PlaceMap:
+        """The same for what came from the target by the mirror of ``pair``: here the source says where it
+        lies there. Knows what is behind ``told`` in the source and, if there is one, ``beyond`` in the
+        target."""
+        places = self._partition.echoes(pair)
+        before = places.complete_from
+        if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
+            return places
+        stats = await self._ends.source_admin.topics.internal_stats(self.topic)
+        history = TargetHistory(self._ends.source, self.topic, pair, stats)
+        offset = 0 if told == NOWHERE else history.shape.offset_behind(told)
+        found = PlaceMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
+        start = None if beyond is None else await history.floor(beyond)
+        if start is not None and start.offset > offset:
+            offset, found.complete_from = start.offset, start.target
+        async for one in history.mirrored(offset, history.shape.entries):
+            if one.target >= before:
+                break
+            found.add(one.target, one.source)
+        if self._partition.echoes(pair) is not places or places.complete_from != before:
+            raise NotConnected(f"{self.topic} was opened anew meanwhile")
+        places.put_before(found)
+        return places
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What came from the target by the mirror of ``pair``, which has ``taken`` the target up to there."""
+
+    pair: bytes
+    places: PlaceMap
+    taken: Position
+
+    def up_to(self, done: Position) -> Position:
+        """How far in the source it can be told. A target that was brought back from a backup means other
+        entries by the same positions: that mirror's subscription there says which are still the same."""
+        reach = self.places.reach(self.taken)
+        return done if reach is None else min(done, reach)
+
+
+def readers_of(stats: TopicStats) -> dict[bytes, str]:
+    """The mirrors that read a topic: their subscriptions by their pairs."""
+    found = {}
+    for name, subscription in stats.subscriptions.items():
+        pair = pair_of(subscription.subscription_properties)
+        if pair is not None and name.startswith(PREFIX):
+            found[pair] = name
+    return found
+
+
+def _new_holes(
+    state: CursorState, known: CursorState | None, covered: Position
+) -> Iterator[tuple[Position, Position]]:
+    """Those of which something is not told yet; ``covered``: up to where what is ``known`` was."""
+    before = set(known.holes) if known is not None else set()
+    return (hole for hole in state.holes if hole not in before or hole[1] > covered)
+
+
+def settled(shape: Shape, stands: Position, ranges: Iterable[Range]) -> tuple[Position | None, list[Range]]:
+    """What is to be said of a topic of which ``ranges`` are to be acknowledged behind where a subscription
+    stands: the mark that it gets (None: none), up to the first entry that is not among them; and the rest."""
+    ordered = sorted(ranges)
+    through, expected = None, shape.offset_behind(stands)
+    for index, (ledger, first, last) in enumerate(ordered):
+        if shape.offset(Position(ledger, first)) > expected:
+            return through, ordered[index:]
+        through = Position(ledger, last)
+        expected = max(expected, shape.offset_behind(through))
+    return through, []
+
+
+def has_only(inside: InternalStats, name: str, floor: Position | None) -> bool:
+    """Whether a subscription has nothing acknowledged behind ``floor``, at least as its mark tells."""
+    if cursor_of(inside, name)[1]:
+        return False
+    stands = mark_of(inside, name)
+    return (floor is not None and stands <= floor) or Shape(inside).offset_behind(stands) == 0
+
+
+def _end(one: Range) -> Position:
+    return Position(one[0], one[2])
 
 
 async def _open(core: ClientCore, topic: str, subscription: str) -> AsyncConsumer:

@@ -91,9 +91,9 @@ class EntryRewriter:
         name = source_name.encode()
         self._replicated_from = _REPLICATED_FROM_TAG + varint(len(name)) + name
 
-    def rewrite(self, entry: Buffer, position: Position) -> Forwarded | None:
-        """The target's entry; None for one that stays here: it came from the target, or is a marker of a
-        broker's.
+    def rewrite(self, entry: Buffer, position: Position) -> Forwarded | Origin | None:
+        """The target's entry; or where in the target one lies that came from there and stays here, None
+        where that is not known or it is a marker of a broker's.
 
         Raises `CorruptPayload` for a damaged entry (it must not get a checksum that fits), and
         `SchemaUnknownError` and `PairUnknownError` where somebody has to be asked first.
@@ -106,8 +106,9 @@ class EntryRewriter:
             return None
         changed = False
         if metadata.HasField("replicated_from"):
-            if text(metadata.replicated_from) == self._target_name or self._is_echo(entry, payload):
-                return None
+            echo = self._echo(entry, payload)
+            if echo is not None or text(metadata.replicated_from) == self._target_name:
+                return echo
             metadata.ClearField("replicated_from")
             changed = True
         if metadata.HasField("txnid_least_bits") or metadata.HasField("txnid_most_bits"):
@@ -123,14 +124,14 @@ class EntryRewriter:
         messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
         return Forwarded(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
 
-    def _is_echo(self, entry: Buffer, payload: Buffer) -> bool:
+    def _echo(self, entry: Buffer, payload: Buffer) -> Origin | None:
         for origin in origins_in(_metadata_of(entry, payload)):
             try:
                 if self.reads_target[origin.pair]:
-                    return True
+                    return origin
             except KeyError:
                 raise PairUnknownError(origin.pair) from None
-        return False
+        return None
 
     def _map_version(self, metadata: pb.MessageMetadata) -> bool:
         version = bytes(metadata.schema_version)

@@ -11,7 +11,7 @@ The subscription keeps in the source what has not been mirrored yet, and stands 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from geminga.asyncio import Admin
@@ -98,7 +98,7 @@ async def find_pair(
 
 async def _pair_in_source(source: Admin, topic: str, name: str) -> bytes | None:
     try:
-        return _id((await source.subscriptions.properties(topic, name)).get(PAIR_PROPERTY))
+        return pair_of(await source.subscriptions.properties(topic, name))
     except AdminNotFound:
         return None
 
@@ -112,6 +112,11 @@ async def _subscribe(source: Admin, topic: str, name: str, pair: bytes) -> None:
     except AdminConflict:
         await source.subscriptions.reset_to_id(topic, name, MessageId.earliest)
         await source.subscriptions.set_properties(topic, name, properties)
+
+
+def pair_of(properties: Mapping[str, str]) -> bytes | None:
+    """The pair of a mirror's subscription; None for anybody else's."""
+    return _id(properties.get(PAIR_PROPERTY))
 
 
 def _id(text: str | None) -> bytes | None:

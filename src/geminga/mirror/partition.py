@@ -33,7 +33,7 @@ from geminga.errors import (
     PulsarException,
 )
 from geminga.ids import TopicName
-from geminga.mirror.entries import EntryRewriter, PairUnknownError, SchemaUnknownError
+from geminga.mirror.entries import EntryRewriter, Forwarded, Origin, PairUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
 from geminga.mirror.pairing import PAIR_PROPERTY, MirrorRefused, Pair, find_pair, subscription_of
 from geminga.mirror.place_map import PlaceMap
@@ -103,16 +103,28 @@ class PartitionMirror:
         """Everything up to this position of the source is in the target, or is not to be."""
         self.pair: Pair | None = None
         self.places = PlaceMap(NOWHERE)
+        """Where the source's entries are in the target."""
+        self._echoes: dict[bytes, PlaceMap] = {}
+        self._echoes_from = NOWHERE
         self.progress = asyncio.Event()
         """Set whenever there is news."""
         self._ends = ends
         self._schemas = schemas
-        self._pending: deque[tuple[int, Position, int, int]] = deque()
-        """Sequence id (-1 for what stays here), source position, bytes, messages."""
+        self._pending: deque[tuple[int, Position, int, int, Origin | None]] = deque()
+        """Sequence id (-1 for what stays here), source position, bytes, messages, and where it came from when
+        that is the target."""
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._acknowledged = NOWHERE
         self._begun = False
+
+    def echoes(self, pair: bytes) -> PlaceMap:
+        """Where entries that came from the target by the mirror of ``pair`` lie there: it grows like
+        `places`."""
+        found = self._echoes.get(pair)
+        if found is None:
+            found = self._echoes[pair] = PlaceMap(self._echoes_from)
+        return found
 
     async def run(self) -> None:
         """Until cancelled, or until somebody has to decide (`State.FAILED`)."""
@@ -292,7 +304,10 @@ class PartitionMirror:
     def _begin(self, resume: Position) -> None:
         if resume != self.done or not self._begun:
             # What is older than this map is looked up in the target.
-            self.places.forget(Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE)
+            begins = Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE
+            self.places.forget(begins)
+            self._echoes.clear()
+            self._echoes_from = begins
         if self._begun and resume > self.done:
             self._look_for_gap(self.done, resume.ledger, resume.entry + 1)
         self._begun = True
@@ -362,12 +377,12 @@ class PartitionMirror:
                 await self._schemas.learn(unknown.version)
             except PairUnknownError as unknown_pair:
                 rewriter.reads_target[unknown_pair.pair] = await self._reads_target(unknown_pair.pair)
-        if forwarded is None:
-            self._pending.append((-1, place, 0, entry.count))
+        if not isinstance(forwarded, Forwarded):
+            self._pending.append((-1, place, 0, entry.count, forwarded))
             self._settle()
             return
         sequence_id = publisher.send(place, forwarded)
-        self._pending.append((sequence_id, place, forwarded.size, forwarded.messages))
+        self._pending.append((sequence_id, place, forwarded.size, forwarded.messages, None))
         self._pending_bytes += forwarded.size
 
     async def _reads_target(self, pair: bytes) -> bool:
@@ -407,7 +422,7 @@ class PartitionMirror:
             raise ProtocolError(
                 f"{self.topic}: a receipt for sequence id {sequence_id} came, and {wanted} is the next"
             )
-        _, place, size, messages = pending.popleft()
+        _, place, size, messages, _ = pending.popleft()
         self._pending_bytes -= size
         counters = self.counters
         if target == NOWHERE:
@@ -427,8 +442,10 @@ class PartitionMirror:
         """What stays here is done when all before it is."""
         pending = self._pending
         while pending and pending[0][0] < 0:
-            _, place, _, messages = pending.popleft()
+            _, place, _, messages, origin = pending.popleft()
             self.counters.skipped += messages
+            if origin is not None:
+                self.echoes(origin.pair).add(place, origin.position)
             self.done = place
         self.progress.set()
 

@@ -84,6 +84,17 @@ class PlaceMap:
         into = source.entry - start.entry
         return Position(ledger, entry + into) if source.ledger == start.ledger and into < length else None
 
+    def reach(self, target: Position) -> Position | None:
+        """Up to where in the source every entry of the map lies at or before a place of the target, which
+        must grow with the source's; None: all of them do."""
+        found = None
+        for start, (length, ledger, entry) in zip(reversed(self._starts), reversed(self._runs), strict=True):
+            if (ledger, entry + length - 1) <= target:
+                break
+            into = target.entry - entry if ledger == target.ledger and entry <= target.entry else -1
+            found = Position(start.ledger, start.entry + into)
+        return found
+
     def between(self, after: Position, last: Position) -> list[Range]:
         """The target's entries for what lies behind ``after``, up to and with ``last``."""
         found: list[Range] = []

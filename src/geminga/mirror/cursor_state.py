@@ -1,0 +1,174 @@
+"""Where a subscription stands, as admin REST tells it: the source's in full, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from geminga.admin import InternalStats, topic_path
+from geminga.asyncio import Admin
+from geminga.client.admin.exchange import part
+from geminga.mirror.pairing import PREFIX
+from geminga.mirror.positions import NOWHERE, Position, parse_position
+
+logger = logging.getLogger("geminga.mirror")
+
+_RANGE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[\])]")
+_BROKERS_OWN = ("__compaction", "pulsar.dedup", "pulsar.repl.", PREFIX)
+HOLES_MAX = 1_000_000
+"""Holes of a subscription that are taken along, those at its front."""
+_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Partly:
+    """A batch of ``messages`` of which those at ``done`` are acknowledged."""
+
+    messages: int
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """Of one subscription in the source. ``holes``: behind the first, up to and with the second position."""
+
+    marked: Position
+    holes: tuple[tuple[Position, Position], ...] = ()
+    partly: tuple[tuple[Position, Partly], ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def highest(self) -> Position:
+        ends = [self.marked, *(high for _, high in self.holes), *(place for place, _ in self.partly)]
+        return max(ends)
+
+
+async def source_cursors(admin: Admin, topic: str) -> dict[str, CursorState]:
+    """The durable subscriptions of a topic or partition, those of brokers and mirrors left out."""
+    stats = await admin.topics.stats(topic)
+    names = [
+        name
+        for name, subscription in stats.subscriptions.items()
+        if subscription.durable and not name.startswith(_BROKERS_OWN)
+    ]
+    if not names:
+        return {}
+    inside = await admin.topics.internal_stats(topic)
+    found = {}
+    for name in names:
+        cursor = inside.cursors.get(name)
+        if cursor is None:
+            continue
+        properties = tuple(sorted(stats.subscriptions[name].subscription_properties.items()))
+        if _is_whole(cursor.raw):
+            found[name] = CursorState(
+                parse_position(cursor.mark_delete_position),
+                tuple(parse_ranges(cursor.individually_deleted_messages)),
+                tuple(_partly(cursor.raw.get("partlyAcknowledgedBatches") or {})),
+                properties,
+            )
+        else:
+            found[name] = await _in_pages(admin, topic, name, properties)
+    return found
+
+
+def parse_ranges(text: str) -> list[tuple[Position, Position]]:
+    """``[(3:0..3:5],(3:7..3:8]]``, as internal statistics write it."""
+    found = []
+    for match in _RANGE.finditer(text):
+        low_ledger, low_entry, high_ledger, high_entry = map(int, match.groups())
+        low, high = Position(low_ledger, low_entry), Position(high_ledger, high_entry)
+        if match[0][0] == "[":
+            low = Position(low.ledger, low.entry - 1)
+        if match[0][-1] == ")":
+            high = Position(high.ledger, high.entry - 1)
+        found.append((low, high))
+    return found
+
+
+def _is_whole(raw: Any) -> bool:
+    """Geminga's internal statistics show the first of many holes; Apache Pulsar's show all."""
+    if "partlyAcknowledgedBatchCount" not in raw:
+        return True
+    shown = len(parse_ranges(raw.get("individuallyDeletedMessages", "")))
+    return shown >= int(raw.get("totalNonContiguousDeletedMessagesRange", 0)) and len(
+        raw.get("partlyAcknowledgedBatches") or {}
+    ) >= int(raw["partlyAcknowledgedBatchCount"])
+
+
+def _partly(raw: Any) -> Iterable[tuple[Position, Partly]]:
+    for place, batch in raw.items():
+        messages = int(batch.get("messages", 0))
+        left = {index for first, last in batch["open"] for index in range(first, last + 1)}
+        if messages > 0:
+            done = tuple(index for index in range(messages) if index not in left)
+            yield parse_position(place), Partly(messages, done)
+
+
+async def _in_pages(
+    admin: Admin, topic: str, name: str, properties: tuple[tuple[str, str], ...]
+) -> CursorState:
+    path = f"{topic_path(topic)}/subscription/{part('subscription', name)}/cursor"
+    holes: list[tuple[Position, Position]] = []
+    partly: list[tuple[Position, Partly]] = []
+    marked: Position | None = None
+    after: int | None = None
+    while True:
+        page = await admin.call("GET", path, query={"after": after, "limit": _PAGE})
+        if marked is None:
+            marked = parse_position(page["markDeletePosition"])
+        holes += parse_ranges(page["individuallyDeletedMessages"])
+        partly += _partly(page["partlyAcknowledgedBatches"])
+        after = page["next"]
+        if len(holes) + len(partly) >= HOLES_MAX and after is not None:
+            logger.warning(
+                "%s of %s has more than %d holes: what was acknowledged behind them comes again in the "
+                "target", name, topic, HOLES_MAX,
+            )  # fmt: skip
+            after = None
+        if after is None:
+            return CursorState(marked, tuple(holes), tuple(partly), properties)
+
+
+def went_back(known: CursorState, state: CursorState) -> bool:
+    """Whether what was acknowledged is not any more: somebody has moved the subscription."""
+    if state.marked < known.marked:
+        return True
+    whole = len(state.holes) + len(state.partly) < HOLES_MAX
+    holes = iter(state.holes)
+    hole = next(holes, None)
+    for low, high in known.holes:
+        if high <= state.marked or not (whole or high <= state.highest):
+            continue
+        while hole is not None and hole[1] < high:
+            hole = next(holes, None)
+        if hole is None or hole[0] > max(low, state.marked):
+            return True
+    done = {place: set(batch.done) for place, batch in state.partly}
+    for place, batch in known.partly:
+        if place > state.highest or (place in done and not done[place].issuperset(batch.done)):
+            return True
+    return False
+
+
+def newest_of(inside: InternalStats) -> Position:
+    return parse_position(inside.last_confirmed_entry)
+
+
+def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:
+    """How a subscription stands, to be compared: its mark, and its holes."""
+    cursor = inside.cursors.get(name)
+    if cursor is None:
+        return "", ""
+    holes = cursor.individually_deleted_messages
+    more = f"{cursor.raw.get('totalNonContiguousDeletedMessagesRange', '')}" if parse_ranges(holes) else ""
+    partly = str(cursor.raw.get("partlyAcknowledgedBatches") or "")
+    return cursor.mark_delete_position, f"{holes}{more}{partly}" if more or partly else ""
+
+
+def mark_of(inside: InternalStats, name: str) -> Position:
+    cursor = inside.cursors.get(name)
+    return NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)

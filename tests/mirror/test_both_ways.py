@@ -1,0 +1,313 @@
+"""A mirror each way: what is taken on one side is taken on the other, whoever published it. And rewinds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.mirror import Mirror
+from geminga.mirror.cursor_state import CursorState, Partly, went_back
+from geminga.mirror.cursors import IN_USE, MOVED_BACK
+from geminga.mirror.positions import Position
+from tests.mirror.helpers import left, mirror, mirrored
+
+Earliest = geminga.InitialPosition.Earliest
+Shared = geminga.ConsumerType.Shared
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def sides() -> Iterator[tuple[Any, Any]]:
+    with geminga.embedded(batch_index_ack=True) as one, geminga.embedded(batch_index_ack=True) as other:
+        yield one, other
+
+
+def until(what: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def publish(broker: Any, *numbers: int, topic: str = "t") -> None:
+    client = broker.client()
+    producer = client.create_producer(topic)
+    for number in numbers:
+        producer.send(b"%d" % number)
+    client.close()
+
+
+def take(broker: Any, *, but: tuple[int, ...] = (), count: int, **options: Any) -> None:
+    """Receive so many, and acknowledge all but some."""
+    client = broker.client()
+    consumer = client.subscribe("t", "s", initial_position=Earliest, consumer_type=Shared, **options)
+    for _ in range(count):
+        message = consumer.receive(20_000)
+        if int(message.data()) not in but:
+            consumer.acknowledge(message)
+    client.close()
+
+
+def backlog(broker: Any, topic: str = "t") -> int:
+    with geminga.Admin(broker.admin_url) as admin:
+        return admin.topics.stats(topic).subscriptions["s"].messages_in_backlog
+
+
+def waiting(broker: Any) -> list[int]:
+    return sorted(map(int, left(broker, "t", "s", initial_position=Earliest, consumer_type=Shared)))
+
+
+def has_left(broker: Any, count: int) -> None:
+    until(lambda: backlog(broker) == count)
+
+
+def subscribe(broker: Any) -> None:
+    client = broker.client()
+    client.subscribe("t", "s", initial_position=Earliest).close()
+    client.close()
+
+
+def arrived(running: Mirror, messages: int) -> None:
+    until(lambda: running.status().messages >= messages)
+
+
+# --- echoes -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_taken_in_the_other_cluster_is_taken_here(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(50))
+    with mirror(one, other) as there, mirror(other, one) as back:
+        arrived(there, 50)
+        take(other, count=50)
+        until(lambda: backlog(one) == 0)
+        # And from now on, some published on either side.
+        publish(one, *range(50, 70))
+        publish(other, *range(70, 80))
+        publish(one, *range(80, 90))
+        arrived(there, 80)
+        arrived(back, 10)
+        take(other, count=40, but=(55, 75, 85))
+        until(lambda: backlog(one) == 3)
+        assert there.status().line()
+    assert waiting(one) == waiting(other) == [55, 75, 85]
+
+
+def test_single_messages_of_batches(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    client = one.client()
+    producer = client.create_producer("t", batching_enabled=True, batching_max_messages=10)
+    for number in range(40):
+        producer.send_async(b"%d" % number, None)
+    producer.flush()
+    with mirror(one, other) as there, mirror(other, one):
+        arrived(there, 40)
+        take(other, count=40, but=(3, 4, 17, 39), batch_index_ack_enabled=True)
+        until(lambda: backlog(one) == 4)
+    assert waiting(one) == waiting(other) == [3, 4, 17, 39]
+
+
+def test_what_was_taken_while_no_mirror_ran(sides: tuple[Any, Any]) -> None:
+    """The map of echoes begins with the process: what is older the source itself says."""
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(30))
+    mirrored(one, other)
+    publish(other, *range(100, 110))
+    mirrored(other, one)
+    mirrored(one, other)
+    take(other, count=40, but=(7, 20, 105))
+    mirrored(other, one)
+    assert waiting(one) == waiting(other) == [7, 20, 105]
+    # What was a hole is none any more: it is older than each of these mirrors.
+    take(other, count=3, but=(105,))
+    publish(other, 110)
+    mirrored(other, one)
+    assert waiting(one) == waiting(other) == [105, 110]
+
+
+def test_holes_that_close_while_mirrors_run(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(30))
+    mirrored(one, other)
+    mirrored(other, one)
+    with mirror(one, other), mirror(other, one):
+        left_over: tuple[int, ...]
+        for left_over in ((0, 1, 2, 15, 25), (0, 15), (15,), ()):
+            take(other, count=backlog(other), but=left_over)
+            has_left(one, len(left_over))
+            assert waiting(one) == list(left_over)
+
+
+def test_a_source_brought_back_from_a_backup_loses_nothing_by_echoes(tmp_path: Path) -> None:
+    """Its positions mean other messages now: what the other cluster says of them is not believed."""
+    import shutil
+
+    with geminga.embedded() as other:
+        with geminga.embedded(tmp_path / "one") as one:
+            subscribe(one)
+            publish(one, *range(10))
+            mirrored(one, other)
+            mirrored(other, one)
+        shutil.copytree(tmp_path / "one", tmp_path / "backup")
+        with geminga.embedded(tmp_path / "one") as one:
+            publish(one, *range(10, 20))
+            mirrored(one, other)
+            mirrored(other, one)
+        take(other, count=20)
+        with geminga.embedded(tmp_path / "backup") as one:
+            publish(one, *range(100, 120))
+            mirrored(other, one)
+            assert [number for number in waiting(one) if number >= 100] == list(range(100, 120))
+
+
+def test_through_three_clusters(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    with geminga.embedded() as third:
+        subscribe(one)
+        publish(one, *range(10))
+        mirrored(one, other)
+        mirrored(other, third)
+        take(third, count=10, but=(4,))
+        assert mirrored(third, one).messages == 0
+        assert waiting(one) == waiting(third) == [4]
+
+
+# --- rewinds ----------------------------------------------------------------------------------------------
+
+
+def rewind(broker: Any, place: Any = geminga.MessageId.earliest) -> None:
+    with geminga.Admin(broker.admin_url) as admin:
+        admin.subscriptions.reset_to_id("t", "s", place)
+
+
+def test_a_rewind_is_copied(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(40))
+    with mirror(one, other) as running:
+        take(one, count=40, but=(30,))
+        until(lambda: backlog(other) == 1)
+        rewind(one)
+        until(lambda: backlog(other) == 40)
+        take(one, count=40, but=(10, 20))
+        until(lambda: backlog(other) == 2)
+        publish(one, 40)
+        arrived(running, 41)
+    assert waiting(one) == waiting(other) == [10, 20, 40]
+
+
+def test_a_rewind_that_only_opens_holes_is_copied(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    with mirror(one, other):
+        take(one, count=20, but=(0, 10))
+        until(lambda: backlog(other) == 2)
+        rewind(one)  # to where its mark is
+        until(lambda: backlog(other) == 20)
+    assert waiting(other) == list(range(20))
+
+
+def test_a_rewind_of_what_is_older_than_the_mirror(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    take(one, count=20)
+    mirrored(one, other)
+    with mirror(one, other) as running:
+        assert running.wait_until_caught_up(60)
+        rewind(one)
+        until(lambda: backlog(other) == 20)
+    assert waiting(other) == list(range(20))
+
+
+def notes(running: Mirror) -> list[str]:
+    return [one.note for part in running.status().partitions for one in part.subscriptions]
+
+
+def test_a_rewind_undoes_nobodys_work_in_the_target(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    with mirror(one, other) as running:
+        take(one, count=10)
+        until(lambda: backlog(other) == 10)
+        take(other, count=3)  # somebody has moved over
+        rewind(one)
+        until(lambda: notes(running) == [MOVED_BACK])
+        assert waiting(other) == list(range(13, 20))
+        client = other.client()
+        consumer = client.subscribe("t", "s")
+        take(one, count=20)
+        until(lambda: notes(running) == [IN_USE])
+        rewind(one)
+        consumer.close()
+        until(lambda: notes(running) == [""] or notes(running) == [MOVED_BACK])
+        assert waiting(other) == list(range(13, 20))
+        client.close()
+
+
+def test_a_rewind_with_a_mirror_each_way(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    with mirror(one, other) as there, mirror(other, one) as back:
+        arrived(there, 20)
+        publish(other, *range(20, 30))
+        arrived(back, 10)
+        take(one, count=30)
+        until(lambda: backlog(other) == 0)
+        rewind(one)
+        until(lambda: backlog(other) == 30)
+        assert waiting(one) == list(range(30))
+        take(other, count=30, but=(5, 25))  # the other one goes on
+        until(lambda: backlog(one) == 2)
+    assert waiting(one) == waiting(other) == [5, 25]
+
+
+def position(entry: int) -> Position:
+    return Position(3, entry)
+
+
+@pytest.mark.parametrize(
+    ("known", "state", "back"),
+    [
+        (CursorState(position(5)), CursorState(position(5)), False),
+        (CursorState(position(5)), CursorState(position(4)), True),
+        (CursorState(position(5), ((position(7), position(9)),)), CursorState(position(5)), True),
+        (CursorState(position(5), ((position(7), position(9)),)), CursorState(position(9)), False),
+        (
+            CursorState(position(5), ((position(7), position(9)), (position(12), position(14)))),
+            CursorState(position(8), ((position(11), position(14)),)),
+            True,
+        ),
+        (
+            CursorState(position(5), ((position(7), position(9)), (position(12), position(14)))),
+            CursorState(position(5), ((position(6), position(16)),)),
+            False,
+        ),
+        (
+            CursorState(position(5), (), ((position(8), Partly(10, (1, 2))),)),
+            CursorState(position(5), (), ((position(8), Partly(10, (2,))),)),
+            True,
+        ),
+        (
+            CursorState(position(5), (), ((position(8), Partly(10, (1, 2))),)),
+            CursorState(position(5), ((position(7), position(8)),)),
+            False,
+        ),
+        (CursorState(position(5), (), ((position(8), Partly(10, (1,))),)), CursorState(position(5)), True),
+    ],
+)
+def test_what_went_back(known: CursorState, state: CursorState, back: bool) -> None:
+    assert went_back(known, state) is back
