@@ -30,6 +30,7 @@ from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.peer import Output
 from geminga.broker.rules.authentication import Authentication
 from geminga.broker.rules.authorization import Authorization
+from geminga.broker.rules.dynamic import DynamicSettings
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Rate
 from geminga.broker.rules.schemas import Schemas
@@ -78,9 +79,10 @@ class Broker:
         )
         self.bytes = ByteLedger(self.agenda, settings, lambda: store.is_behind)
         self.watched = WatchedLists(self.agenda, self.turns)
-        self.namespaces = Namespaces(store, settings)
+        self.dynamic = DynamicSettings(store, settings)
+        self.namespaces = Namespaces(store, self.dynamic.current)
         self.schemas = Schemas(store, self.namespaces)
-        limits = Limit(), Limit()
+        limits = self._publishing, self._dispatching = Limit(), Limit()
         services = TopicServices(
             self.agenda,
             self.turns,
@@ -96,13 +98,6 @@ class Broker:
             limits,
             TopicLimits(limits),
         )
-        publishing, dispatching = limits
-        publishing.set(
-            Rate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max), now
-        )
-        dispatching.set(
-            Rate(messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max), now
-        )
         self.topics = LoadedTopics(
             services,
             self.namespaces,
@@ -111,6 +106,8 @@ class Broker:
         self.giving_way = GivingWay(services, self.topics)
         self.disk = DiskGuard(self.agenda, store, settings, self.bytes)
         self.disk.give_way = self.giving_way.go
+        self._use(self.dynamic.current)
+        self.dynamic.watch(self._use)
         self.topics.no_room = lambda: self.disk.refusal
         self.topics.watch(self.watched.topic_changed)
         self.authentication = authentication
@@ -136,6 +133,18 @@ class Broker:
             authentication=authentication,
             authorization=self.authorization,
         )
+
+    def _use(self, settings: BrokerSettings) -> None:
+        """What an administrator may change while the broker runs."""
+        now = self.agenda.now
+        self._publishing.set(
+            Rate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max), now
+        )
+        self._dispatching.set(
+            Rate(messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max), now
+        )
+        self.disk.use(settings)
+        self.namespaces.use(settings, is_sure=not self.dynamic.lost)
 
     # --- from the shell ---
     def open_session(

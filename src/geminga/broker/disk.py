@@ -234,6 +234,10 @@ class DiskGuard:
             "then the oldest of them are deleted earlier" if gives_way else "then publishing stops",
         )  # fmt: skip
 
+    def use(self, settings: BrokerSettings) -> None:
+        """The settings that forecasts and lines speak of, from now on."""
+        self._settings = settings
+
     # --- what is told ---
     def start_line(self) -> str:
         """What `geminga standalone` says at its start; empty where there is no disk."""

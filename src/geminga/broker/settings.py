@@ -241,6 +241,18 @@ class BrokerSettings:
     """Messages a second that all consumers together are sent; a batch counts as one."""
     dispatch_rate_bytes_max: int = -1
     """The same in bytes."""
+    topic_publish_rate_messages: int = -1
+    """Messages a second that each topic takes whose policies say nothing; -1: no limit."""
+    topic_publish_rate_bytes: int = -1
+    """The same in bytes."""
+    topic_dispatch_rate_messages: int = -1
+    """Messages a second that the consumers of each topic are sent, where policies say nothing."""
+    topic_dispatch_rate_bytes: int = -1
+    """The same in bytes."""
+    subscription_dispatch_rate_messages: int = -1
+    """The same for each subscription by itself."""
+    subscription_dispatch_rate_bytes: int = -1
+    """The same in bytes."""
 
     # --- ledgers ---
     ledger_entries_max: int = 50_000
@@ -399,6 +411,9 @@ class BrokerSettings:
         for name in ("publish_rate", "dispatch_rate"):
             check_int(f"{name}_messages_max", getattr(self, f"{name}_messages_max"), -1)
             check_int(f"{name}_bytes_max", getattr(self, f"{name}_bytes_max"), -1)
+        for name in ("topic_publish_rate", "topic_dispatch_rate", "subscription_dispatch_rate"):
+            check_int(f"{name}_messages", getattr(self, f"{name}_messages"), -1)
+            check_int(f"{name}_bytes", getattr(self, f"{name}_bytes"), -1)
         check_int("ledger_entries_max", self.ledger_entries_max, 1)
         check_int("ledger_bytes_max", self.ledger_bytes_max, 1)
         check_seconds("ledger_seconds_max", self.ledger_seconds_max, 0.001, LEDGER_SECONDS_LIMIT)

@@ -357,6 +357,13 @@ def test_policies_that_could_not_be_kept_are_refused(rest: Rest, namespace: str)
     assert rest.get(f"namespaces/{namespace}/deduplicationSnapshotInterval") is None
     rest.fails(412, "POST", "brokers/configuration/anything/1")
     rest.fails(412, "DELETE", "brokers/configuration/anything")
+    rest.fails(412, "POST", "brokers/configuration/dispatchThrottlingRateInMsg/many")
+    rest.call("POST", "brokers/configuration/dispatchThrottlingRateInMsg/1000000", status=204)
+    assert rest.get("brokers/configuration/values") == {"dispatchThrottlingRateInMsg": "1000000"}
+    assert rest.get("brokers/configuration/runtime")["dispatchThrottlingRateInMsg"] == "1000000"
+    rest.call("DELETE", "brokers/configuration/dispatchThrottlingRateInMsg", status=204)
+    assert rest.get("brokers/configuration/values") == {}
+    assert rest.get("brokers/configuration/runtime")["dispatchThrottlingRateInMsg"] == "-1"
 
 
 def test_bundles(rest: Rest, namespace: str) -> None:
@@ -642,7 +649,8 @@ def test_broker(rest: Rest, broker: EmbeddedBroker) -> None:
     assert "metadataStoreUrl" in rest.get("brokers/internal-configuration")
     owned = rest.get(f"brokers/standalone/{broker.settings.broker_id}/ownedNamespaces")
     assert "public/default/0x00000000_0x40000000" in owned
-    assert rest.get("brokers/configuration") == []
+    assert "dispatchThrottlingRateInMsg" in rest.get("brokers/configuration")
+    assert rest.get("brokers/configuration/values") == {}
     rest.call("GET", "brokers/backlog-quota-check", status=204)
     rest.get("broker-stats/topics")
     rest.get("broker-stats/metrics")

@@ -26,6 +26,7 @@ from geminga.broker.admin.http import (
     stepwise,
 )
 from geminga.broker.core import Broker
+from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
@@ -109,11 +110,12 @@ class Brokers(Resource):
 
     # --- configuration ---
     def _configuration(self) -> dict[str, str]:
-        settings = self.server.settings
+        settings, dynamic = self.server.settings, self.server.broker.dynamic
         # What is not for reprs (secrets) is not for administrators' eyes either.
         own = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.repr
         }
+        own |= {one.field: getattr(dynamic.current, one.field) for one in DYNAMIC.values()}
         pulsar_names: dict[str, Any] = {
             "clusterName": settings.cluster,
             "authenticationEnabled": settings.authenticates,
@@ -129,17 +131,10 @@ class Brokers(Resource):
             "internalListenerName": settings.internal_listener,
             "maxMessageSize": settings.max_message_size,
             "keepAliveIntervalSeconds": settings.keepalive_seconds,
-            "allowAutoTopicCreation": settings.auto_create_topics,
-            "allowAutoTopicCreationType": settings.auto_create_topic_kind,
-            "defaultNumPartitions": settings.auto_create_partitions,
-            "allowAutoSubscriptionCreation": settings.auto_create_subscriptions,
             "acknowledgmentAtBatchIndexLevelEnabled": settings.batch_index_ack,
-            "brokerDeduplicationEnabled": settings.deduplication,
-            "defaultRetentionTimeInMinutes": settings.retention_minutes,
-            "defaultRetentionSizeInMB": settings.retention_megabytes_default,
-            "ttlDurationDefaultInSeconds": settings.message_ttl_seconds,
+            **dynamic.shown(),
+            "defaultRetentionSizeInMB": dynamic.current.retention_megabytes_default,
             "journalSyncData": settings.sync == "always",
-            "brokerDeleteInactiveTopicsEnabled": settings.delete_inactive_topics,
             "transactionCoordinatorEnabled": False,
         }
         found = own | pulsar_names
@@ -150,22 +145,23 @@ class Brokers(Resource):
         return answer(self._configuration())
 
     async def configuration_names(self, _request: web.Request) -> web.Response:
-        """Settings that can change while the broker runs: none."""
-        # Settings that can change while the broker runs: none.
-        return answer([])
+        """The names of the settings that can be changed while the broker runs."""
+        return answer(sorted(DYNAMIC))
 
     async def changed_configuration(self, _request: web.Request) -> web.Response:
-        """Settings that were changed while it runs: none."""
-        return answer({})
+        """Settings that were changed while it runs, as they were given."""
+        return answer(self.server.broker.dynamic.changed)
 
     async def change_configuration(self, request: web.Request) -> web.Response:
-        """Always 412: settings are read when the broker starts."""
-        done = "update" if request.method == "POST" else "delete"
-        name = part(request, "name")
-        reason = (
-            f"Can't {done} non-dynamic configuration {name}: settings are read once, when the broker starts"
-        )
-        raise AdminError(412, reason)
+        """Change a setting, for good, or give it back what the broker was started with; 412 for one that is
+        read when the broker starts."""
+        dynamic, name = self.server.broker.dynamic, part(request, "name")
+        if request.method == "POST":
+            text = part(request, "value")
+            await self.durable(lambda done: dynamic.set(name, text, done))
+        else:
+            await self.durable(lambda done: dynamic.remove(name, done))
+        return done_answer()
 
     async def internal_configuration(self, _request: web.Request) -> web.Response:
         """Where metadata are kept: in the broker's own folder."""

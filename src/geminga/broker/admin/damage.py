@@ -73,6 +73,7 @@ def settle(broker: Broker, name: str, done: Done) -> None:
     for damage in things:
         if damage.key is not None:
             broker.namespaces.accept(damage.key)
+            broker.dynamic.accept(damage.key)
 
 
 def _acknowledge(broker: Broker, damage: Damage) -> None:

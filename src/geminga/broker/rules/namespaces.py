@@ -43,6 +43,8 @@ Watcher = Callable[[str, TopicName | None, Policies | None], None]
 """``watcher("tenant/namespace", topic or None, before)`` with the policies that were in force there before.
 
 ``before`` is None where nobody knows, and where the namespace is gone."""
+SettingsWatcher = Callable[[Sequence[tuple[str, Policies]]], None]
+"""``watcher([("tenant/namespace", before), ...])`` when the broker's own settings have changed."""
 PermissionWatcher = Callable[[str], None]
 """``watcher("tenant")`` when it changed who may do what in a tenant."""
 
@@ -106,7 +108,9 @@ class Namespaces:
         self._store = store
         self._settings = settings
         self._watchers: list[Watcher] = []
+        self._settings_watchers: list[SettingsWatcher] = []
         self._permission_watchers: list[PermissionWatcher] = []
+        self._all_cautious = False
         self._leaving: set[str] = set()
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
@@ -122,6 +126,19 @@ class Namespaces:
     def watch(self, watcher: Watcher) -> None:
         """``watcher`` is called after each change of policies."""
         self._watchers.append(watcher)
+
+    def watch_settings(self, watcher: SettingsWatcher) -> None:
+        """``watcher`` is called when what holds where nobody has set a policy has changed."""
+        self._settings_watchers.append(watcher)
+
+    def use(self, settings: BrokerSettings, *, is_sure: bool = True) -> None:
+        """What holds from now on where nobody has set a policy; not ``is_sure``: damage took some of it."""
+        before = [(name, self.policies(*name.split("/"))) for name in self._namespaces]
+        self._settings, self._all_cautious = settings, not is_sure
+        self._resolved.clear()
+        self._resolved_topics.clear()
+        for watcher in self._settings_watchers:
+            watcher(before)
 
     # --- permissions ---
     def watch_permissions(self, watcher: PermissionWatcher) -> None:
@@ -361,7 +378,7 @@ class Namespaces:
         found = self._resolved.get(name)
         if found is None:
             found = resolve(self._settings, self._require(tenant, namespace))
-            if f"namespace/{name}" in self._cautious:
+            if self._all_cautious or f"namespace/{name}" in self._cautious:
                 found = cautious(found)
             self._resolved[name] = found
         return found
@@ -392,7 +409,7 @@ class Namespaces:
         found = resolve(self._settings, own, *above)
         namespace = f"namespace/{topic.namespace_name}"
         is_cautious = not self._cautious.isdisjoint((TOPIC_POLICIES + key, namespace))
-        return cautious(found) if is_cautious else found
+        return cautious(found) if is_cautious or self._all_cautious else found
 
     def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
         """What was set in the namespace, None if nothing was."""

@@ -497,6 +497,9 @@ def cautious(policies: Policies) -> Policies:
     )
 
 
+_NO_RATE = Rate()
+
+
 class _Layers:
     """Looks a policy up in the layers, the most specific first."""
 
@@ -532,7 +535,7 @@ class _Layers:
                 return found  # type: ignore[no-any-return]
         return {}
 
-    def rate(self, field: str, messages: str, size: str) -> Rate:
+    def rate(self, field: str, messages: str, size: str, default: Rate = _NO_RATE) -> Rate:
         for layer in self._layers:
             found = layer.get(field, {}).get(self._cluster)
             if found:
@@ -541,7 +544,7 @@ class _Layers:
                     bytes=found.get(size, -1),
                     period_seconds=found.get("ratePeriodInSecond", 1),
                 )
-        return Rate()
+        return default
 
 
 _DISPATCH = ("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")
@@ -623,9 +626,23 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
             int(settings.offload_deletion_lag_seconds * 1000),
         ),
         publish_rate=look.rate(
-            "publishMaxMessageRate", "publishThrottlingRateInMsg", "publishThrottlingRateInByte"
+            "publishMaxMessageRate",
+            "publishThrottlingRateInMsg",
+            "publishThrottlingRateInByte",
+            Rate(messages=settings.topic_publish_rate_messages, bytes=settings.topic_publish_rate_bytes),
         ),
-        dispatch_rate=look.rate("topicDispatchRate", *_DISPATCH),
-        subscription_dispatch_rate=look.rate("subscriptionDispatchRate", *_DISPATCH),
+        dispatch_rate=look.rate(
+            "topicDispatchRate",
+            *_DISPATCH,
+            Rate(messages=settings.topic_dispatch_rate_messages, bytes=settings.topic_dispatch_rate_bytes),
+        ),
+        subscription_dispatch_rate=look.rate(
+            "subscriptionDispatchRate",
+            *_DISPATCH,
+            Rate(
+                messages=settings.subscription_dispatch_rate_messages,
+                bytes=settings.subscription_dispatch_rate_bytes,
+            ),
+        ),
         subscribe_rate=look.rate("clusterSubscribeRate", "subscribeThrottlingRatePerConsumer", ""),
     )

@@ -52,6 +52,9 @@ class LoadedTopics:
         self._leaving: set[str] = set()
         self._counts: dict[str, _TopicCount] = {}
         namespaces.watch(self._policies_changed)
+        namespaces.watch_settings(
+            lambda _: services.turns.start(self._apply_policies(None, None), "settings")
+        )
         self.no_room: Callable[[], str] = lambda: ""
         """Why no topic is made by itself now; empty while that is done. Administrators make theirs."""
 
@@ -549,11 +552,14 @@ class LoadedTopics:
     def _policies_changed(self, namespace: str, base: TopicName | None, before: Policies | None) -> None:
         self._services.turns.start(self._apply_policies(namespace, base), namespace)
 
-    def _apply_policies(self, namespace: str, base: TopicName | None) -> Job:
-        """A job: tell the topics in memory. Those that are loaded meanwhile know already."""
+    def _apply_policies(self, namespace: str | None, base: TopicName | None) -> Job:
+        """A job: tell the topics in memory, of a namespace or of all. Those that are loaded meanwhile know
+        already."""
         for number, topic in enumerate([*self._loaded.values()], 1):
             name = topic.name
-            meant = name.namespace_name == namespace and (base is None or name.base == base)
+            meant = namespace is None or (
+                name.namespace_name == namespace and (base is None or name.base == base)
+            )
             if meant and self._namespaces.exists(name.tenant, name.namespace) and self._is_here(topic):
                 self._agenda.isolated("job", topic, topic.policies_changed, self._policies_of(topic))
                 self._services.looks.soon(topic)

@@ -62,6 +62,7 @@ class Upkeep:
         self._most_loaded = 0
         """The most topics that were in memory since it was last given back."""
         namespaces.watch(self._policies_changed)
+        namespaces.watch_settings(self._settings_changed)
         self._plan_round()
 
     def __repr__(self) -> str:
@@ -219,6 +220,10 @@ class Upkeep:
         )
         if before is None or deadlines.acts_earlier(before, after):
             self._begin_walk(namespace if base is None else str(base))
+
+    def _settings_changed(self, namespaces: Sequence[tuple[str, Policies]]) -> None:
+        for namespace, before in namespaces:
+            self._policies_changed(namespace, None, before)
 
     def _begin_walk(self, what: str) -> None:
         self._due.begin_walk(what)

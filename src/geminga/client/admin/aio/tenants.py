@@ -101,6 +101,25 @@ class Brokers(Resource):
         )
         return found or {}
 
+    async def dynamic_names(self) -> Names:
+        """The settings that can be changed while the broker runs, by Apache Pulsar's names."""
+        return list(await self._calls.get_any(tuple[str, ...], "brokers/configuration") or ())
+
+    async def dynamic_configuration(self) -> Mapping[str, str]:
+        """Those that were changed, and what they were changed to."""
+        return await self._calls.get_any(Mapping[str, str], "brokers/configuration/values") or {}
+
+    async def set_dynamic(self, name: str, value: str) -> None:
+        """Change a setting of the running broker, for good. Raises `AdminPreconditionFailed` for a name that
+        is none of `dynamic_names` and for a value that the setting does not take."""
+        path = f"brokers/configuration/{part('name', name)}/{part('value', value)}"
+        await self._calls.call("POST", path)
+
+    async def remove_dynamic(self, name: str) -> None:
+        """Take a change back. Geminga's broker goes on with what it was started with at once, Apache Pulsar's
+        when it is started anew."""
+        await self._calls.call("DELETE", f"brokers/configuration/{part('name', name)}")
+
     async def metrics(self) -> str:
         """The metrics, in Prometheus' text format."""
         return await self._calls.text("/metrics/")

@@ -1,0 +1,173 @@
+"""Dynamic configuration: settings that are changed while the broker runs, by Apache Pulsar's names.
+
+What was changed is kept in the store, a text a name (``dynamic-configuration/<name>``), and lies over what
+the broker was started with until it is deleted again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from geminga.broker.rules.policies import RuleBroken, Wrong
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
+from geminga.ledger.api import Done, EntryStore
+
+log = logging.getLogger("geminga.broker")
+
+_PREFIX: Final = "dynamic-configuration/"
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def _seconds_of_ms(text: str) -> float:
+    return _number(text) / 1000 if _number(text) >= 0 else -1.0
+
+
+class _Dynamic(NamedTuple):
+    field: str
+    """Of `BrokerSettings`."""
+    read: Callable[[str], Any]
+    show: Callable[[Any], Any] = lambda value: value
+
+
+DYNAMIC: Final[Mapping[str, _Dynamic]] = MappingProxyType(
+    {
+        "allowAutoSubscriptionCreation": _Dynamic("auto_create_subscriptions", _flag),
+        "allowAutoTopicCreation": _Dynamic("auto_create_topics", _flag),
+        "allowAutoTopicCreationType": _Dynamic("auto_create_topic_kind", str),
+        "backlogQuotaDefaultLimitBytes": _Dynamic("backlog_quota_bytes", _number),
+        "backlogQuotaDefaultLimitSecond": _Dynamic("backlog_quota_seconds", _number),
+        "backlogQuotaDefaultRetentionPolicy": _Dynamic("backlog_quota_action", str),
+        "brokerDeduplicationEnabled": _Dynamic("deduplication", _flag),
+        "brokerDeleteInactiveTopicsEnabled": _Dynamic("delete_inactive_topics", _flag),
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": _Dynamic("inactive_topic_seconds", _number),
+        "brokerPublisherThrottlingMaxByteRate": _Dynamic("publish_rate_bytes_max", _number),
+        "brokerPublisherThrottlingMaxMessageRate": _Dynamic("publish_rate_messages_max", _number),
+        "defaultNumPartitions": _Dynamic("auto_create_partitions", _number),
+        "defaultRetentionSizeInMB": _Dynamic("retention_megabytes", _number),
+        "defaultRetentionTimeInMinutes": _Dynamic("retention_minutes", _number),
+        "dispatchThrottlingRateInByte": _Dynamic("dispatch_rate_bytes_max", _number),
+        "dispatchThrottlingRateInMsg": _Dynamic("dispatch_rate_messages_max", _number),
+        "dispatchThrottlingRatePerSubscriptionInByte": _Dynamic("subscription_dispatch_rate_bytes", _number),
+        "dispatchThrottlingRatePerSubscriptionInMsg": _Dynamic(
+            "subscription_dispatch_rate_messages", _number
+        ),
+        "dispatchThrottlingRatePerTopicInByte": _Dynamic("topic_dispatch_rate_bytes", _number),
+        "dispatchThrottlingRatePerTopicInMsg": _Dynamic("topic_dispatch_rate_messages", _number),
+        "managedLedgerOffloadAutoTriggerSizeThresholdBytes": _Dynamic("offload_threshold_bytes", _number),
+        "managedLedgerOffloadDeletionLagMs": _Dynamic(
+            "offload_deletion_lag_seconds", _seconds_of_ms, lambda value: max(-1, int(value * 1000))
+        ),
+        "managedLedgerOffloadThresholdInSeconds": _Dynamic("offload_threshold_seconds", _number),
+        "maxPublishRatePerTopicInBytes": _Dynamic("topic_publish_rate_bytes", _number),
+        "maxPublishRatePerTopicInMessages": _Dynamic("topic_publish_rate_messages", _number),
+        "maxUnackedMessagesPerConsumer": _Dynamic("unacked_messages_per_consumer_max", _number),
+        "maxUnackedMessagesPerSubscription": _Dynamic("unacked_messages_per_subscription_max", _number),
+        "subscriptionExpirationTimeMinutes": _Dynamic("subscription_expiration_minutes", _number),
+        "ttlDurationDefaultInSeconds": _Dynamic("message_ttl_seconds", _number),
+    }
+)
+"""What can be changed. Ports, addresses, folders and who is let in are said at the start."""
+
+
+class DynamicSettings:
+    """``current``: the settings in force. ``changed``: what lies over those of the start, as it was given."""
+
+    def __init__(self, store: EntryStore, settings: BrokerSettings) -> None:
+        self.current = settings
+        self.changed: dict[str, str] = {}
+        self.lost: set[str] = set()
+        """Names whose change damage took: nothing is deleted by rules until they are set again."""
+        self._store = store
+        self._start = settings
+        self._watchers: list[Callable[[BrokerSettings], None]] = []
+        for key, value in store.scan(_PREFIX):
+            name = key[len(_PREFIX) :]
+            text = value.base.decode("utf-8", "replace")
+            try:
+                if value.lost is not None:
+                    self.lost.add(name)
+                    raise RuleBroken(Wrong.NOT_ALLOWED, f"damage took it: {value.lost}")
+                self.current = self._with({**self.changed, name: text})
+            except RuleBroken as broken:
+                log.error("the setting %s that was changed is not in force: %s", name, broken)
+            else:
+                self.changed[name] = text
+        if self.changed:
+            told = ", ".join(f"{name}={text}" for name, text in sorted(self.changed.items()))
+            log.info("administrators have changed settings, which goes before those of the start: %s", told)
+
+    def watch(self, watcher: Callable[[BrokerSettings], None]) -> None:
+        """``watcher`` is called with the settings after each change."""
+        self._watchers.append(watcher)
+
+    def set(self, name: str, text: str, done: Done | None = None) -> None:
+        """In force at once; ``done`` when it is as durable as the store promises. Raises `RuleBroken` for a
+        name that is not in `DYNAMIC` and a value that the setting does not take."""
+        changed = {**self.changed, name: text}
+        current = self._with(changed)
+        self._store.put(_PREFIX + name, text.encode(), done)
+        self.lost.discard(name)
+        self._take(changed, current)
+
+    def remove(self, name: str, done: Done | None = None) -> None:
+        """What the broker was started with is in force again."""
+        if name not in DYNAMIC:
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
+        changed = {other: text for other, text in self.changed.items() if other != name}
+        current = self._with(changed)
+        self._store.delete(_PREFIX + name, done)
+        self.lost.discard(name)
+        self._take(changed, current)
+
+    def accept(self, key: str) -> None:
+        """An administrator takes what is left of a setting, under that key of the store, for right."""
+        name = key.removeprefix(_PREFIX)
+        if key.startswith(_PREFIX) and name in self.lost:
+            self.lost.discard(name)
+            self._take(self.changed, self.current)
+
+    def shown(self) -> dict[str, Any]:
+        """All that is dynamic, by Pulsar's names, as it is in force."""
+        return {name: one.show(getattr(self.current, one.field)) for name, one in DYNAMIC.items()}
+
+    def _take(self, changed: dict[str, str], current: BrokerSettings) -> None:
+        self.changed, self.current = changed, current
+        for watcher in self._watchers:
+            watcher(current)
+
+    def _with(self, changed: Mapping[str, str]) -> BrokerSettings:
+        fields = {}
+        for name, text in changed.items():
+            dynamic = DYNAMIC.get(name)
+            if dynamic is None:
+                raise RuleBroken(Wrong.NOT_ALLOWED, f"Can't update non-dynamic configuration {name}")
+            try:
+                fields[dynamic.field] = dynamic.read(text)
+            except ValueError as wrong:
+                raise RuleBroken(
+                    Wrong.NOT_ALLOWED, f"Invalid dynamic-config value {name}={text}: allowed is {wrong}"
+                ) from None
+        try:
+            return dataclasses.replace(self._start, **fields)
+        except InvalidConfiguration as wrong:
+            raise RuleBroken(Wrong.NOT_ALLOWED, f"Invalid dynamic-config value: {wrong}") from wrong
+
+
+__all__ = ["DYNAMIC", "DynamicSettings"]

@@ -1,0 +1,208 @@
+"""Settings that are changed while the broker runs: in force at once, kept, and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from geminga.broker.rules.dynamic import DYNAMIC
+from geminga.broker.rules.policies import RuleBroken
+from geminga.broker.settings import BrokerSettings
+from geminga.ids import TopicName
+from geminga.ledger.api import Lost, Value
+from geminga.wire.frames import encode_send
+
+TOPIC = "persistent://public/default/t"
+
+
+def policies(harness: Any) -> Any:
+    return harness.broker.namespaces.topic_policies(TopicName.parse(TOPIC))
+
+
+def change(harness: Any, name: str, text: str | None) -> None:
+    dynamic = harness.broker.dynamic
+    dynamic.remove(name) if text is None else dynamic.set(name, text)
+    harness.advance(1)
+
+
+def test_each_name_is_a_setting_of_its_own() -> None:
+    fields = {one.field for one in DYNAMIC.values()}
+    assert len(fields) == len(DYNAMIC)
+    settings = BrokerSettings(memory=True)
+    for name, one in DYNAMIC.items():
+        value = getattr(settings, one.field)
+        if value is None:
+            continue
+        text = str(one.show(value)).lower() if isinstance(value, bool) else str(one.show(value))
+        assert one.read(text) == value, name
+
+
+def test_it_is_in_force_at_once_kept_and_given_back(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness(retention_minutes=5)
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    (loaded,) = harness.broker.topics.in_memory_now()
+    assert loaded.policies.retention_minutes == policies(harness).retention_minutes == 5
+    change(harness, "defaultRetentionTimeInMinutes", "60")
+    change(harness, "maxUnackedMessagesPerConsumer", "7")
+    assert loaded.policies.retention_minutes == policies(harness).retention_minutes == 60
+    harness.restart(retention_minutes=6)
+    assert policies(harness).retention_minutes == 60
+    assert policies(harness).unacked_messages_per_consumer_max == 7
+    assert harness.broker.dynamic.changed == {
+        "defaultRetentionTimeInMinutes": "60", "maxUnackedMessagesPerConsumer": "7"
+    }  # fmt: skip
+    change(harness, "defaultRetentionTimeInMinutes", None)
+    assert policies(harness).retention_minutes == 6
+    harness.restart()
+    assert policies(harness).retention_minutes == 6
+    assert policies(harness).unacked_messages_per_consumer_max == 7
+
+
+def test_what_a_policy_says_goes_before(make_harness: Callable[..., Any]) -> None:
+    harness = make_harness()
+    namespaces = harness.broker.namespaces
+    namespaces.set_policy("public", "default", "message_ttl_in_seconds", 100)
+    change(harness, "ttlDurationDefaultInSeconds", "5")
+    assert policies(harness).message_ttl_seconds == 100
+    namespaces.set_policy("public", "default", "message_ttl_in_seconds", None)
+    assert policies(harness).message_ttl_seconds == 5
+    topic = TopicName.parse(TOPIC)
+    change(harness, "dispatchThrottlingRatePerTopicInMsg", "50")
+    assert policies(harness).dispatch_rate.messages == 50
+    rate = {"dispatchThrottlingRateInMsg": -1, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
+    namespaces.set_topic_policy(topic, "topicDispatchRate", {"standalone": rate})
+    assert policies(harness).dispatch_rate.messages == -1
+
+
+@pytest.mark.parametrize(
+    "name", ["brokerPublisherThrottlingMaxMessageRate", "maxPublishRatePerTopicInMessages"]
+)
+def test_rates_of_topics_that_are_written(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes], name: str
+) -> None:
+    harness = make_harness()
+    peer = harness.peer()
+    peer.producer(TOPIC)
+
+    def publish(count: int) -> None:
+        entries = [make_entry(b"m", sequence_id=number) for number in range(count)]
+        peer.send_bytes(b"".join(encode_send(1, n, 1, None, len(one)) + one for n, one in enumerate(entries)))
+
+    publish(100)
+    assert len(peer.receipts()) == 100
+    change(harness, name, "10")
+    publish(600)
+    taken = len(peer.receipts())
+    assert taken < 400
+    harness.advance(5)
+    taken += len(peer.receipts())
+    assert taken < 400
+    change(harness, name, None)
+    harness.advance(2)  # nobody waits for the end of what was overdrawn under the old rate
+    assert len(peer.receipts()) == 600 - taken
+    publish(100)
+    harness.advance(1)
+    assert len(peer.receipts()) == 100
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dispatchThrottlingRateInMsg",
+        "dispatchThrottlingRatePerTopicInMsg",
+        "dispatchThrottlingRatePerSubscriptionInMsg",
+    ],
+)
+def test_rates_of_topics_that_are_read(make_harness: Callable[..., Any], name: str) -> None:
+    harness = make_harness()
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.subscribe(TOPIC, "s", consumer_id=2)
+    change(harness, name, "2")
+    peer.publish(100)
+    peer.command("flow", consumer_id=2, messagePermits=1000)
+    harness.advance(10)
+    early = len(peer.messages())
+    assert early <= 30
+    change(harness, name, None)
+    harness.advance(2)
+    assert len(peer.messages()) == 100 - early
+
+
+def test_backlog_that_may_be_given_up_now(make_harness: Callable[..., Any]) -> None:
+    """A shorter time to live finds topics that nobody has touched since."""
+    harness = make_harness()
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    consumer = harness.peer()
+    consumer.subscribe(TOPIC, "s")
+    peer.publish(5)
+    consumer.disconnect()
+    peer.disconnect()
+    harness.advance(600)
+    change(harness, "ttlDurationDefaultInSeconds", "60")
+    harness.advance(120)
+    stats = harness.actions.stats(TopicName.parse(TOPIC))
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("webServicePort", "1", "non-dynamic configuration webServicePort"),
+        ("nothing", "1", "non-dynamic configuration nothing"),
+        ("allowAutoTopicCreation", "maybe", "true or false"),
+        ("defaultNumPartitions", "many", "a whole number"),
+        ("defaultNumPartitions", "0", "auto_create_partitions"),
+        ("backlogQuotaDefaultRetentionPolicy", "hope", "backlog_quota_action"),
+        ("ttlDurationDefaultInSeconds", "-5", "message_ttl_seconds"),
+        ("managedLedgerOffloadDeletionLagMs", "1.5", "a whole number"),
+    ],
+)
+def test_what_is_refused(make_harness: Callable[..., Any], name: str, text: str, told: str) -> None:
+    harness = make_harness()
+    before = harness.broker.dynamic.current
+    with pytest.raises(RuleBroken, match=told):
+        harness.broker.dynamic.set(name, text)
+    assert harness.broker.dynamic.current is before
+    assert not harness.broker.dynamic.changed
+    if name not in DYNAMIC:
+        with pytest.raises(RuleBroken, match="Can't delete non-dynamic configuration"):
+            harness.broker.dynamic.remove(name)
+
+
+def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
+    make_harness: Callable[..., Any],
+) -> None:
+    harness = make_harness()
+    harness.store.put("dynamic-configuration/fromTheFuture", b"1")
+    harness.store.put("dynamic-configuration/ttlDurationDefaultInSeconds", b"nonsense")
+    harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
+    harness.restart()
+    assert harness.broker.dynamic.changed == {"defaultRetentionTimeInMinutes": "3"}
+    assert policies(harness).retention_minutes == 3
+
+
+def test_nothing_is_deleted_by_rules_while_damage_has_taken_a_setting(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_harness(retention_minutes=1)
+    scan = harness.store.scan
+
+    def damaged(prefix: str) -> Any:
+        if prefix == "dynamic-configuration/":
+            return [(f"{prefix}defaultRetentionTimeInMinutes", Value(b"", (), Lost(values=1)))]
+        return scan(prefix)
+
+    monkeypatch.setattr(harness.store, "scan", damaged)
+    harness.restart()
+    assert policies(harness).retention_minutes == -1
+    change(harness, "defaultRetentionTimeInMinutes", "60")
+    assert policies(harness).retention_minutes == 60
+    harness.restart()
+    assert policies(harness).retention_minutes == -1
+    harness.broker.dynamic.accept("dynamic-configuration/defaultRetentionTimeInMinutes")
+    assert policies(harness).retention_minutes == 1
