@@ -90,16 +90,16 @@ class CursorMirror:
         except AdminConflict:
             pass
 
-    async def follow(self) -> None:
-        """One round. Raises what admin REST and the brokers report."""
+    async def follow(self) -> bool:
+        """One round; whether there was anything to tell. Raises what admin REST and the brokers report."""
         cursors = await source_cursors(self._ends.source_admin, self.topic)
         for gone in set(self.applied) - set(cursors):
             del self.applied[gone]
         partition = self._partition
         if not cursors or partition.pair is None or partition.state is not State.COPYING:
-            return
+            return False
         stats = await self._ends.target_admin.topics.stats(self.topic)
-        readers = readers_of(stats)
+        readers, moved = readers_of(stats), False
         for name, state in cursors.items():
             applied = self.applied.setdefault(name, Applied())
             through = min(partition.done, state.highest)
@@ -110,6 +110,7 @@ class CursorMirror:
                 and not applied.waits
             ):
                 continue
+            moved = True
             there = stats.subscriptions.get(name)
             if there is None:
                 await self._create(name, state)
@@ -126,6 +127,7 @@ class CursorMirror:
                 continue
             applied.state, applied.through = state, through
             applied.in_use, applied.note = False, note
+        return moved
 
     async def _apply(
         self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]

@@ -26,6 +26,7 @@ from geminga.mirror.settings import MirrorSettings
 from geminga.mirror.status import MirrorStatus, PartitionStatus, SubscriptionStatus
 from geminga.mirror.topics import Found, TopicMaker, find_topics
 
+INFINITY = float("inf")
 T = TypeVar("T")
 
 logger = logging.getLogger("geminga.mirror")
@@ -33,12 +34,18 @@ logger = logging.getLogger("geminga.mirror")
 WINDOW_BYTES_MAX = 16 * 1024 * 1024
 WINDOW_BYTES_MIN = 256 * 1024
 LAG_SECONDS = 2.0
+LAG_SECONDS_MAX = 60.0
+"""So seldom a partition's lag is asked for that has none and gets nothing."""
+QUIET_SECONDS = 0.05
+"""So much longer, for each partition there is, pass until subscriptions are looked at that stand still."""
 START_SECONDS_MAX = 60.0
 """How long a cluster is waited for that is not up when the mirror begins."""
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
 _REST = 4.0
 """What is asked of the brokers again and again rests so much longer than it takes."""
+_REST_OF_LOOKS = 50.0
+"""The same for looking whether there is anything to do, of thousands of partitions."""
 
 
 class Mirror(LongRunning[MirrorStatus]):
@@ -189,10 +196,41 @@ class _Part:
         """What the source had when this was found."""
         self.followed = False
         """The subscriptions were looked at since the goal was reached."""
+        self.lag_known: tuple[Position, float] | None = None
+        """Where the partition stood when its lag was asked for, and when."""
+        self._followed_at = (-INFINITY, NOWHERE)
+        self._pause = 0.0
 
     @property
     def has_ended(self) -> bool:
         return self.mirror.state is State.FAILED
+
+    def wants_following(self, now: float, seconds: float) -> bool:
+        """Whether the subscriptions are to be looked at: at once when the goal was just reached, and as often
+        as something happens."""
+        at, done = self._followed_at
+        return (
+            now >= at + self._pause
+            or (self.mirror.done != done and now >= at + seconds)
+            or (not self.followed and self.at_goal)
+        )
+
+    def was_followed(self, now: float, seconds: float, seconds_max: float, *, moved: bool) -> None:
+        """``moved``: something was to be told. Where nothing is, it is looked less and less often."""
+        if moved or self.mirror.done != self._followed_at[1]:
+            self._pause = seconds
+        else:
+            self._pause = min(2 * self._pause, max(seconds, seconds_max))
+        self._followed_at = now, self.mirror.done
+
+    def wants_look(self, now: float) -> bool:
+        """Whether its lag may be another than it was: what is published in the source arrives by itself."""
+        if self.mirror.state is not State.COPYING:
+            return False
+        if self.lag != 0 or self.lag_known is None:
+            return True
+        done, at = self.lag_known
+        return self.mirror.done != done or now >= at + LAG_SECONDS_MAX
 
     @property
     def at_goal(self) -> bool:
@@ -257,12 +295,14 @@ class _Run:
         ]
         try:
             while not until.done():
+                began = time.monotonic()
                 if not self.caught_up and self._all_there():
                     self.caught_up = True
                     caught_up.set()
                 if self.settings.once and (self.caught_up or self._nothing_moves()):
                     break
-                await asyncio.wait({until}, timeout=0.05)
+                rest = max(_ROUND_SECONDS, (time.monotonic() - began) * _REST_OF_LOOKS)
+                await asyncio.wait({until}, timeout=1.0 if self.caught_up else rest)
         finally:
             for task in keepers:
                 task.cancel()
@@ -362,40 +402,40 @@ class _Run:
     async def _follow_always(self) -> None:
         if not self.settings.subscriptions:
             return
-        due = 0.0
+        seconds = self.settings.subscription_seconds
         while True:
-            started = time.monotonic()
-            parts = list(self._parts.values())
-            if started >= due:
-                await self._follow(parts)
-                ended = time.monotonic()
-                due = ended + max(self.settings.subscription_seconds, (ended - started) * _REST)
-            else:
-                # Those that somebody may wait for are not left to the next round.
-                await self._follow([part for part in parts if part.at_goal and not part.followed])
-            await asyncio.sleep(_ROUND_SECONDS)
+            began = time.monotonic()
+            parts = [part for part in self._parts.values() if part.wants_following(began, seconds)]
+            looked = time.monotonic()
+            waits = any(not part.followed for part in parts)  # somebody may wait for it
+            await self._follow(parts)
+            rest = 0.0 if waits else (time.monotonic() - looked) * _REST
+            await asyncio.sleep(max(_ROUND_SECONDS, rest, (looked - began) * _REST_OF_LOOKS))
 
     async def _follow(self, parts: list[_Part]) -> None:
+        seconds = self.settings.subscription_seconds
         for part in parts:
-            at_goal = part.at_goal
+            at_goal, moved = part.at_goal, True
             try:
-                await part.cursors.follow()
+                moved = await part.cursors.follow()
                 part.followed |= at_goal and part.mirror.state is State.COPYING
             except (PulsarException, OSError) as error:
                 logger.warning("subscriptions of %s are not followed yet: %s", part.mirror.topic, error)
             except Exception:
                 logger.exception("unexpected error with the subscriptions of %s", part.mirror.topic)
+            part.was_followed(time.monotonic(), seconds, len(self._parts) * QUIET_SECONDS, moved=moved)
 
     async def _look(self, on_status: Callable[[MirrorStatus], None] | None) -> None:
-        name = subscription_of(self._ends.mirror)
-        for topic in {str(TopicName.parse(one).base) for one in self._parts}:
+        name, now = subscription_of(self._ends.mirror), time.monotonic()
+        wanted = [topic for topic, part in self._parts.items() if part.wants_look(now)]
+        for topic in {str(TopicName.parse(one).base) for one in wanted}:
             stats = await self._ends.source_admin.topics.stats(topic)
             each = stats.partitions or {topic: stats}
             for partition, one in each.items():
                 part = self._parts.get(partition)
                 subscription = one.subscriptions.get(name)
                 if part is not None and subscription is not None and part.mirror.state is State.COPYING:
-                    part.lag = subscription.msg_backlog
+                    part.lag, part.lag_known = subscription.msg_backlog, (part.mirror.done, now)
         if on_status is not None:
             on_status(self.status())
 

@@ -107,7 +107,7 @@ class PartitionMirror:
         self._echoes: dict[bytes, PlaceMap] = {}
         self._echoes_from = NOWHERE
         self.progress = asyncio.Event()
-        """Set whenever there is news."""
+        """Set whenever there is news for the mirror's subscription."""
         self._ends = ends
         self._schemas = schemas
         self._pending: deque[tuple[int, Position, int, int, Origin | None]] = deque()
@@ -321,7 +321,9 @@ class PartitionMirror:
         self, consumer: AsyncConsumer, publisher: EntryPublisher, rewriter: EntryRewriter
     ) -> None:
         read = self.done
-        acknowledging = asyncio.create_task(self._keep_acknowledging(consumer, publisher))
+        acknowledging = asyncio.create_task(self._keep_acknowledging(consumer))
+        (handle,) = consumer.group.handles.values()
+        connection = handle.driver.connection
         queued = consumer.queue.entries
         publisher.ended.add_done_callback(lambda _: consumer.receivers.wake_all())
         try:
@@ -329,6 +331,9 @@ class PartitionMirror:
                 if not queued:
                     await self._wait_for_entries(consumer, publisher)
                     continue
+                if handle.driver.connection is not connection:
+                    # Another broker, or another life of the same: what it has is looked at anew.
+                    raise ConnectError(f"the connection to the source of {self.topic} was lost")
                 for _ in range(min(len(queued), _TURN_ENTRIES)):
                     if self._pending_bytes >= self._ends.window_bytes:
                         break
@@ -449,15 +454,12 @@ class PartitionMirror:
             self.done = place
         self.progress.set()
 
-    async def _keep_acknowledging(self, consumer: AsyncConsumer, publisher: EntryPublisher) -> None:
-        (handle,) = consumer.group.handles.values()
-        connection = handle.driver.connection
+    async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
+        """Nothing is awake for a partition where nothing happens: there may be thousands."""
         while True:
+            await self.progress.wait()
+            self.progress.clear()
             await asyncio.sleep(_ACK_SECONDS)
-            if handle.driver.connection is not connection:
-                # Another broker, or another life of the same: what it has is looked at anew.
-                publisher.end(ConnectError(f"the connection to the source of {self.topic} was lost"))
-                return
             with contextlib.suppress(PulsarException):
                 self._acknowledge(consumer)
 
