@@ -40,10 +40,24 @@ PIECES_WAITING_MAX = 2
 BUSY_PAUSE_SECONDS = 0.1
 ENTRY_PAUSE_SECONDS = 20e-6
 """The worker rests so long for each entry: what an entry costs is Python, which the owner's thread needs."""
-PUBLISHING_REST_TIMES = 6.0
-"""While others publish, it rests so many times as long as it has worked."""
+PUBLISHING_REST_TIMES = 3.0
+"""While others publish, it rests so many times as long as it has worked, where the owner's thread idles."""
+BUSY_REST_TIMES = 20.0
+"""The same where the owner's thread is busy: who has no room left feels whatever is taken. The worker goes on
+always, if slowly."""
+IDLE_LOAD, BUSY_LOAD = 0.3, 0.7
+"""Parts of its time that the owner's thread runs, for either."""
 PUBLISHING_BYTES_MIN = 64 * 1024
 """So much since the last piece is publishing."""
+
+
+def rest_times(load: float | None) -> float:
+    """How many times as long as it has worked the worker rests while others publish, by the part of its time
+    that the owner's thread ran."""
+    if load is None:
+        return (PUBLISHING_REST_TIMES + BUSY_REST_TIMES) / 2
+    share = min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD)))
+    return PUBLISHING_REST_TIMES + share * (BUSY_REST_TIMES - PUBLISHING_REST_TIMES)
 
 
 class OffloadFailed(StoreError):
@@ -67,6 +81,10 @@ class Tier(Protocol):
 
     def pause(self, seconds: float) -> None:
         """Wait; on the worker's thread."""
+
+    def load(self) -> float | None:
+        """The part of its time that the owner's thread ran since the last call, as far as that is known; on
+        the worker's thread."""
 
     def listing(self, owner: str) -> Callable[[], None]:
         """What brings the manifest up to what there is, to be run on the worker's thread."""
@@ -187,7 +205,7 @@ class Offloading:
         self._next += len(entries)
         self._waiting += 1
         published, self._published = self._published, self._tier.local.stats().appended_bytes
-        rest_times = PUBLISHING_REST_TIMES if self._published - published > PUBLISHING_BYTES_MIN else 0.0
+        is_published = self._published - published > PUBLISHING_BYTES_MIN
         writer = self._writer
         assert writer is not None
 
@@ -195,7 +213,8 @@ class Offloading:
             began = time.monotonic()
             writer.add(entries)
             took = time.monotonic() - began
-            self._tier.pause(max(len(entries) * ENTRY_PAUSE_SECONDS, took * rest_times))
+            times = rest_times(self._tier.load()) if is_published else 0.0
+            self._tier.pause(max(len(entries) * ENTRY_PAUSE_SECONDS, took * times))
 
         self._tier.work(add, self._added)
 

@@ -43,6 +43,7 @@ from geminga.ledger.offload_folder import FolderPlace
 from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
+from geminga.ledger.thread_load import ThreadLoad
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
 from geminga.ledger.tier_claim import NotClaimed, PlaceClaim, State
 from geminga.ledger.tier_reading import Offloaded, TierReader
@@ -95,6 +96,8 @@ class TieredStore:
         self._reader = TierReader(place)
         self.claim = PlaceClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
         self._manifests = ManifestWriter(place, self.store_name)
+        self._load: ThreadLoad | None = None
+        """Of the owner's thread."""
         self._undecided: list[Callable[[], None]] = []
         """What waits until it is known whether the place is ours to change."""
         self._under_way: dict[int, Offloading] = {}
@@ -199,6 +202,8 @@ class TieredStore:
                 self._failures += 1
             done(error)
 
+        if self._load is None:
+            self._load = ThreadLoad()
         way = Offloading(self, owner, info, offset, now_ms, ended)
         self._check_not_borrowed()
         if self.claim.state is State.HELD:
@@ -406,6 +411,9 @@ class TieredStore:
 
     def work(self, job: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
         self._worker.submit(job, then)
+
+    def load(self) -> float | None:
+        return None if self._load is None else self._load.take()
 
     def pause(self, seconds: float) -> None:
         if self._pool is not None:

@@ -1,0 +1,59 @@
+"""How busy a thread is: told by the operating system, where it tells."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+
+from geminga.ledger.offloading import BUSY_REST_TIMES, PUBLISHING_REST_TIMES, rest_times
+from geminga.ledger.thread_load import ThreadLoad
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells")
+
+
+@linux
+def test_a_thread_that_sleeps_and_one_that_works() -> None:
+    found: dict[str, ThreadLoad] = {}
+    made, stop = threading.Barrier(3), threading.Event()
+
+    def work() -> None:
+        found["busy"] = ThreadLoad()
+        made.wait()
+        while not stop.is_set():
+            pass
+
+    def sleep() -> None:
+        found["idle"] = ThreadLoad()
+        made.wait()
+        stop.wait()
+
+    threads = [threading.Thread(target=one) for one in (work, sleep)]
+    for thread in threads:
+        thread.start()
+    made.wait()
+    time.sleep(0.3)
+    loads = {name: one.take() for name, one in found.items()}
+    stop.set()
+    for thread in threads:
+        thread.join()
+    busy, idle = loads["busy"], loads["idle"]
+    assert busy is not None
+    assert idle is not None
+    assert 0 <= idle < busy <= 1
+    assert [one.take() for one in found.values()] == [None, None], "it has ended"
+
+
+def test_where_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = ThreadLoad()
+    monkeypatch.setattr(load, "_path", "/nowhere")
+    assert load.take() is None
+
+
+def test_who_is_busy_is_left_more_room() -> None:
+    times = [rest_times(load) for load in (0.0, 0.3, 0.4, 0.5, 0.7, 1.0)]
+    assert times == sorted(times)
+    assert (times[0], times[-1]) == (PUBLISHING_REST_TIMES, BUSY_REST_TIMES)
+    assert PUBLISHING_REST_TIMES < rest_times(None) < BUSY_REST_TIMES
