@@ -126,9 +126,10 @@ def sizes_and_rates(folder: Path, broker: RunningBroker, messages: int) -> None:
         )
 
 
-def slowdown(broker: RunningBroker, messages: int, runs: int) -> None:
+def slowdown(broker: RunningBroker, messages: int, runs: int, entries: int) -> None:
     """Publishing ready-made batches, with and without an offload going on, in turn."""
     rates: dict[bool, list[float]] = {False: [], True: []}
+    cpu: dict[bool, list[float]] = {False: [], True: []}
     overlap = []
     for run in range(runs):
         topic = f"persistent://public/default/old-{run}"
@@ -144,17 +145,23 @@ def slowdown(broker: RunningBroker, messages: int, runs: int) -> None:
                 time.sleep(0.1)
             one = load.measure(
                 "", "", broker.address, broker.pid, f"persistent://public/default/new-{run}-{is_going}",
-                entries=2_000, messages=BATCH, window=64,
+                entries=entries, messages=BATCH, window=64,
             )  # fmt: skip
+            path = topic_path(TopicName.parse(f"persistent://public/default/new-{run}-{is_going}"))
+            admin(broker.admin_url, "DELETE", path)
+            cpu[is_going].append(one.cpu_seconds / one.messages * 1e6)
             rates[is_going].append(one.rate)
             if worker is not None:
                 worker.join()
                 overlap.append(min(1.0, took[0] / one.seconds))
+    pairs = ", ".join(f"{one / other:.2f}" for one, other in zip(rates[True], rates[False], strict=True))
     going, alone = statistics.median(rates[True]), statistics.median(rates[False])
     print(
         f"\nPublishing with an offload going on: × {going / alone:.2f} "
         f"(medians {going / 1e6:.2f} and {alone / 1e6:.2f} M/s; "
-        f"it went on for {statistics.median(overlap):.0%} of the time)"
+        f"it went on for {statistics.median(overlap):.0%} of the time; CPU a message "
+        f"{statistics.median(cpu[True]):.3f} and {statistics.median(cpu[False]):.3f} µs; "
+        f"pairs {pairs})"
     )
 
 
@@ -162,14 +169,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--published", type=int, default=6_000, help="batches of each run")
+    parser.add_argument("--slowdown-only", action="store_true")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     with brokers.work_folder(given.folder) as folder:
         extra = ("--offload-location", str(folder / "tier"))
         with brokers.geminga(folder, extra=extra) as broker:
             admin(broker.admin_url, "PUT", "namespaces/public/default/offloadDeletionLagMs", 0)
-            sizes_and_rates(folder, broker, given.messages)
-            slowdown(broker, given.messages, given.runs)
+            if not given.slowdown_only:
+                sizes_and_rates(folder, broker, given.messages)
+            slowdown(broker, given.messages, given.runs, given.published)
     return 0
 
 

@@ -46,14 +46,14 @@ BUSY_REST_TIMES = 20.0
 """The same where the owner's thread is busy: who has no room left feels whatever is taken. The worker goes on
 always, if slowly."""
 IDLE_LOAD, BUSY_LOAD = 0.3, 0.7
-"""Parts of its time that the owner's thread runs, for either."""
+"""Parts of its time that the owner's thread wants the processor, for either."""
 PUBLISHING_BYTES_MIN = 64 * 1024
 """So much since the last piece is publishing."""
 
 
 def rest_times(load: float | None) -> float:
     """How many times as long as it has worked the worker rests while others publish, by the part of its time
-    that the owner's thread ran."""
+    that the owner's thread wants the processor."""
     if load is None:
         return (PUBLISHING_REST_TIMES + BUSY_REST_TIMES) / 2
     share = min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD)))
@@ -83,8 +83,8 @@ class Tier(Protocol):
         """Wait; on the worker's thread."""
 
     def load(self) -> float | None:
-        """The part of its time that the owner's thread ran since the last call, as far as that is known; on
-        the worker's thread."""
+        """The part of its time since the last call that the owner's thread wanted the processor, as far as
+        that is known; on the worker's thread."""
 
     def listing(self, owner: str) -> Callable[[], None]:
         """What brings the manifest up to what there is, to be run on the worker's thread."""

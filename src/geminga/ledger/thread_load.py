@@ -15,8 +15,8 @@ class ThreadLoad:
         self._ran = self._seconds()
 
     def take(self) -> float | None:
-        """The part of the time since the last call in which the thread ran, 0 to 1; None where that is not
-        known (not on Linux, or the thread has ended)."""
+        """The part of the time since the last call in which the thread ran, or would have if there had been a
+        processor, 0 to 1; None where that is not known (not on Linux, or the thread has ended)."""
         at, ran = time.monotonic(), self._seconds()
         before_at, before = self._at, self._ran
         self._at, self._ran = at, ran
@@ -27,6 +27,7 @@ class ThreadLoad:
     def _seconds(self) -> float | None:
         try:
             with open(self._path, "rb") as file:
-                return int(file.read().split()[0]) / 1e9
-        except (OSError, ValueError, IndexError):
+                ran, waited, *_ = file.read().split()
+                return (int(ran) + int(waited)) / 1e9
+        except (OSError, ValueError):
             return None
