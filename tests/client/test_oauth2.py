@@ -172,6 +172,12 @@ def test_where_the_key_may_be(tmp_path: Any) -> None:
         made = geminga.AuthenticationOauth2(json.dumps({"issuer_url": ISSUER, **place}))
         assert made.provider._form["client_secret"] == CANARY  # type: ignore[attr-defined]
         assert CANARY not in repr(made)
+    java = json.dumps({"issuerUrl": ISSUER, "privateKey": path.as_uri(), "audience": "urn:pulsar"})
+    of_java = geminga.Authentication(
+        "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2", java
+    ).provider
+    assert (of_java._issuer_url, of_java._form["audience"]) == (ISSUER, "urn:pulsar")  # type: ignore[attr-defined]
+    assert of_java._form["client_secret"] == CANARY  # type: ignore[attr-defined]
     named = geminga.Authentication("oauth2", json.dumps({"issuer_url": ISSUER, **json.loads(KEY)}))
     assert named.provider.method == "token"
 

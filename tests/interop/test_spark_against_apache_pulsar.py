@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
-from geminga import Client
+from geminga import Client, InitialPosition
 from geminga.client.admin import admin
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
@@ -139,6 +139,28 @@ def test_starting_time_and_no_subscription_left(three_ledgers: Topic) -> None:
     middle = round(times[100])
     assert [row[0] for row in three_ledgers.batch(startingTime=middle)] == list(range(100, 300))
     assert admin(three_ledgers.pulsar.admin_url, "GET", f"{three_ledgers.path}/subscriptions") == []
+
+
+def test_columns_on_request(topic: Topic) -> None:
+    """A place for each message; and messages that a consumer refused are new to the readers of a query."""
+    topic.publish(0, 40)
+    with topic.client.subscribe(topic.name, "s", initial_position=InitialPosition.Earliest) as consumer:
+        for _ in range(40):
+            consumer.negative_acknowledge(consumer.receive(30_000))
+    schema = StructType().add("value", BinaryType())
+    for name in ("__sequenceId", "__ledgerId", "__entryId"):
+        schema = schema.add(name, LongType())
+    for name in ("__partition", "__batchIndex", "__redeliveryCount"):
+        schema = schema.add(name, IntegerType())
+    reader = topic.source().reader(schema)
+    assert isinstance(reader, PulsarReader)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [int(row["value"]) for row in rows] == list(range(40))
+    assert [row["__batchIndex"] for row in rows] == list(range(10)) * 4
+    places = [(row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows]
+    assert places == sorted(set(places))
+    assert {(row["__partition"], row["__redeliveryCount"]) for row in rows} == {(-1, 0)}
+    assert [row["__sequenceId"] for row in rows] == sorted(row["__sequenceId"] for row in rows)
 
 
 def test_writers(topic: Topic, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 
@@ -102,6 +103,33 @@ def test_batch_read_of_all_columns(spark: SparkSession, topics: Topics) -> None:
     assert second["__eventTime"] is None
     assert second["__messageProperties"] == {}
     assert topics.subscriptions() == []
+
+
+def test_columns_on_request(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.partitioned(2)
+    with topics.client.create_producer(topic, producer_name="me", batching_max_messages=2) as producer:
+        for number in range(4):
+            producer.send_async(b"%d" % number, None, partition_key="k", ordering_key="o")
+    # What somebody has refused, and gets again and again, is new to the readers of a query.
+    earliest = geminga.InitialPosition.Earliest
+    with topics.client.subscribe(topic, "s", initial_position=earliest) as consumer:
+        consumer.negative_acknowledge(consumer.receive(30_000))
+    names = ["__orderingKey", "__sequenceId", "__producerName", "__partition", "__ledgerId", "__entryId",
+             "__batchIndex", "__redeliveryCount"]  # fmt: skip
+    frame = reader(spark, topics, columns=",".join(["value", *names])).load(topic)
+    types = dict(frame.dtypes)
+    assert [types[name] for name in names] == [
+        "binary", "bigint", "string", "int", "bigint", "bigint", "int", "int",
+    ]  # fmt: skip
+    rows = sorted(frame.collect(), key=lambda row: bytes(row.value))
+    assert [int(row.value) for row in rows] == [0, 1, 2, 3]
+    assert {bytes(row["__orderingKey"]) for row in rows} == {b"o"}
+    assert {row["__producerName"] for row in rows} == {"me"}
+    assert [row["__sequenceId"] for row in rows] == sorted(row["__sequenceId"] for row in rows)
+    assert len({(row["__partition"], row["__ledgerId"]) for row in rows}) == 1
+    assert [row["__redeliveryCount"] for row in rows] == [0, 0, 0, 0]
+    places = [(row["__entryId"], row["__batchIndex"]) for row in rows]
+    assert places == sorted(set(places))
 
 
 def test_partitions_splits_and_columns(spark: SparkSession, topics: Topics) -> None:

@@ -18,12 +18,14 @@ from geminga import Client, MessageId, schema
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.filesystems import resolve
 from geminga.schema import AvroSchema
 from geminga.spark import dead_letters
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader
 from geminga.spark.dead_letters import LETTERS
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ReadOptions, read_options
+from geminga.testing.spark_cluster import ObjectStore
 
 
 @dataclass
@@ -292,6 +294,50 @@ def test_letters_that_can_not_be_kept_fail_the_task(
     (tmp_path / "file").write_text("")
     found = reader(broker, topic, deadLetterPath=tmp_path / "file")
     with pytest.raises(OSError, match="file"):
+        ids(found, found.partitions())
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    pytest.importorskip("moto")
+    pytest.importorskip("flask")
+    with ObjectStore.start(tmp_path) as started:
+        for name, value in started.environment().items():
+            monkeypatch.setenv(name, value)
+        yield started
+
+
+@pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
+def test_in_an_object_store(
+    broker: EmbeddedBroker, client: Client, topic: str, store: ObjectStore, mode: str
+) -> None:
+    """Each once, also when tasks run again and beside themselves."""
+    publish(client, topic)
+    place = f"s3a://{store.bucket}/lake/letters"
+    found = reader(broker, topic, mode=mode, deadLetterPath=place, maxEntriesPerSplit=15)
+    parts = found.partitions()
+    count = len(parts)
+    assert count > 2
+    with ThreadPoolExecutor(4) as pool:
+        twice = list(pool.map(lambda part: ids(found, [part]), [*parts, *parts]))
+    rows = [number for some in twice[:count] for number in some]
+    assert [number for number in rows if number is not None] == list(range(60))
+    assert len(rows) == (80 if mode == "PERMISSIVE" else 60)
+    ids(found, parts)
+    files, root = resolve(place)
+    kept = pa.dataset.dataset(root, filesystem=files, format="parquet").to_table()
+    assert kept.schema.equals(LETTERS)
+    assert Counter(kept.column("value").to_pylist()) == Counter(values())
+
+
+@pytest.mark.long
+def test_an_object_store_that_is_gone_fails_the_task(
+    broker: EmbeddedBroker, client: Client, topic: str, store: ObjectStore
+) -> None:
+    publish(client, topic, rounds=1)
+    found = reader(broker, topic, deadLetterPath=f"s3a://{store.bucket}/letters")
+    store.stop()
+    with pytest.raises(OSError, match="letters"):
         ids(found, found.partitions())
 
 

@@ -102,6 +102,28 @@ def test_declarative_pipelines_and_connect(
     assert sorted(pq.read_table(tmp_path / "spark-warehouse/rows").column("value").to_pylist()) == values
 
 
+@pytest.mark.long
+def test_sparks_own_sql_shell(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    values = publish(pulsar_client, pulsar_topic)
+    options = (
+        f"OPTIONS ('service.url' '{pulsar_broker.service_url}', topic '{pulsar_topic}', columns 'value')"
+    )
+    script = tmp_path / "script.sql"
+    script.write_text(
+        f"CREATE TABLE t USING pulsar {options};\n"
+        "INSERT INTO t SELECT cast('inserted' AS BINARY);\n"
+        "SELECT concat('row ', cast(value AS STRING)) FROM t;\n"
+    )
+    shell = str(Path(sys.executable).parent / "spark-sql")
+    output = run(
+        [shell, "--master", "local[2]", "--conf", "spark.ui.enabled=false", "-f", str(script)], tmp_path
+    )
+    found = [line.removeprefix("row ") for line in output.splitlines() if line.startswith("row ")]
+    assert sorted(found) == sorted(["inserted", *values])
+
+
 def test_a_part_that_is_missing_harms_no_other_format() -> None:
     script = (
         "import sys, warnings\n"

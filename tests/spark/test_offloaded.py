@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,9 @@ from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 TOPIC = "persistent://public/default/t"
 PARTITION = (TOPIC, -1)
@@ -215,3 +218,45 @@ def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
     found = [int(value) for value in rows(reader, alone)]
     assert found == list(range(found[0], found[-1] + 1))
     assert len(found) >= 100
+
+
+# --- in Spark ---
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("is_told", [True, False], ids=["as-files", "through-the-broker"])
+def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: Path, is_told: bool) -> None:
+    """A batch query, and a stream in limited micro-batches that goes on while what it reads is offloaded."""
+    with embedded(
+        tmp_path / "store", offload_location=str(tmp_path / "tier"), ledger_entries_max=9,
+        offload_deletion_lag_seconds=0,
+    ) as broker:  # fmt: skip
+        publish(broker, 0, 400)
+        offload_all(broker)
+        publish(broker, 400, 60)
+        options = {"service.url": broker.service_url, "maxEntriesPerSplit": "20", "columns": "value"}
+        if is_told:
+            options["offloadLocation"] = str(tmp_path / "tier")
+        batch = spark.read.format("pulsar").options(**options).load(TOPIC)
+        assert [int(row.value) for row in batch.collect()] == list(range(460))
+        stream = (
+            spark.readStream.format("pulsar").options(**options)
+            .options(startingOffsets="earliest", maxRowsPerTrigger="150").load(TOPIC)
+        )  # fmt: skip
+        taken: list[int] = []
+
+        def take(frame: DataFrame, batch: int) -> None:
+            if batch == 1:
+                publish(broker, 460, 40)
+                offload_all(broker)
+            taken.extend(int(row.value) for row in frame.collect())
+
+        def run() -> None:
+            writer = stream.writeStream.foreachBatch(take).trigger(availableNow=True)
+            assert writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(120)
+
+        run()
+        assert sorted(taken) == list(range(460))
+        run()
+        assert sorted(taken) == list(range(500))

@@ -169,6 +169,18 @@ again = geminga.spark.session()
 print(again is spark or again.range(3).count())
 """
 
+PLAIN_CLIENT = """
+import sys
+sys.modules.update(geminga=None, pyspark_pulsar=None)  # whoever imports them fails
+from pyspark.sql import SparkSession
+url, server, topic = sys.argv[1:]
+spark = SparkSession.builder.remote(server).getOrCreate()
+print(spark.read.format("pulsar").option("service.url", url).load(topic).count())
+source = spark.readStream.format("pulsar").option("service.url", url).option("startingOffsets", "earliest")
+writer = source.load(topic).writeStream.format("memory").queryName("rows").trigger(availableNow=True)
+print(writer.start().awaitTermination(120), spark.table("rows").count())
+"""
+
 
 def run(script: str, *arguments: str) -> str:
     done = subprocess.run(
@@ -202,10 +214,13 @@ def test_a_spark_connect_server(
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == "serving\n"
-            output = run(CONNECT_CLIENT, pulsar_broker.service_url, f"sc://127.0.0.1:{port}", pulsar_topic)
+            given = (pulsar_broker.service_url, f"sc://127.0.0.1:{port}", pulsar_topic)
+            output = run(CONNECT_CLIENT, *given)
+            plain = run(PLAIN_CLIENT, *given)
         finally:
             server.terminate()
     assert output.split() == ["pyspark.sql.connect.session", "5", "True"]
+    assert plain.split() == ["5", "True", "5"]
 
 
 def test_ctrl_c_while_the_jvm_starts_waits_until_it_can_be_stopped() -> None:

@@ -32,6 +32,7 @@ CALL_SECONDS_MAX = 10.0
 EARLY_SECONDS = 10.0
 """A token is fetched anew so long before it expires; a shorter-lived one after nine tenths of its life."""
 _DATA_PREFIX = "data:application/json;base64,"
+_JAVA_NAMES = {"issuerUrl": "issuer_url", "privateKey": "private_key"}
 _FORMS = "a path, file:///path, or data:application/json;base64,..."
 
 
@@ -83,9 +84,10 @@ class ClientCredentials:
 
     @staticmethod
     def from_json(text: str) -> ClientCredentials:
-        """From the parameters of ``AuthenticationOauth2``. Raises `InvalidConfiguration` without echoing
-        what may be a secret."""
-        parameters = _object("auth_params_string", text)
+        """From the parameters of ``AuthenticationOauth2``; Java's ``issuerUrl`` and ``privateKey`` are taken,
+        too. Raises `InvalidConfiguration` without echoing what may be a secret."""
+        given = _object("auth_params_string", text)
+        parameters = {**{ours: given[java] for java, ours in _JAVA_NAMES.items() if java in given}, **given}
         kind = parameters.get("type", "client_credentials")
         if kind != "client_credentials":
             refuse("type", kind, "client_credentials")

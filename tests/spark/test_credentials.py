@@ -1,0 +1,157 @@
+"""Who may read and write from Spark: users with passwords and OAuth 2 clients, with a broker that asks."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import pytest
+
+from geminga.broker.rules.tokens import make_token
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+
+pytest.importorskip("passlib")
+pytest.importorskip("bcrypt")
+pytest.importorskip("oauthlib")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+SECRET = bytes(range(32))
+CANARY = "canary-9e21"
+TOLD_SECONDS, TOKEN_SECONDS = 3, 120
+"""A token is fetched anew after less than the first, and is good for the second, on a slow machine too."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    users = tmp_path_factory.mktemp("users") / "htpasswd"
+    # Passwords "secret", by openssl passwd -apr1, and "other", by the C library's crypt.
+    users.write_text("admin:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\njoe:ablevSdGaUmRA\n")
+    with embedded(
+        basic_auth=str(users), token_secret_key=f"data:;base64,{base64.b64encode(SECRET).decode()}",
+        super_user_roles=("admin",), deduplication=True,
+    ) as running:  # fmt: skip
+        yield running
+
+
+class Issuer:
+    """An OpenID issuer on a port of this machine; its tokens are the broker's."""
+
+    def __init__(self) -> None:
+        issuer = self
+        self.given = 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer({"token_endpoint": f"{issuer.url}/token"})
+
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                if form["client_secret"] != [CANARY]:
+                    self.answer({"error": "access_denied"}, 401)
+                    return
+                issuer.given += 1
+                until = int(time.time()) + TOKEN_SECONDS
+                token = make_token("admin", SECRET, "HS256", expires_at=until)
+                self.answer({"access_token": token, "token_type": "Bearer", "expires_in": TOLD_SECONDS})
+
+            def answer(self, content: object, status: int = 200) -> None:
+                body = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def parameters(self, secret: str = CANARY) -> str:
+        return json.dumps({"issuer_url": self.url, "client_id": "me", "client_secret": secret})
+
+    def key_file(self) -> str:
+        text = json.dumps({"client_id": "me", "client_secret": CANARY})
+        return f"data:application/json;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    made = Issuer()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def ways(issuer: Issuer) -> dict[str, dict[str, str]]:
+    java = "org.apache.pulsar.client.impl.auth"
+    user = {"username": "admin", "password": "secret"}
+    return {
+        "basic": {"auth.plugin": "basic", "auth.params": json.dumps(user)},
+        "java-basic": {
+            "pulsar.client.authPluginClassName": f"{java}.AuthenticationBasic",
+            "pulsar.client.authParams": json.dumps({"userId": "admin", "password": "secret"}),
+        },
+        "oauth2": {"auth.plugin": "oauth2", "auth.params": issuer.parameters()},
+        "java-oauth2": {
+            "auth.plugin": f"{java}.oauth2.AuthenticationOAuth2",
+            "auth.params": json.dumps({"issuerUrl": issuer.url, "privateKey": issuer.key_file()}),
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["basic", "java-basic", "oauth2", "java-oauth2"])
+def test_who_is_known_reads_and_writes(
+    spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, tmp_path: Path, way: str
+) -> None:
+    """A batch into a topic, a stream from there into another exactly once, and that one read back."""
+    first, second = (f"persistent://public/default/{way}-{number}" for number in (1, 2))
+    shown = ways(issuer)[way]
+    options = {"service.url": broker.service_url, **shown}
+    frame = spark.sql("SELECT cast(id AS STRING) AS value FROM range(500)")
+    frame.write.format("pulsar").options(**options, topic=first).mode("append").save()
+    found = spark.readStream.format("pulsar").options(**options, startingOffsets="earliest").load(first)
+    writer = found.select("value").writeStream.format("pulsar").options(**options, exactlyOnce="true")
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(second)
+    )
+    assert query.awaitTermination(120)
+    rows = spark.read.format("pulsar").options(**options).load(second).collect()
+    assert sorted(int(row.value) for row in rows) == list(range(500))
+    kept = [each for each in (tmp_path / "checkpoint").rglob("*") if each.is_file()]
+    assert kept
+    texts = [each.read_text(errors="replace") for each in kept]
+    secrets = [CANARY, issuer.key_file(), *(value for value in shown.values() if "password" in value)]
+    assert not [text for text in texts for secret in secrets if secret in text]
+
+
+@pytest.mark.parametrize("wrong", ["basic", "oauth2", "nobody"])
+def test_nobody_else_is_let_in(
+    spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, wrong: str
+) -> None:
+    shown = {
+        "basic": {"auth.plugin": "basic", "auth.params": json.dumps({"username": "joe", "password": CANARY})},
+        "oauth2": {"auth.plugin": "oauth2", "auth.params": issuer.parameters(f"{CANARY}-wrong")},
+        "nobody": {},
+    }[wrong]
+    options = {"service.url": broker.service_url, **shown}
+    topic = "persistent://public/default/closed"
+    with pytest.raises(Exception, match=r"AuthenticationError|gave no token") as caught:
+        spark.read.format("pulsar").options(**options).load(topic).collect()
+    frame = spark.sql("SELECT 'x' AS value")
+    with pytest.raises(Exception, match=r"AuthenticationError|gave no token") as also:
+        frame.write.format("pulsar").options(**options, topic=topic).mode("append").save()
+    assert CANARY not in f"{caught.value} {also.value}"

@@ -1,0 +1,84 @@
+"""What Spark's own pages show of a query over topics; see docs/decisions/what-sparks-pages-show.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.schema import AvroSchema, BytesSchema
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(240)]
+
+APPLICATION = """
+import json, sys, time, urllib.request
+import geminga.spark
+
+url, topic, folder = sys.argv[1:]
+spark = geminga.spark.session("local[2]", config={"spark.ui.enabled": "true", "spark.ui.port": "0"})
+options = {"service.url": url, "valueSchema": "TOPIC", "mode": "PERMISSIVE", "startingOffsets": "earliest"}
+frame = spark.readStream.format("pulsar").options(**options).load(topic)
+kept = geminga.spark.observed(frame).where("_corrupt_record IS NULL")
+writer = kept.writeStream.format("noop").option("checkpointLocation", folder).queryName("readings")
+query = writer.trigger(availableNow=True).start()
+query.awaitTermination(120)
+
+def page(path):
+    with urllib.request.urlopen(spark.sparkContext.uiWebUrl + path, timeout=60) as answer:
+        return answer.read().decode()
+
+path = f"/api/v1/applications/{spark.sparkContext.applicationId}/sql?details=true&length=100"
+deadline = time.monotonic() + 60
+while True:  # listeners are told a moment later
+    executions = json.loads(page(path))
+    list_of_all, statistics = page("/StreamingQuery/"), page(f"/StreamingQuery/statistics/?id={query.runId}")
+    is_there = any(each["status"] == "COMPLETED" for each in executions) and "Input Rate" in statistics
+    if is_there or time.monotonic() > deadline:
+        break
+    time.sleep(0.2)
+print(json.dumps({"executions": executions, "list": list_of_all, "statistics": statistics}))
+spark.stop()
+"""
+
+
+@dataclass
+class Reading:
+    station: str
+
+
+def test_rates_and_what_was_left_out(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    with pulsar_client.create_producer(pulsar_topic, schema=AvroSchema(Reading)) as good:
+        for number in range(50):
+            good.send(Reading(str(number)))
+    with pulsar_client.create_producer(pulsar_topic, schema=BytesSchema()) as bad:
+        for _ in range(7):
+            bad.send(b"no reading")
+    done = subprocess.run(
+        [sys.executable, "-c", APPLICATION, pulsar_broker.service_url, pulsar_topic, str(tmp_path)],
+        capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert "readings" in told["list"]
+    assert all(name in told["statistics"] for name in ("Input Rate", "Process Rate", "Input Rows"))
+    nodes = [node for each in told["executions"] for node in each["nodes"]]
+
+    def metrics(kind: str) -> dict[str, str]:
+        (found,) = [node["metrics"] for node in nodes if node["nodeName"].startswith(kind)]
+        return {each["name"]: each["value"] for each in found}
+
+    scan, kept = metrics("MicroBatchScan"), metrics("Filter")
+    assert scan["number of output rows"] == "57"
+    assert re.search(r"[1-9]", scan["data returned from Python workers"])
+    assert kept["number of output rows"] == "50"
