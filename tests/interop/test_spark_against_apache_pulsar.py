@@ -18,6 +18,7 @@ from geminga.client.admin import admin
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import write_options
+from geminga.spark.reading import DataLossError
 from geminga.spark.writing import PulsarWriter
 from geminga.testing.apache_pulsar import ApachePulsar
 
@@ -257,13 +258,45 @@ def test_the_cursor_follows_spark(topic: Topic) -> None:
     assert query.cursor() == query.log[-1][topic.name]["-1"]
 
 
-def test_trimming_behind_the_cursor_is_no_loss(apache_pulsar: ApachePulsar, client: Client) -> None:
+@pytest.fixture(scope="module")
+def trimming(apache_pulsar: ApachePulsar) -> str:
+    """A namespace that keeps nothing which no subscription needs."""
     # Deduplication has a cursor of its own, which holds ledgers back.
     admin(apache_pulsar.admin_url, "PUT", "namespaces/public/trimmed", {})
     admin(apache_pulsar.admin_url, "POST", "namespaces/public/trimmed/deduplication", False)
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     admin(apache_pulsar.admin_url, "POST", "namespaces/public/trimmed/retention", nothing)
-    topic = Topic(apache_pulsar, client, "persistent://public/trimmed/t")
+    return "persistent://public/trimmed"
+
+
+def test_a_first_micro_batch_of_which_messages_are_gone(
+    apache_pulsar: ApachePulsar, client: Client, trimming: str
+) -> None:
+    """It was planned, the driver was killed, and the broker has trimmed before it came back."""
+    topic = Topic(apache_pulsar, client, f"{trimming}/first")
+    for first in (0, 100):
+        topic.publish(first, 100)
+        topic.roll_ledger()
+    query = Query(topic, maxRowsPerTrigger=150)
+    planned = query.latest()
+    query.reader.stop()
+    deadline = time.monotonic() + 60
+    topic.publish(200, 10)
+    while len(ledgers := topic.ledgers()) > 1:
+        assert time.monotonic() < deadline, ledgers
+        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
+        time.sleep(0.2)
+    query.start()
+    parts = query.reader.partitions(query.reader.initialOffset(), planned)
+    with pytest.raises(DataLossError, match="is gone, the first one left is"):
+        topic.rows(query.reader, parts)
+    query.reader.stop()
+
+
+def test_trimming_behind_the_cursor_is_no_loss(
+    apache_pulsar: ApachePulsar, client: Client, trimming: str
+) -> None:
+    topic = Topic(apache_pulsar, client, f"{trimming}/t")
     query = Query(topic, durableSubscription=True)
     for run in range(3):
         topic.publish(100 * run, 100)

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
+from driven_query import Query, numbers, publish
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, StructType
 
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -19,7 +17,7 @@ from geminga.client.admin import admin
 from geminga.errors import ConsumerBusy
 from geminga.ids import MessageId
 from geminga.spark.cursor import Cursor, QueryCursor
-from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
+from geminga.spark.datasource import PulsarStreamReader
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
 from geminga.spark.reading import DataLossError
 from geminga.testing.apache_pulsar import free_ports
@@ -127,78 +125,6 @@ def test_a_new_query_goes_back_where_it_is_told_to_start(caplog: pytest.LogCaptu
 
 
 # --- with a broker -------------------------------------------------------------------------------
-
-SCHEMA = StructType().add("value", BinaryType())
-
-
-class Query:
-    """A streaming query as Spark drives its source: a checkpoint, and readers that come and go."""
-
-    def __init__(self, broker: EmbeddedBroker, topic: str, **options: Any) -> None:
-        self.topic = topic
-        self.options = {
-            "service.url": broker.service_url,
-            "topic": topic,
-            "operationTimeoutMs": 5000,
-            **options,
-        }
-        self.broker = broker
-        self.log: list[dict[str, Any]] = []
-        self.reader = self.restart()
-
-    def restart(self) -> PulsarStreamReader:
-        if hasattr(self, "reader"):
-            self.reader.stop()
-        source = PulsarDataSource({name.lower(): str(value) for name, value in self.options.items()})
-        reader = source.streamReader(SCHEMA)
-        assert isinstance(reader, PulsarStreamReader)
-        self.reader = reader
-        return reader
-
-    def latest(self) -> dict[str, Any]:
-        start = self.log[-1] if self.log else self.reader.initialOffset()
-        return self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
-
-    def batch(self) -> list[bytes]:
-        """A micro-batch, from its plan to Spark's commit log."""
-        return self.run(self.latest())
-
-    def run(self, end: dict[str, Any]) -> list[bytes]:
-        start = self.log[-1] if self.log else self.reader.initialOffset()
-        rows = [
-            value
-            for part in self.reader.partitions(start, end)
-            for rows in self.reader.read(part)
-            for value in rows.column(0).to_pylist()
-        ]
-        self.log.append(end)
-        return rows
-
-    def stats(self) -> dict[str, Any]:
-        path = self.topic.replace("://", "/")
-        found: dict[str, Any] = admin(self.broker.admin_url, "GET", f"{path}/stats")["subscriptions"]
-        return {name: each for name, each in found.items() if each.get("isDurable", True)}
-
-    @property
-    def lag(self) -> dict[str, Any]:
-        reported = self.reader.reportLatestOffset()
-        assert reported is not None
-        return dict(reported["lag"][self.topic])
-
-    @property
-    def backlog(self) -> int:
-        (only,) = self.stats().values()
-        return int(only["msgBacklog"])
-
-
-def publish(client: Client, topic: str, first: int, count: int, batch: int = 1) -> None:
-    with client.create_producer(topic, batching_max_messages=batch) as producer:
-        values = [b"%d" % number for number in range(first, first + count)]
-        producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
-
-
-def numbers(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 @pytest.fixture(scope="module")

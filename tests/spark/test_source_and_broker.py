@@ -168,6 +168,8 @@ def test_a_broker_that_is_away_ends_nothing(tmp_path: Path) -> None:
     start = while_away(stream.initialOffset)
     end = while_away(lambda: stream.latestOffset(start, stream.getDefaultReadLimit()))
     stream._planner = None
+    # As an older release has planned it: what was the first message is asked for.
+    end["query"].pop("first")
     parts = while_away(lambda: stream.partitions(start, end))
     assert while_away(lambda: read(stream, parts)) == numbers(0, 60)
     parts = while_away(batch.partitions)

@@ -223,6 +223,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._collector: Collector | None = None
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
+        self._first: Offsets = {}
         self._reported: dict[str, Any] | None = None
         self._went_on = float("-inf")
         self._own_name = f"{options.subscription_prefix}-{uuid.uuid4().hex}"
@@ -268,11 +269,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A partition that the query has not seen yet starts at its first message.
         offsets = {partition: begin.offsets.get(partition, EARLIEST) for partition in latest}
         newest = {p: max(latest[p], offsets[p]) for p in latest}
+        self._first = self._firsts(begin, offsets, newest)
         end = offsets
         if self._is_enough(offsets, newest):
             limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
             end = self.planner.limited(offsets, latest, limits)
-        self._reported = {**to_json(newest), LAG: self.planner.lag(end, newest)}
+        behind = {p: self._first.get(p, place) if place == EARLIEST else place for p, place in end.items()}
+        self._reported = {**to_json(newest), LAG: self.planner.lag(behind, newest)}
         if self._collector is not None:
             self._reported[SKIPPED] = self._collector.totals()
         return start if end == begin.offsets else self._ended(begin, end)
@@ -283,7 +286,18 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets=end,
             subscription=self._subscription(begin.subscription),
             start=begin.offsets if is_first else None,
+            first=self._first,
         ).to_json()
+
+    def _firsts(self, begin: Checkpoint, offsets: Offsets, newest: Offsets) -> Offsets:
+        """Of the partitions that begin at their first message, the place before it, as it was when there
+        was one first: until they are read, nothing else tells that retention was faster."""
+        if self.options.read_compacted:
+            return {}
+        known = {**self._first, **begin.first}
+        at_first = [partition for partition, place in offsets.items() if place == EARLIEST]
+        known.update(self.planner.firsts(p for p in at_first if p not in known and newest[p] > EARLIEST))
+        return {partition: known[partition] for partition in at_first if partition in known}
 
     def _is_enough(self, begin: Offsets, newest: Offsets) -> bool:
         """Whether to go on now, by ``minRowsPerTrigger`` and ``maxTriggerDelay``."""
@@ -341,7 +355,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follow(
                 replace(begin, subscription=planned.subscription or begin.subscription), list(begin.offsets)
             )
-        ranges = self.planner.ranges(begin.offsets, planned.offsets)
+        ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))
         return [PulsarRange(part, report) for part in ranges]
 
@@ -372,4 +386,4 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # The copy that goes to the tasks has no use for the driver's connections.
-        return {**self.__dict__, "_planner": None, "_collector": None}
+        return {**self.__dict__, "_planner": None, "_collector": None, "_first": {}}

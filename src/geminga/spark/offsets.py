@@ -8,14 +8,15 @@ its end, so that the end of one micro-batch is the start of the next. Offsets of
     {"persistent://public/default/flights": {"0": "5:1041", "1": "6:988"}}
 
 A topic without partitions has the partition ``"-1"``. In a checkpoint the key ``"query"`` holds what else a
-restart needs: the query's ``"subscription"``, and, for the first micro-batch, its ``"start"``.
+restart needs: the query's ``"subscription"``; for the first micro-batch, its ``"start"``; and as long as a
+partition is read from its first message on, the place before the one that was its ``"first"``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from geminga.errors import InvalidConfiguration
@@ -178,6 +179,9 @@ class Checkpoint:
     """The query's own subscription."""
     start: Offsets | None = None
     """Where the micro-batch that ends here begins: of the first one, which Spark has no other note of."""
+    first: Offsets = field(default_factory=dict)
+    """Of partitions that the micro-batch reads from `EARLIEST` on, or leaves there: the place before the
+    message that was the first one when the query first saw any. Where that is gone, it was not read."""
 
     def to_json(self) -> dict[str, Any]:
         query: dict[str, Any] = {}
@@ -185,6 +189,8 @@ class Checkpoint:
             query["subscription"] = self.subscription
         if self.start is not None:
             query["start"] = to_json(self.start)
+        if self.first:
+            query["first"] = to_json(self.first)
         return {**to_json(self.offsets), **({_QUERY: query} if query else {})}
 
     @staticmethod
@@ -195,4 +201,5 @@ class Checkpoint:
             offsets=from_json({name: places for name, places in value.items() if name != _QUERY}),
             subscription=query.get("subscription"),
             start=None if start is None else from_json(start),
+            first=from_json(query.get("first", {})),
         )

@@ -22,7 +22,7 @@ from geminga.spark.lag import Ledgers, Span, behind, by_topic
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
-from geminga.spark.search import Piece, Search, before_time, pieces, run, stepped_ahead
+from geminga.spark.search import Piece, Search, before_first, before_time, pieces, run, stepped_ahead
 
 if TYPE_CHECKING:
     from geminga.spark.offloaded import Manifests
@@ -148,6 +148,11 @@ class Planner:
 
     def _run(self, searches: Mapping[Partition, Search[T]]) -> dict[Partition, T]:
         return run(searches, self._first)
+
+    def firsts(self, partitions: Iterable[Partition]) -> Offsets:
+        """The place before the first message of each; without those that have none any more."""
+        found = self._run({partition: before_first(EARLIEST) for partition in partitions})
+        return {partition: place for partition, place in found.items() if place is not None}
 
     # --- places -----------------------------------------------------------------------------------
 
@@ -312,12 +317,14 @@ class Planner:
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
-        """The tasks that read everything between the offsets."""
+    def ranges(self, start: Offsets, end: Offsets, first: Offsets | None = None) -> list[Range]:
+        """The tasks that read everything between the offsets. ``first``: of partitions that are read from
+        `EARLIEST` on, the place before what was their first message: that has to be there still."""
+        first = first or {}
         behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
         compacted = [p for p, (begin, _) in behind.items() if self._is_compacted(begin)]
         wanted = {
-            p: (self._known_start(p, begin), place)
+            p: (self._known_start(p, first.get(p, begin) if begin == EARLIEST else begin), place)
             for p, (begin, place) in behind.items()
             if p not in compacted
         }

@@ -1,0 +1,150 @@
+"""Partitions that a stream reads from their first message on: what retention removes before is a loss."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from driven_query import Query, numbers, publish
+from scripted_cluster import TOPIC, ScriptedCluster
+
+from geminga import Client
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+from geminga.client.admin import admin
+from geminga.spark import cluster as clusters
+from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
+from geminga.spark.offsets import Checkpoint, Offset
+from geminga.spark.reading import DataLossError
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded(ledger_entries_max=10) as running:
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        admin(running.admin_url, "POST", "namespaces/public/default/retention", nothing)
+        yield running
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[Client]:
+    with broker.client() as found:
+        yield found
+
+
+def trim(broker: EmbeddedBroker, topic: str) -> None:
+    admin(broker.admin_url, "POST", f"{topic.replace('://', '/')}/trim")
+
+
+def test_a_first_micro_batch_that_is_run_again(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver was killed, and what it had planned is gone when it comes back."""
+    publish(client, pulsar_topic, 0, 25)
+    query = Query(broker, pulsar_topic, startingOffsets="earliest", maxRowsPerTrigger=15)
+    planned = query.latest()
+    trim(broker, pulsar_topic)
+    query.restart()
+    with pytest.raises(DataLossError, match=r"the entry \d+:0 of .* is gone, the first one left is \d+:0"):
+        query.run(planned)
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    with caplog.at_level(logging.WARNING, "geminga.spark"):
+        assert query.run(planned) == []
+    assert "is gone, the first one left is" in caplog.text
+    assert query.batch() == numbers(20, 5)
+
+
+def test_a_partition_that_had_no_turn_yet(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+    admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/partitions", 2)
+    parts = [f"{pulsar_topic}-partition-{number}" for number in range(2)]
+    for number, part in enumerate(parts):
+        publish(client, part, 1000 * number, 25, 5)
+    query = Query(broker, pulsar_topic, startingOffsets="earliest", maxRowsPerTrigger=5)
+    assert query.batch() == numbers(0, 5)
+    publish(client, parts[1], 1025, 100, 5)
+    trim(broker, parts[1])
+    with pytest.raises(DataLossError, match=r"-partition-1 is gone"):
+        query.batch()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    rows: list[bytes] = []
+    while query.latest() != query.log[-1]:
+        rows += query.batch()
+    assert sorted(rows) == sorted([*numbers(1100, 25), *numbers(5, 20)])
+
+
+def test_a_subscription_keeps_them(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
+    publish(client, pulsar_topic, 0, 25)
+    query = Query(
+        broker, pulsar_topic, startingOffsets="earliest", durableSubscription=True, maxRowsPerTrigger=15
+    )
+    planned = query.latest()
+    trim(broker, pulsar_topic)
+    query.restart()
+    assert query.run(planned) == numbers(0, 15)
+
+
+# --- over lists ----------------------------------------------------------------------------------
+
+A, B = (TOPIC, 0), (TOPIC, 1)
+
+
+def reader(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, **options: str) -> PulsarStreamReader:
+    monkeypatch.setattr(clusters, "connect", lambda _: cluster)
+    given = {"service.url": "pulsar://h", "topic": TOPIC, "startingoffsets": "earliest", **options}
+    source = PulsarDataSource(given)
+    found = source.streamReader(source.schema())
+    assert isinstance(found, PulsarStreamReader)
+    return found
+
+
+def test_they_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster()
+    for index in range(50):
+        cluster.publish((TOPIC, index), 3 + index, [[b"v"]] * 4)
+    stream = reader(cluster, monkeypatch, maxentriespertrigger="1")
+    limit = stream.getDefaultReadLimit()
+    place = stream.initialOffset()
+    place = stream.latestOffset(place, limit)
+    first = Checkpoint.from_json(place).first
+    assert first == {(TOPIC, index): Offset(3 + index, -1) for index in range(50)}
+    stream.partitions(stream.initialOffset(), place)
+    asked = cluster.questions
+    for _ in range(3):
+        before, place = place, stream.latestOffset(place, limit)
+        stream.partitions(before, place)
+    assert cluster.questions <= asked + 10, "not all partitions at every trigger"
+    assert set(Checkpoint.from_json(place).first) < set(first)
+
+
+def test_a_topic_that_was_emptied_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of it when the query looks again, and then new messages come."""
+    cluster = ScriptedCluster()
+    cluster.publish(A, 3, [[b"a"]] * 4)
+    cluster.publish(B, 4, [[b"b"]] * 4)
+    stream = reader(cluster, monkeypatch, maxentriespertrigger="2")
+    limit = stream.getDefaultReadLimit()
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, limit)
+    assert Checkpoint.from_json(end).first == {A: Offset(3, -1), B: Offset(4, -1)}
+    stuck = replace(Checkpoint.from_json(end), offsets={A: Offset(3, 1), B: Offset(-1, -1)}).to_json()
+    cluster.trimmed[B] = (4, 3)
+    again = reader(cluster, monkeypatch)
+    nothing = again.latestOffset(stuck, limit)
+    assert Checkpoint.from_json(nothing).first == {B: Offset(4, -1)}
+    cluster.publish(B, 9, [[b"new"]])
+    end = again.latestOffset(nothing, limit)
+    part = again.partitions(nothing, end)[0]
+    with pytest.raises(DataLossError, match=r"the entry 4:0 of .* is gone, the first one left is 9:0"):
+        list(again.read(part))
+
+
+def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster()
+    cluster.publish(A, 3, [[b"a"]] * 4)
+    stream = reader(cluster, monkeypatch)
+    planned = {TOPIC: {"0": "3:3"}, "query": {"start": {TOPIC: {"0": "-1:-1"}}}}
+    (part,) = stream.partitions({TOPIC: {"0": "-1:-1"}}, planned)
+    assert [batch.num_rows for batch in stream.read(part)] == [4]
