@@ -293,6 +293,32 @@ def test_a_first_micro_batch_of_which_messages_are_gone(
     query.reader.stop()
 
 
+def test_retention_overtakes_a_task(apache_pulsar: ApachePulsar, client: Client, trimming: str) -> None:
+    """It has begun with a ledger, and the broker deletes that."""
+    topic = Topic(apache_pulsar, client, f"{trimming}/overtaken")
+    with client.create_producer(topic.name, batching_max_messages=10) as producer:
+        values = [b"%d" % number for number in range(60_000)]
+        producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
+    topic.roll_ledger()
+    topic.publish(60_000, 10)
+    reader = topic.source(receiverQueueSize=100).reader(SCHEMA)
+    assert isinstance(reader, PulsarReader)
+    first = reader.partitions()[0]
+    batches = reader.read(first)
+    seen = next(batches).num_rows
+    deadline = time.monotonic() + 60
+    while len(ledgers := topic.ledgers()) > 1:
+        assert time.monotonic() < deadline, ledgers
+        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
+        time.sleep(0.2)
+    try:
+        seen += sum(batch.num_rows for batch in batches)
+    except DataLossError:
+        pass  # it may not be quiet about what is gone
+    else:
+        assert seen == 60_000
+
+
 def test_trimming_behind_the_cursor_is_no_loss(
     apache_pulsar: ApachePulsar, client: Client, trimming: str
 ) -> None:

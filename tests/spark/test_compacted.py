@@ -64,6 +64,17 @@ def test_an_end_that_is_compacted_away_is_no_loss() -> None:
     assert read(cluster, part) == [1, 2]
 
 
+def test_ledgers_that_only_compaction_has_left_something_of() -> None:
+    """Their own entries are trimmed: that one of them follows another is no loss."""
+    cluster = ScriptedCluster()
+    for ledger in (5, 7, 8, 9):
+        cluster.publish(ONE, ledger, [[b"%d%d" % (ledger, entry)] for entry in range(9)])
+    cluster.compacted[ONE] = ({(5, 2), (7, 8), (8, 1)}, (8, 8))
+    cluster.trimmed[ONE] = (8, 8)
+    (part,) = ranges(cluster)
+    assert read(cluster, part) == [52, 78, 81, *range(90, 99)]
+
+
 def test_nothing_left_at_all() -> None:
     (part,) = ranges(cluster_of(10, set(), 9))
     assert read(cluster_of(10, set(), 9), part) == []

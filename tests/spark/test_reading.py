@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructType
-from scripted_cluster import TOPIC, Outage, ScriptedCluster, entry_bytes
+from scripted_cluster import TOPIC, Outage, ScriptedCluster, ScriptedSource, entry_bytes
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
@@ -13,7 +13,7 @@ from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
 from geminga.spark.reading import DataLossError, RangeReader, read_range
 from geminga.spark.schema import ArrowShaper
-from geminga.wire.metadata import build_entry
+from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ONE = (TOPIC, -1)
@@ -98,6 +98,39 @@ def test_what_was_read_before_may_be_gone() -> None:
     del cluster.topics[ONE][5, 5]
     with pytest.raises(DataLossError, match=f"the entry 5:6 of {TOPIC} is gone, the first one left is 9:0"):
         read(cluster, Offset(5, 5), Offset(9, 0))
+
+
+@pytest.mark.parametrize("end", [Offset(5, 19), Offset(9, -1), Offset(9, 0)], ids=str)
+def test_retention_overtakes_a_reader_within_a_ledger(end: Offset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some entries of a ledger have come, and then it is gone: what comes next is of a later one."""
+    taken = ScriptedSource.read
+
+    def read_and_trim(source: ScriptedSource, max_entries: int, timeout: float) -> list[RawEntry]:
+        found = taken(source, max_entries, timeout)
+        cluster.trimmed[ONE] = (5, 19)
+        return found
+
+    cluster = cluster_of(20)
+    cluster.publish(ONE, 9, [[b"later"]])
+    monkeypatch.setattr(ScriptedSource, "read", read_and_trim)
+    with pytest.raises(DataLossError, match=f"the entry 5:7 of {TOPIC} is gone, the first one left is 9:0"):
+        read(cluster, Offset(5, -1), end)
+    cluster.trimmed.clear()
+    later = [b"later"] if end == Offset(9, 0) else []
+    assert read(cluster, Offset(5, -1), end, fail_on_data_loss=False) == [*expected(*range(7)), *later]
+    # What a subscription has kept, and what is read as files, is not asked for.
+    cluster.trimmed.clear()
+    kept = Range(ONE, Offset(5, -1), end, kept=True)
+    assert list(read_range(cluster, options(), kept, SHAPER))
+
+
+def test_the_end_of_a_ledger_is_asked_for_once() -> None:
+    cluster = cluster_of(20)
+    cluster.publish(ONE, 9, [[b"later"]])
+    assert read(cluster, Offset(5, -1), Offset(9, -1)) == expected(*range(20))
+    assert cluster.questions == 1
+    assert read(cluster, Offset(5, -1), Offset(5, 19)) == expected(*range(20))
+    assert cluster.questions == 1
 
 
 def test_a_truncated_topic() -> None:

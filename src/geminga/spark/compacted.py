@@ -39,8 +39,8 @@ class CompactedReader(RangeReader):
     def _open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self._open_broker(start, stop)
 
-    def _check_start(self, start: Offset, first: RawEntry) -> None:
-        """Any entry may be the first that is left."""
+    def _check_follows(self, place: Offset, entry: RawEntry) -> None:
+        """Any entry may be the next that is left."""
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:
         poll_seconds = self.options.poll_timeout_ms / 1000

@@ -174,17 +174,19 @@ class RangeReader:
             after = Offset.after_entry(entry.ledger_id, entry.entry_id)
         if after >= end:
             return
-        is_first = True
+        previous: RawEntry | None = None
         for entry in self._arriving(after):
-            if is_first:
-                is_first = False
-                self._check_start(after, entry)
+            if previous is None:
+                self._check_follows(after, entry)
+            elif entry.ledger_id != previous.ledger_id:
+                self._check_follows(Offset.after_entry(previous.ledger_id, previous.entry_id), entry)
             place = (entry.ledger_id, entry.entry_id)
             if place > end[:2]:
                 return
             yield entry
             if place == end[:2]:
                 return
+            previous = entry
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:
         """The broker's entries behind ``after``, until nothing comes any more."""
@@ -209,28 +211,35 @@ class RangeReader:
             self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
         return entries
 
-    def _check_start(self, start: Offset, first: RawEntry) -> None:
-        """The entry behind the start is the first one; where it is not, ask why.
+    def _check_follows(self, place: Offset, entry: RawEntry) -> None:
+        """``entry`` is the first one behind ``place``; where it is not, ask why.
 
-        An entry in a later ledger may follow, if the start is the last entry of its own: that it still is
-        there says so. When its ledger is gone, nobody knows what lay behind it.
+        An entry in a later ledger may follow, if ``place`` is the last entry of its own: that it still is
+        there says so. When its ledger is gone, nobody knows what lay behind it: retention that overtakes a
+        reader in the midst of a ledger shows in no other way.
         """
-        wanted = start.next_place
+        wanted = place.next_place
         if (
             self.part.kept
-            or start.ledger < 0
-            or (first.ledger_id, first.entry_id) == (wanted.ledger_id, wanted.entry_id)
+            or place.ledger < 0
+            or (entry.ledger_id, entry.entry_id) == (wanted.ledger_id, wanted.entry_id)
+            or wanted.entry_id
+            in {each.entries for each in self.part.offloaded if each.ledger == place.ledger}
         ):
             return
-        if first.ledger_id > start.ledger and wanted.entry_id > 0:
-            (found,) = self._firsts([(self.part.partition, MessageId(-1, start.ledger, start.entry))])
-            if found is not None and (found.ledger_id, found.entry_id) == start[:2]:
+        if entry.ledger_id > place.ledger and wanted.entry_id > 0:
+            (found,) = self._firsts([(self.part.partition, MessageId(-1, place.ledger, place.entry))])
+            if found is not None and (found.ledger_id, found.entry_id) == place[:2]:
                 return
         self._lost(
             f"the entry {wanted.ledger_id}:{wanted.entry_id} of {self.topic} is gone, the first one left is "
-            f"{first.ledger_id}:{first.entry_id}: messages from the one to before the other may have been "
+            f"{entry.ledger_id}:{entry.entry_id}: messages from the one to before the other may have been "
             "removed before they were read"
         )
+
+    def _ends_a_file(self, place: Offset) -> bool:
+        """Whether it is behind the last entry of an offloaded ledger: that needs no broker to know."""
+        return any((each.ledger, each.entries - 1) == place[:2] for each in self.part.offloaded)
 
     def _ends_early(self) -> MessageId | None:
         """The topic's newest message, when the range goes further."""
