@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StructType
 
 from geminga import Client
@@ -49,14 +51,17 @@ class Query:
 
     def run(self, end: dict[str, Any]) -> list[bytes]:
         start = self.log[-1] if self.log else self.reader.initialOffset()
-        rows = [
-            value
-            for part in self.reader.partitions(start, end)
-            for rows in self.reader.read(part)
-            for value in rows.column(0).to_pylist()
-        ]
+        rows = self.rows(self.reader.partitions(start, end))
         self.log.append(end)
         return rows
+
+    def rows(self, parts: Sequence[InputPartition]) -> list[bytes]:
+        return [
+            value
+            for part in parts
+            for batch in self.reader.read(part)
+            for value in batch.column(0).to_pylist()
+        ]
 
     def stats(self) -> dict[str, Any]:
         path = self.topic.replace("://", "/")

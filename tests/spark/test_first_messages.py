@@ -86,6 +86,27 @@ def test_a_subscription_keeps_them(broker: EmbeddedBroker, client: Client, pulsa
     assert query.run(planned) == numbers(0, 15)
 
 
+def test_a_subscription_that_is_moved_under_a_task(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    """As a time to live does, and a quota that evicts: what was planned is trimmed before it is read."""
+    publish(client, pulsar_topic, 0, 35)
+    query = Query(
+        broker, pulsar_topic, startingOffsets="earliest", predefinedSubscription="s", maxRowsPerTrigger=10
+    )
+    assert query.batch() == numbers(0, 10)
+    query.options.pop("maxRowsPerTrigger")
+    query.restart()
+    start, end = query.log[-1], query.latest()
+    parts = query.reader.partitions(start, end)
+    assert [part.range.kept for part in parts] == [True, False, False, False]
+    query.reader.stop()
+    admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/subscription/s/skip_all")
+    trim(broker, pulsar_topic)
+    with pytest.raises(DataLossError, match="is gone"):
+        query.rows(parts)
+
+
 # --- over lists ----------------------------------------------------------------------------------
 
 A, B = (TOPIC, 0), (TOPIC, 1)

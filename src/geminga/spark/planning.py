@@ -19,7 +19,15 @@ from geminga.spark.admission import Cost, Gauge, Intake, Limits, Peek, Seen, adm
 from geminga.spark.cluster import Cluster, discover
 from geminga.spark.cursor import QueryCursor
 from geminga.spark.lag import Ledgers, Span, behind, by_topic
-from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets, Partition, partition_topic
+from geminga.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    WHOLE_ENTRY,
+    Offset,
+    Offsets,
+    Partition,
+    partition_topic,
+)
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
 from geminga.spark.search import Piece, Search, before_first, before_time, pieces, run, stepped_ahead
@@ -54,7 +62,8 @@ class Range:
     offloaded: tuple[OffloadedLedger, ...] = ()
     """The ledgers of the range that are read as files."""
     kept: bool = False
-    """The query's subscription has kept everything behind ``start``: what is not there was read."""
+    """The query's subscription has kept everything behind ``start``: where nothing is left of its ledger,
+    nothing was left to be read."""
     compacted: bool = False
     """Of what lies here, what compaction has left is read; see `geminga.spark.compacted`."""
     goes_on: bool = False
@@ -379,10 +388,18 @@ class Planner:
                     head=mine if begins else (),
                     from_beginning=begins and start == EARLIEST,
                     offloaded=offloaded,
-                    kept=self.cursor is not None and partition in self.cursor.kept,
+                    kept=begins and self._is_kept(partition, piece),
                 )
             )
         return parts
+
+    def _is_kept(self, partition: Partition, piece: Piece) -> bool:
+        """Whether the subscription tells what no other can: that a ledger was done when it was trimmed. All
+        else that is planned is there, and whatever moves the subscription meanwhile, such as a time to live,
+        makes it a loss."""
+        is_done = piece.start.entry >= 0 and piece.start.batch_index == WHOLE_ENTRY
+        goes_on = piece.end.ledger > piece.start.ledger
+        return self.cursor is not None and partition in self.cursor.kept and is_done and goes_on
 
     def _offloaded(self, partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
         location = self.options.offload_location

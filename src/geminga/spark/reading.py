@@ -220,7 +220,7 @@ class RangeReader:
         """
         wanted = place.next_place
         if (
-            self.part.kept
+            (self.part.kept and place == self.part.start)
             or place.ledger < 0
             or (entry.ledger_id, entry.entry_id) == (wanted.ledger_id, wanted.entry_id)
             or wanted.entry_id
