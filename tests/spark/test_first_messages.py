@@ -14,6 +14,7 @@ from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.spark import cluster as clusters
+from geminga.spark import reading
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.offsets import Checkpoint, Offset
 from geminga.spark.reading import DataLossError
@@ -84,6 +85,23 @@ def test_a_subscription_keeps_them(broker: EmbeddedBroker, client: Client, pulsa
     trim(broker, pulsar_topic)
     query.restart()
     assert query.run(planned) == numbers(0, 15)
+
+
+def test_a_task_that_is_overtaken(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read one entry of a ledger when that is deleted; a few more are on their way to it."""
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
+    publish(client, pulsar_topic, 0, 25)
+    query = Query(broker, pulsar_topic, startingOffsets="earliest", receiverQueueSize=2)
+    end = query.latest()
+    (first, *_) = query.reader.partitions(query.reader.initialOffset(), end)
+    batches = query.reader.read(first)
+    rows = [next(batches).column(0).to_pylist()]
+    trim(broker, pulsar_topic)
+    with pytest.raises(DataLossError, match=r"the entry \d+:\d of .* is gone, the first one left is \d+:0"):
+        rows.extend(batch.column(0).to_pylist() for batch in batches)
+    assert 1 <= len(rows) < 10
 
 
 def test_a_subscription_that_is_moved_under_a_task(
