@@ -111,7 +111,15 @@ def ways(issuer: Issuer) -> dict[str, dict[str, str]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["basic", "java-basic", "oauth2", "java-oauth2"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("basic", marks=pytest.mark.long),
+        "java-basic",
+        pytest.param("oauth2", marks=pytest.mark.long),
+        "java-oauth2",
+    ],
+)
 def test_who_is_known_reads_and_writes(
     spark: SparkSession, broker: EmbeddedBroker, issuer: Issuer, tmp_path: Path, way: str
 ) -> None:

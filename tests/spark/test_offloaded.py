@@ -225,7 +225,10 @@ def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("is_told", [True, False], ids=["as-files", "through-the-broker"])
+@pytest.mark.parametrize(
+    "is_told",
+    [pytest.param(True, id="as-files"), pytest.param(False, id="through-the-broker", marks=pytest.mark.long)],
+)
 def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: Path, is_told: bool) -> None:
     """A batch query, and a stream in limited micro-batches that goes on while what it reads is offloaded."""
     with embedded(
