@@ -19,14 +19,14 @@ from faulty_source import Script
 
 from geminga.testing.spark_cluster import Process, SparkCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(2400)]
 
 CHAOS = str(Path(__file__).parent)
 SETTINGS = {
     "spark.ui.enabled": "false", "spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
 }  # fmt: skip
-SECONDS_MAX = 240.0
+SECONDS_MAX = 600.0
 
 
 @pytest.fixture(scope="module")
