@@ -156,9 +156,9 @@ TWINS = frozenset({("geminga.asyncio", "Admin")})
 """Names whose methods are those of another one with ``await``: they are described there."""
 
 _INSIDE = {
-    "geminga": "Client.core Client.runtime Consumer.wait Producer.publish_encoded Producer.submit_encoded "
+    "geminga": "Client.hub Client.runtime Consumer.wait Producer.publish_encoded Producer.submit_encoded "
     "MessageId.from_wire TopicName.encoded_local",
-    "geminga.asyncio": "Client.core Producer.end Producer.abandon Producer.columnar Producer.publish_encoded "
+    "geminga.asyncio": "Client.hub Producer.end Producer.abandon Producer.columnar Producer.publish_encoded "
     "Producer.renew_data_keys Producer.watch_partitions Producer.refresh_partitions Consumer.open "
     "Consumer.wait Consumer.take Consumer.open_entry Consumer.check_receiving Consumer.acknowledge_others "
     "Consumer.check_place Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abandon "

@@ -559,7 +559,7 @@ def drop_connections(client: Any) -> None:
     from geminga.errors import ConnectError
 
     def drop() -> None:
-        for connection in client.core.pool.connections:
+        for connection in client.hub.pool.connections:
             connection.abort(ConnectError("cut by the test"))
 
     client.runtime.loop.call_soon_threadsafe(drop)
@@ -647,9 +647,9 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
         consumer.acknowledge(consumer.receive(30_000))
     cores = [handle.consumer for handle in consumer._consumer.group.handles.values()]
     eventually(
-        lambda: all(core.acks.pending_count == 0 for core in cores) and not len(consumer._consumer.inbox)
+        lambda: all(hub.acks.pending_count == 0 for hub in cores) and not len(consumer._consumer.inbox)
     )
-    assert [len(core.unsettled.ack_timeout) for core in cores] == [0]
+    assert [len(hub.unsettled.ack_timeout) for hub in cores] == [0]
 
 
 # --- lists ---------------------------------------------------------------------------------------

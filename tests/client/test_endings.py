@@ -207,10 +207,10 @@ def test_nobody_is_called_any_more_when_a_client_is_closed(
     client.create_producer(pulsar_topic).send(b"x")
     assert inside.wait(60)
     (thread,) = client._listener_threads._threads
-    core = client.core
+    hub = client.hub
     closing = threading.Thread(target=client.close)
     closing.start()
-    eventually(lambda: core.closed, 60)
+    eventually(lambda: hub.closed, 60)
     go.set()
     closing.join(60)
     assert seen == ["heard"]
@@ -406,7 +406,7 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
     async def main() -> None:
         client = geminga.asyncio.Client(pulsar_broker.service_url)
         await client.get_topic_partitions("t")
-        (connection,) = client.core.pool.connections
+        (connection,) = client.hub.pool.connections
         holders = [client]
         del client
         with pytest.warns(ResourceWarning, match="was not closed"):

@@ -309,7 +309,7 @@ def test_ten_thousand_partitions(seen, pulsar_broker):
             memory=ByteBudget(0), new_producer_id=itertools.count().__next__, random=lambda: 0.5,
         ).partitions  # fmt: skip
         for partition in partitions:
-            client.core.metrics.add_producer(partition)
+            client.hub.metrics.add_producer(partition)
         opened = metrics._hub_of(seen.provider)._read()["pulsar.client.producer.opened"]
     assert len(opened) == sum(opened.values()) == 10_000
 
@@ -336,7 +336,7 @@ import geminga
 with geminga.embedded() as broker, geminga.Client(broker.service_url{argument}) as client:
     client.create_producer("t").send(b"a")
     {after}
-    print("opentelemetry" in sys.modules, client.core.metrics is not None)
+    print("opentelemetry" in sys.modules, client.hub.metrics is not None)
 """
 SET = """
 from opentelemetry import metrics

@@ -48,24 +48,24 @@ class Message:
 
 def run(test):
     async def main():
-        core = Core()
-        return await test(core, SchemaVersions(core))
+        hub = Core()
+        return await test(hub, SchemaVersions(hub))
 
     return asyncio.run(main())
 
 
 def test_each_version_is_asked_for_once():
-    async def test(core, versions):
-        core.release = asyncio.Event()
+    async def test(hub, versions):
+        hub.release = asyncio.Event()
         together = [asyncio.ensure_future(versions.get("t", ONE)) for _ in range(5)]
         await asyncio.sleep(0)
         together.pop().cancel()  # one that gives up does not take the others along
-        core.release.set()
+        hub.release.set()
         infos = await asyncio.gather(*together)
         assert all(info is infos[0] for info in infos)
         assert (infos[0].type, infos[0].data, infos[0].properties) == (4, b"data", (("k", "v"),))
         assert await versions.get("t", ONE) is versions.known("t", ONE) is infos[0]
-        assert core.asked == [("t", b"\x00" * 7 + b"\x01")]
+        assert hub.asked == [("t", b"\x00" * 7 + b"\x01")]
         assert await versions.get("missing", ONE) is None
         assert versions.known("missing", ONE) is None
 
@@ -73,19 +73,19 @@ def test_each_version_is_asked_for_once():
 
 
 def test_prepared_messages_decode_without_waiting():
-    async def test(core, versions):
+    async def test(hub, versions):
         await versions.prepare(Message(version=""))
-        assert core.asked == []
+        assert hub.asked == []
         await versions.prepare(Message())
         await versions.prepare(Message())
-        assert len(core.asked) == 1
+        assert len(hub.asked) == 1
         assert versions.schema_of_message("t", ONE).data == b"data"
         assert versions.schema_of_message("other", ONE) is None
-        core.error = Timeout("not now")
+        hub.error = Timeout("not now")
         await versions.prepare(Message("other"))
         with pytest.raises(Timeout, match="not now"):
             versions.schema_of_message("other", ONE)
-        core.error = None
+        hub.error = None
         await versions.prepare(Message("other"))
         assert versions.schema_of_message("other", ONE).data == b"data"
 
@@ -95,7 +95,7 @@ def test_prepared_messages_decode_without_waiting():
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(schema_versions, "VERSIONS_KEPT", 3)
 
-    async def test(core, versions):
+    async def test(hub, versions):
         for number in range(10):
             await versions.prepare(Message(f"t{number}"))
         assert len(versions._known) == 3
@@ -107,11 +107,11 @@ def test_memory_is_bounded(monkeypatch):
 
 
 def test_the_schema_of_a_topic_for_a_producer():
-    async def test(core, versions):
+    async def test(hub, versions):
         plain = StringSchema()
         assert await versions.for_topic("t", plain) is plain
-        assert core.asked == []
+        assert hub.asked == []
         assert isinstance(await versions.for_topic("missing", AutoProduceBytesSchema()), BytesSchema)
-        assert core.asked == [("missing", None)]
+        assert hub.asked == [("missing", None)]
 
     run(test)

@@ -69,7 +69,7 @@ class World:
     def play(self) -> None:
         # Names of consumers, jitter of reconnects: all of a run is told by its seed.
         numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
-        with self.clock.everywhere(), patch("geminga.client.core.random_module", numbers):
+        with self.clock.everywhere(), patch("geminga.client.hub.random_module", numbers):
             try:
                 self.loop.run_until_complete(self.main())
             finally:

@@ -76,7 +76,7 @@ def test_producers_consumers_and_readers(
             reader.read_next(30_000)
 
         async def tell() -> None:
-            client.core._statistics._tell()
+            client.hub._statistics._tell()
 
         client.runtime.call(tell())  # not waiting for the hour to pass
     lines = "\n".join(said(caplog))

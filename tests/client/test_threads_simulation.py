@@ -102,7 +102,7 @@ class World:
         try:
             with (
                 shells_on(self.scheduler, self.new_loop),
-                patch("geminga.client.core.random_module", numbers),
+                patch("geminga.client.hub.random_module", numbers),
                 patch.object(runtime, "_live", weakref.WeakSet()),  # other tests' clients live outside
                 warnings.catch_warnings(),
             ):

@@ -38,7 +38,7 @@ def test_patterns_need_one_namespace(pattern: str) -> None:
 
 
 class Core:
-    """Answers like a `ClientCore`."""
+    """Answers like a `ClientHub`."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -66,9 +66,9 @@ def run(coroutine: Any) -> Any:
 
 
 def test_topics_and_their_partitions() -> None:
-    core = Core()
-    core.counts[full("b")] = 2
-    topics = TopicSet(core, ["a", "b", "a", "c-partition-4"])  # type: ignore[arg-type]
+    hub = Core()
+    hub.counts[full("b")] = 2
+    topics = TopicSet(hub, ["a", "b", "a", "c-partition-4"])  # type: ignore[arg-type]
     assert run(parts(topics)) == [
         Part(full("a"), -1),
         Part(full("b-partition-0"), 0),
@@ -76,17 +76,17 @@ def test_topics_and_their_partitions() -> None:
         Part(full("c-partition-4"), 4),
     ]
     assert topics.can_grow
-    core.counts[full("b")] = 0
+    hub.counts[full("b")] = 0
     assert len(run(parts(topics))) == 4, "partitions never become fewer"
-    plain = TopicSet(core, "a")  # type: ignore[arg-type]
+    plain = TopicSet(hub, "a")  # type: ignore[arg-type]
     run(parts(plain))
     assert not plain.can_grow
     assert plain.text == full("a")
 
 
 def test_topics_of_a_pattern() -> None:
-    core = Core()
-    core.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
-    topics = TopicSet(core, re.compile(r"[x_].*"))  # type: ignore[arg-type]
+    hub = Core()
+    hub.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
+    topics = TopicSet(hub, re.compile(r"[x_].*"))  # type: ignore[arg-type]
     assert run(parts(topics)) == [Part(full("x1-partition-0"), 0), Part(full("x2"), -1)]
     assert topics.can_grow

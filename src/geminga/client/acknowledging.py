@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.multi_consumer import HandleGroup
 from geminga.consumer.inbox import (
     AcknowledgedId,
@@ -45,9 +45,9 @@ Several = Sequence[Acknowledgeable]
 class Acknowledging:
     """``inbox`` may be added to on any thread; everything else runs on the loop's."""
 
-    def __init__(self, core: ClientCore, group: HandleGroup, settings: ConsumerSettings) -> None:
+    def __init__(self, hub: ClientHub, group: HandleGroup, settings: ConsumerSettings) -> None:
         self.inbox = Inbox(settings.ack_grouping_max, self._arm_soon, self._hurry)
-        self._core = core
+        self._hub = hub
         self._group = group
         self._delay_seconds = settings.ack_grouping_time_ms / 1000
         if settings.ack_timeout_seconds:
@@ -67,13 +67,13 @@ class Acknowledging:
 
     def _call_soon(self, callback: Any) -> None:
         try:
-            self._core.loop.call_soon_threadsafe(callback)
+            self._hub.loop.call_soon_threadsafe(callback)
         except RuntimeError:
             raise AlreadyClosed("the client is closed") from None
 
     def _arm(self) -> None:
         if self._timer is None and self.inbox.ended is None:
-            self._timer = self._core.loop.call_later(self._delay_seconds, self.drain)
+            self._timer = self._hub.loop.call_later(self._delay_seconds, self.drain)
 
     def end(self) -> None:
         """Take nothing more; what is there goes to the cores."""
@@ -87,7 +87,7 @@ class Acknowledging:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._core.now()
+        now = self._hub.now()
         items = self.inbox.take()
         notes = [item for item in items if type(item) is Taken or type(item) is PutBack]
         if notes:
@@ -160,11 +160,11 @@ class Acknowledging:
     async def receipt(self) -> None:
         """Wait until what was acknowledged so far is stored by the broker. Raises `Timeout`, and why the
         broker refused."""
-        done = self._core.loop.create_future()
+        done = self._hub.loop.create_future()
         self.inbox.add(ReceiptsWanted(done))
         # Told in any case: a thread that says it has told may be interrupted just before it does.
-        self._core.loop.call_soon(self.drain)
-        limit = self._core.settings.operation_timeout_seconds
+        self._hub.loop.call_soon(self.drain)
+        limit = self._hub.settings.operation_timeout_seconds
         finished, _ = await asyncio.wait([done], timeout=limit)
         if not finished:
             raise Timeout(f"the broker did not receipt the acknowledgement within {limit:g} s")
@@ -175,7 +175,7 @@ class Acknowledging:
         waiting = []
         for handle in self._group.handles.values():
             if _has_unanswered(handle):
-                token = self._core.loop.create_future()
+                token = self._hub.loop.create_future()
                 handle.consumer.await_receipt(token, now)
                 waiting.append(token)
         if not waiting:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.core import ClientCore
 from geminga.client.forwarding import Forwarder
+from geminga.client.hub import ClientHub
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receivers import Receivers
 from geminga.client.statistics_log import Counts
@@ -61,28 +61,28 @@ class AsyncConsumer(Generic[T_co]):
     """
 
     def __init__(
-        self, core: ClientCore, topics: TopicSet, subscription: str, name: str, settings: ConsumerSettings
+        self, hub: ClientHub, topics: TopicSet, subscription: str, name: str, settings: ConsumerSettings
     ) -> None:
-        self.core = core
+        self.hub = hub
         self.settings = settings
         self.queue = ReceiveQueue()
-        self.receivers = Receivers(self.queue, core.loop)
+        self.receivers = Receivers(self.queue, hub.loop)
         self.tracks_taken = settings.ack_timeout_seconds > 0
         self.reads_versions = bool(getattr(settings.schema, "reads_versions", False))
         self.closed = False
         self.draining = False
         self.failure: Exception | None = None
         self.group = HandleGroup(
-            core, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
+            hub, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
             before_messages=self._drain, on_active=self._on_active,
         )  # fmt: skip
-        self.acknowledging = Acknowledging(core, self.group, settings)
+        self.acknowledging = Acknowledging(hub, self.group, settings)
         self.inbox = self.acknowledging.inbox
         self._topics = topics
         self._subscription = subscription
         self._name = name
-        self.forwarder = Forwarder(core, name, settings.decryptor)
+        self.forwarder = Forwarder(hub, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
         self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What the event listener is to be told; the first is under way."""
@@ -169,7 +169,7 @@ class AsyncConsumer(Generic[T_co]):
     async def _await_message(self, timeout_millis: int | None) -> Message[T_co]:
         if timeout_millis is not None:
             check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
-        deadline = None if timeout_millis is None else self.core.now() + timeout_millis / 1000
+        deadline = None if timeout_millis is None else self.hub.now() + timeout_millis / 1000
         while True:
             waited = await self.wait(deadline)
             message = self.take()
@@ -184,7 +184,7 @@ class AsyncConsumer(Generic[T_co]):
         self.check_coming()
         if self.group.starved:
             self.group.feed()
-        return await self.receivers.wait(None if deadline is None else deadline - self.core.now())
+        return await self.receivers.wait(None if deadline is None else deadline - self.hub.now())
 
     def take(self) -> Message[T_co] | None:
         """The next message with its permits accounted for, on the loop's thread."""
@@ -211,7 +211,7 @@ class AsyncConsumer(Generic[T_co]):
     async def _prepare(self, message: Message[Any]) -> None:
         """Have the schema version of a message at hand: decoding must not wait."""
         try:
-            await self.core.schemas.prepare(message)
+            await self.hub.schemas.prepare(message)
         except asyncio.CancelledError:
             self.queue.put_back([message])
             raise
@@ -233,10 +233,10 @@ class AsyncConsumer(Generic[T_co]):
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
         policy = self.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
-        deadline = None if policy.timeout_ms <= 0 else self.core.now() + policy.timeout_ms / 1000
+        deadline = None if policy.timeout_ms <= 0 else self.hub.now() + policy.timeout_ms / 1000
         try:
             while not batch.full:
-                left = None if deadline is None else max(0, round((deadline - self.core.now()) * 1000))
+                left = None if deadline is None else max(0, round((deadline - self.hub.now()) * 1000))
                 try:
                     batch.add(await self.receive(left))
                 except Timeout:
@@ -337,7 +337,7 @@ class AsyncConsumer(Generic[T_co]):
         A plain call, as in ``pulsar.asyncio``: it is done when it returns. What it returns may be awaited.
         """
         self.redeliver_all()
-        done = self.core.loop.create_future()
+        done = self.hub.loop.create_future()
         done.set_result(None)
         return done
 
@@ -373,7 +373,7 @@ class AsyncConsumer(Generic[T_co]):
         await self.acknowledge(message)
 
     def _on_dead_letters(self, handle: ConsumerHandle, event: DeadLettered) -> None:
-        task = self.core.task(self._bury(handle, event))
+        task = self.hub.task(self._bury(handle, event))
         self._forwarding.add(task)
         task.add_done_callback(self._forwarding.discard)
 
@@ -393,7 +393,7 @@ class AsyncConsumer(Generic[T_co]):
             logger.warning(
                 "a message of %s could not be sent to its dead letter topic: %s", handle.topic, error
             )
-        handle.consumer.dead_letters_settled(event, published, self.core.now())
+        handle.consumer.dead_letters_settled(event, published, self.hub.now())
         handle.flush()
 
     # --- positions -------------------------------------------------------------------------------
@@ -480,8 +480,8 @@ class AsyncConsumer(Generic[T_co]):
         self.draining = True
         await self.group.begin_drain()
         self.receivers.wake_all()
-        deadline = self.core.now() + timeout_millis / 1000
-        while not self.closed and (left := deadline - self.core.now()) > 0:
+        deadline = self.hub.now() + timeout_millis / 1000
+        while not self.closed and (left := deadline - self.hub.now()) > 0:
             self._drain()
             if not self.queue and not any(c.unsettled.in_hand for c in self.group.cores()):
                 break
@@ -500,7 +500,7 @@ class AsyncConsumer(Generic[T_co]):
         try:
             await self.group.close()
         finally:
-            if not self.core.loop.is_closed():
+            if not self.hub.loop.is_closed():
                 await self.forwarder.close()
 
     def abandon(self) -> None:
@@ -512,7 +512,7 @@ class AsyncConsumer(Generic[T_co]):
     def _end(self) -> None:
         self.acknowledging.end()
         self.closed = True
-        self.core.unregister(self)
+        self.hub.unregister(self)
         for task in list(self._forwarding):
             task.cancel()
         self.receivers.wake_all()
@@ -532,7 +532,7 @@ class AsyncConsumer(Generic[T_co]):
 
         self._events.append(tell)
         if len(self._events) == 1:
-            task = self.core.task(self._tell_events())
+            task = self.hub.task(self._tell_events())
             self._forwarding.add(task)
             task.add_done_callback(self._forwarding.discard)
 

@@ -66,7 +66,7 @@ async def collect_entries(
         )
     if timeout_millis is not None:
         check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
-    deadline = None if timeout_millis is None else consumer.core.now() + timeout_millis / 1000
+    deadline = None if timeout_millis is None else consumer.hub.now() + timeout_millis / 1000
     consumer.group.receive_whole_entries()
     queue = consumer.queue
     consumer.check_receiving()
@@ -137,7 +137,7 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
 
 def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
     """The acknowledgement time-out of whole entries runs."""
-    now = consumer.core.now()
+    now = consumer.hub.now()
     for entry in entries:
         handle = consumer.group.handles.get(entry.origin.topic)
         if handle is not None:
@@ -262,7 +262,7 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
     missing, before anything is acknowledged; ``batch_size`` may be missing as long as this consumer itself
     received the batches.
     """
-    now = consumer.core.now()
+    now = consumer.hub.now()
     known = _origins.pop(id(table), None)
     if known is not None and known[0]() is table:
         for entry in known[1]:

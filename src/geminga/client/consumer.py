@@ -24,7 +24,7 @@ from geminga.client.async_consumer import (
     AsyncConsumer,
     ReceivedBatch,
 )
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
 from geminga.client.sync_faces import ConsumerFace
@@ -396,18 +396,18 @@ if hasattr(os, "register_at_fork"):
 
 
 async def subscribe(
-    core: ClientCore,
+    hub: ClientHub,
     topic: str | Sequence[str] | re.Pattern[str],
     subscription: str,
     settings: ConsumerSettings,
 ) -> AsyncConsumer[Any]:
     """A consumer on a topic, a list of topics, or the topics that match a compiled pattern."""
-    topics = TopicSet(core, topic, settings.regex_subscription_mode)
+    topics = TopicSet(hub, topic, settings.regex_subscription_mode)
     if settings.retry_enabled:
         if len(topics.topics) != 1:
             raise InvalidConfiguration("retry_enabled needs a single topic to subscribe to")
         topics.topics.append(retry_topic(topics.topics[0], subscription, settings.dead_letter_policy))
-    name = settings.consumer_name or f"{core.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(core, topics, subscription, name, settings)
+    name = settings.consumer_name or f"{hub.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(hub, topics, subscription, name, settings)
     await consumer.open()
     return consumer

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from geminga.client.core import ClientCore
 from geminga.client.driver import HandleDriver
+from geminga.client.hub import ClientHub
 from geminga.client.pool import BrokerConnection
 from geminga.consumer import commands
 from geminga.consumer.core import ConsumerCore
@@ -60,7 +60,7 @@ class ConsumerHandle:
 
     def __init__(
         self,
-        core: ClientCore,
+        hub: ClientHub,
         settings: ConsumerSettings,
         *,
         topic: str,
@@ -77,14 +77,14 @@ class ConsumerHandle:
         self.topic = topic
         self.partition = partition
         self.consumer = ConsumerCore(
-            settings, topic=topic, subscription=subscription, consumer_id=core.new_consumer_id(),
+            settings, topic=topic, subscription=subscription, consumer_id=hub.new_consumer_id(),
             consumer_name=consumer_name, queue=queue, partition=partition, queue_size=queue_size,
         )  # fmt: skip
-        self.driver = HandleDriver(core, self)
-        if core.metrics is not None:
-            core.metrics.add_consumer(self.consumer)
-        self._core = core
-        self._moves_before = core.moves
+        self.driver = HandleDriver(hub, self)
+        if hub.metrics is not None:
+            hub.metrics.add_consumer(self.consumer)
+        self._hub = hub
+        self._moves_before = hub.moves
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
         self._before_messages = before_messages
@@ -105,14 +105,14 @@ class ConsumerHandle:
     async def attach(self, connection: BrokerConnection) -> None:
         """Subscribe on ``connection``. A seek that is under way is waited for: it decides the position."""
         if self._seek_answer is not None:
-            await asyncio.wait([self._seek_answer], timeout=self._core.settings.operation_timeout_seconds)
+            await asyncio.wait([self._seek_answer], timeout=self._hub.settings.operation_timeout_seconds)
         consumer = self.consumer
         self._note_cluster()
         request_id = connection.new_request_id()
         command = consumer.subscribe(request_id)
         connection.add_consumer(consumer.consumer_id, self)
         try:
-            await connection.request(command, request_id, self._core.settings.operation_timeout_seconds)
+            await connection.request(command, request_id, self._hub.settings.operation_timeout_seconds)
         except BaseException as error:
             consumer.refused()
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
@@ -127,14 +127,14 @@ class ConsumerHandle:
         consumer.new_request_id = connection.new_request_id
         if connection.server_version.startswith("Geminga"):
             consumer.flow.overshoot = 1  # it stops at the entry that takes the last permit
-        consumer.subscribed(self._core.now())
+        consumer.subscribed(self._hub.now())
         self.flush()
         if self._attached is not None and not self._attached.done():
             self._attached.set_result(None)
 
     def _note_cluster(self) -> None:
         """Tell the consumer when this connection is to another cluster than the last one."""
-        cluster = self._core.moves - self._moves_before
+        cluster = self._hub.moves - self._moves_before
         if cluster != self.consumer.origin.cluster:
             logger.warning(
                 "%s of %s goes on in another cluster: what was received before is not acknowledged there, "
@@ -151,7 +151,7 @@ class ConsumerHandle:
 
     def on_detached(self, error: Exception | None) -> None:
         self._connection = None
-        self.consumer.disconnected(self._core.now())
+        self.consumer.disconnected(self._hub.now())
         self.flush()
 
     def is_terminal(self, error: Exception) -> bool:
@@ -183,8 +183,8 @@ class ConsumerHandle:
         """`flush` at the end of this loop turn, once. The clocks too are read once a turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._turn_now, self._turn_now_ms = self._core.now(), self._core.now_ms()
-            self._core.loop.call_soon(self.flush)
+            self._turn_now, self._turn_now_ms = self._hub.now(), self._hub.now_ms()
+            self._hub.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what the core wants to say, handle its events, and set the timer."""
@@ -205,7 +205,7 @@ class ConsumerHandle:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        self._timer = self._core.loop.call_at(deadline, self._tick)
+        self._timer = self._hub.loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -216,7 +216,7 @@ class ConsumerHandle:
         if state is not State.READY:
             # What is due waits for the connection; the reconnect sends it.
             return
-        self.consumer.tick(self._core.now())
+        self.consumer.tick(self._hub.now())
         self.flush()
 
     def _handle(self, event: ConsumerEvent) -> None:
@@ -225,7 +225,7 @@ class ConsumerHandle:
                 _settle_token(token, event.error)
         elif isinstance(event, DeadLettered):
             if self._on_dead_letters is None:
-                self.consumer.dead_letters_settled(event, False, self._core.now())
+                self.consumer.dead_letters_settled(event, False, self._hub.now())
             else:
                 self._on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
@@ -290,7 +290,7 @@ class ConsumerHandle:
         if self.consumer.state in (State.CLOSING, State.CLOSED):
             raise AlreadyClosed("the consumer is closed")
         if self._attached is None or self._attached.done():
-            self._attached = self._core.loop.create_future()
+            self._attached = self._hub.loop.create_future()
         try:
             await asyncio.wait_for(asyncio.shield(self._attached), timeout)
         except TimeoutError as error:
@@ -300,17 +300,17 @@ class ConsumerHandle:
 
     async def seek(self, target: MessageId | int) -> None:
         """Move the subscription. Returns when the broker has moved it and the consumer is back."""
-        timeout = self._core.settings.operation_timeout_seconds
+        timeout = self._hub.settings.operation_timeout_seconds
         await self.connected_within(timeout)
         connection = self._require_connection("seek")
         request_id = connection.new_request_id()
         command = self.consumer.begin_seek(target, request_id)
         self.flush()
-        answer = self._seek_answer = self._core.loop.create_future()
+        answer = self._seek_answer = self._hub.loop.create_future()
         try:
             await connection.request(command, request_id, timeout)
         except BaseException:
-            self.consumer.seek_failed(self._core.now(), self._core.now_ms())
+            self.consumer.seek_failed(self._hub.now(), self._hub.now_ms())
             raise
         else:
             self.consumer.seek_done()
@@ -324,19 +324,19 @@ class ConsumerHandle:
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message (entry -1 when empty) and the subscription's mark-delete position."""
-        timeout = self._core.settings.operation_timeout_seconds
-        deadline = self._core.now() + timeout
+        timeout = self._hub.settings.operation_timeout_seconds
+        deadline = self._hub.now() + timeout
         while True:
-            await self.connected_within(max(0.0, deadline - self._core.now()))
+            await self.connected_within(max(0.0, deadline - self._hub.now()))
             connection = self._require_connection("asking for the last message id")
             request_id = connection.new_request_id()
             command = commands.get_last_message_id(self.consumer.consumer_id, request_id)
             try:
-                answer = await connection.request(command, request_id, max(0.0, deadline - self._core.now()))
+                answer = await connection.request(command, request_id, max(0.0, deadline - self._hub.now()))
             except (TransientError, BrokerMetadataError) as error:
                 # After a seek or an unload Apache Pulsar may not know the consumer until it is back.
                 again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
-                if not again or self._core.now() >= deadline or self._core.closed:
+                if not again or self._hub.now() >= deadline or self._hub.closed:
                     raise
                 await asyncio.sleep(0.05)
                 continue
@@ -352,41 +352,41 @@ class ConsumerHandle:
     ) -> tuple[pb.CommandConsumerStatsResponse, int | None]:
         """What the broker says of this consumer, and the subscription's ack holes if it tells them; an answer
         that is not older is not asked for again."""
-        now = self._core.now()
+        now = self._hub.now()
         if self._told is None or now - self._told[0] >= age_seconds_max:
-            timeout = self._core.settings.operation_timeout_seconds
+            timeout = self._hub.settings.operation_timeout_seconds
             await self.connected_within(timeout)
             connection = self._require_connection("asking for statistics")
             request_id = connection.new_request_id()
             command = commands.consumer_stats(self.consumer.consumer_id, request_id)
-            left = max(0.0, now + timeout - self._core.now())
+            left = max(0.0, now + timeout - self._hub.now())
             answer = await connection.request(command, request_id, left)
             body = answer.consumerStatsResponse
             holes: int | None = body.gemingaAckHoles
             if not body.HasField("gemingaAckHoles"):
                 holes = await self._ack_holes()
-            self._told = self._core.now(), body, holes
+            self._told = self._hub.now(), body, holes
         return self._told[1:]
 
     async def _ack_holes(self) -> int | None:
         """By the REST interface, where the client knows one."""
         try:
-            async with asyncio.timeout(self._core.settings.operation_timeout_seconds):
-                return await self._core.service.ack_holes(self.topic, self.consumer.subscription)
+            async with asyncio.timeout(self._hub.settings.operation_timeout_seconds):
+                return await self._hub.service.ack_holes(self.topic, self.consumer.subscription)
         except (PulsarException, TimeoutError) as error:
             logger.debug("the ack holes of %s are not told: %s", self.topic, error)
             return None
 
     async def unsubscribe(self, force: bool = False) -> None:
         """Remove the subscription from the topic; the consumer ends with it."""
-        await self.connected_within(self._core.settings.operation_timeout_seconds)
+        await self.connected_within(self._hub.settings.operation_timeout_seconds)
         connection = self._require_connection("unsubscribe")
         self.consumer.begin_close()
         self.flush()
         request_id = connection.new_request_id()
         command = commands.unsubscribe(self.consumer.consumer_id, request_id, force=force)
         try:
-            await connection.request(command, request_id, self._core.settings.operation_timeout_seconds)
+            await connection.request(command, request_id, self._hub.settings.operation_timeout_seconds)
         except ServerReportedError:
             self.consumer.close_failed()
             raise
@@ -420,7 +420,7 @@ class ConsumerHandle:
             self._ended()
 
     async def _finish(self) -> None:
-        if self._core.loop.is_closed():
+        if self._hub.loop.is_closed():
             return  # an interrupt has ended it, and everybody who waits here
         await self.driver.close()
         self._ended()

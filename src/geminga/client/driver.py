@@ -11,7 +11,7 @@ import logging
 from enum import Enum
 from typing import Protocol
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout
@@ -59,12 +59,12 @@ class DriverState(Enum):
 class HandleDriver:
     """One driver serves one handle once: `start`, then `close`."""
 
-    def __init__(self, core: ClientCore, handle: Handle) -> None:
+    def __init__(self, hub: ClientHub, handle: Handle) -> None:
         self.state = DriverState.CONNECTING
         self.connection: BrokerConnection | None = None
-        self._core = core
+        self._hub = hub
         self._handle = handle
-        self._backoff = core.backoff()
+        self._backoff = hub.backoff()
         self._task: asyncio.Task[None] | None = None
         self._detached: asyncio.Future[Exception | None] | None = None
         self._assigned: Address | None = None
@@ -84,7 +84,7 @@ class HandleDriver:
         are raised at once.
         """
         try:
-            await self._core.retrying(
+            await self._hub.retrying(
                 f"opening {self._handle.topic!r}", self._attach_first, self._handle.topic, timeout=timeout
             )
         except BaseException:
@@ -92,7 +92,7 @@ class HandleDriver:
             self.state = DriverState.CLOSED
             raise
         self._backoff.reset()
-        self._task = self._core.task(self._run(), f"geminga {self._handle.topic}")
+        self._task = self._hub.task(self._run(), f"geminga {self._handle.topic}")
 
     async def close(self) -> None:
         """Stop driving and take the handle off its connection. Says nothing to the broker: a handle that
@@ -135,7 +135,7 @@ class HandleDriver:
     # --- the loop --------------------------------------------------------------------------------
 
     async def _attach_first(self, topic: str, remaining: float) -> None:
-        await self._attach(await self._core.connection_to(topic, remaining))
+        await self._attach(await self._hub.connection_to(topic, remaining))
 
     async def _run(self) -> None:
         try:
@@ -160,7 +160,7 @@ class HandleDriver:
                 await self._attach(await self._find_connection())
             except (PulsarException, OSError) as error:
                 self.state = DriverState.WAITING
-                if self._core.closed:
+                if self._hub.closed:
                     self._fail(AlreadyClosed("the client is closed"))
                     return False
                 transient = isinstance(error, (ConnectError, Timeout)) and error.retriable
@@ -180,20 +180,20 @@ class HandleDriver:
 
     async def _find_connection(self) -> BrokerConnection:
         assigned, self._assigned = self._assigned, None
-        if assigned is not None and self._assigned_in == self._core.moves:
+        if assigned is not None and self._assigned_in == self._hub.moves:
             try:
-                return await self._core.assigned_connection(assigned)
+                return await self._hub.assigned_connection(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
         # Where no host of the service URL answers, `_reconnect` waits and tells.
-        return await self._core.connection_to(self._handle.topic, awaits_service=False)
+        return await self._hub.connection_to(self._handle.topic, awaits_service=False)
 
     async def _wait_backoff(self) -> None:
         # A broker that names the new owner is ready there: no delay (algorithms.md section 14).
         if self._skip_delay or self._assigned is not None:
             self._skip_delay = False
             return
-        self._wake = self._core.loop.create_future()
+        self._wake = self._hub.loop.create_future()
         try:
             await asyncio.wait([self._wake], timeout=self._backoff.next())
         finally:
@@ -202,7 +202,7 @@ class HandleDriver:
 
     async def _attach(self, connection: BrokerConnection) -> None:
         self.connection = connection
-        self._detached = self._core.loop.create_future()
+        self._detached = self._hub.loop.create_future()
         connection.watch(self._handle, self._on_detached)
         try:
             await self._handle.attach(connection)
@@ -218,7 +218,7 @@ class HandleDriver:
 
     def _on_detached(self, error: Exception | None, assigned: Address | None) -> None:
         self._assigned = assigned
-        self._assigned_in = self._core.moves
+        self._assigned_in = self._hub.moves
         detached = self._detached
         if detached is None or detached.done():
             return

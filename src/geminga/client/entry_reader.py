@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet
 from geminga.config import check_int, check_seconds
@@ -77,7 +77,7 @@ class EntryReader:
         check_int("queue_bytes_max", queue_bytes_max, 1)
         consumer = client.runtime.call(
             open_entries(
-                client.core,
+                client.hub,
                 topic,
                 start,
                 inclusive=inclusive,
@@ -127,7 +127,7 @@ class EntryReader:
         last = entries[-1]
         handle = self._inner.group.handles.get(last.origin.topic)
         if handle is not None:
-            handle.consumer.acknowledge_entry_through(last, self._inner.core.now())
+            handle.consumer.acknowledge_entry_through(last, self._inner.hub.now())
 
     def last_message_id(self) -> MessageId:
         """The id of the topic's last message now; its entry id is -1 when the topic is empty."""
@@ -187,7 +187,7 @@ def _settings(
 
 
 async def open_entries(
-    core: ClientCore,
+    hub: ClientHub,
     topic: str,
     start: MessageId,
     *,
@@ -200,22 +200,22 @@ async def open_entries(
 ) -> AsyncConsumer[Any]:
     """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
     settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max, compacted)
-    random_hex = f"{core.random.getrandbits(40):010x}"
+    random_hex = f"{hub.random.getrandbits(40):010x}"
     names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
-    topics = TopicSet(core, topic)
+    topics = TopicSet(hub, topic)
     parts = await topics.current()
     if len(parts) != 1:
         raise OperationNotSupported(f"{topic} has {len(parts)} partitions: open a reader for each of them")
-    consumer = AsyncConsumer(core, topics, reader_subscription(names, random_hex), random_hex, settings)
+    consumer = AsyncConsumer(hub, topics, reader_subscription(names, random_hex), random_hex, settings)
     consumer.group.whole_entries = True
     consumer.group.untouched_entries = True
     await consumer.open()
-    core.register(consumer)
+    hub.register(consumer)
     return consumer
 
 
 async def open_cursor(
-    core: ClientCore, topic: str, subscription: str, *, from_latest: bool
+    hub: ClientHub, topic: str, subscription: str, *, from_latest: bool
 ) -> AsyncConsumer[Any]:
     """A durable subscription that receives nothing: somebody else reads, and it is moved by ids.
 
@@ -230,10 +230,10 @@ async def open_cursor(
         ack_grouping_time_ms=0,
         force_topic_creation=False,
     )
-    name = f"{subscription}-{core.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(core, TopicSet(core, topic), subscription, name, settings)
+    name = f"{subscription}-{hub.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(hub, TopicSet(hub, topic), subscription, name, settings)
     await consumer.open()
-    core.register(consumer)
+    hub.register(consumer)
     return consumer
 
 

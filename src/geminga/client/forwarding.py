@@ -8,7 +8,7 @@ import binascii
 import logging
 from typing import Any
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.producer import AsyncProducer, create_producer
 from geminga.consumer.dead_letters import Forward
 from geminga.consumer.message import Message
@@ -67,8 +67,8 @@ class Forwarder:
     What came encrypted goes on encrypted for the same keys: ``decryptor`` knows who gives the public ones.
     """
 
-    def __init__(self, core: ClientCore, consumer_name: str, decryptor: Any = None) -> None:
-        self._core = core
+    def __init__(self, hub: ClientHub, consumer_name: str, decryptor: Any = None) -> None:
+        self._hub = hub
         self._consumer_name = consumer_name
         self._decryptor = decryptor
         self._producers: dict[_Place, asyncio.Task[AsyncProducer[Any]]] = {}
@@ -93,7 +93,7 @@ class Forwarder:
         if message.event_timestamp():
             options["event_timestamp"] = message.event_timestamp()
         if plan.delay_ms:
-            options["deliver_at"] = self._core.now_ms() + plan.delay_ms
+            options["deliver_at"] = self._hub.now_ms() + plan.delay_ms
         await producer.send(message, **options)
 
     async def _with_schema_of(
@@ -112,7 +112,7 @@ class Forwarder:
         if known is None:
             known = producer
             try:
-                info = await self._core.schemas.get(message.topic_name(), version)
+                info = await self._hub.schemas.get(message.topic_name(), version)
                 if info is not None:
                     known = await producer.with_schema(_Forwarded(info))
             except (IncompatibleSchema, ValueError) as error:
@@ -125,7 +125,7 @@ class Forwarder:
     ) -> AsyncProducer[Any]:
         task = self._producers.get(place)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._core.task(self._open(place[1], plan, policy))
+            task = self._hub.task(self._open(place[1], plan, policy))
             self._producers[place] = task
         return await asyncio.shield(task)
 
@@ -135,7 +135,7 @@ class Forwarder:
         kind = "DLQ" if plan.dead else "RETRY"
         local = plan.topic.rsplit("/", 1)[-1]
         settings = ProducerSettings(
-            producer_name=f"{local}-{self._consumer_name}-{self._core.random.getrandbits(24):06x}-{kind}",
+            producer_name=f"{local}-{self._consumer_name}-{self._hub.random.getrandbits(24):06x}-{kind}",
             initial_subscription_name=(
                 (policy.initial_subscription_name or None) if plan.dead and policy else None
             ),
@@ -146,7 +146,7 @@ class Forwarder:
             encode=_content_of,
             encryptor=self._decryptor.encryptor_for(keys) if keys else None,
         )
-        return await create_producer(self._core, plan.topic, settings)
+        return await create_producer(self._hub, plan.topic, settings)
 
     async def close(self) -> None:
         """Close the producers that were opened."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.tokens import FullToken, fail_token, receipt_token
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
@@ -64,9 +64,9 @@ class MessageBuilder:
     that to the producer, whose own version its entries carry.
     """
 
-    def __init__(self, owner: Any, core: ClientCore, settings: ProducerSettings, partitioned: bool) -> None:
+    def __init__(self, owner: Any, hub: ClientHub, settings: ProducerSettings, partitioned: bool) -> None:
         self._owner = owner
-        self._now_ms = core.now_ms
+        self._now_ms = hub.now_ms
         self._encode = settings.encode
         self._schema_version: bytes | None = None
         self._interceptors = InterceptorChain(settings.interceptors)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.topic_set import Part, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
@@ -34,7 +34,7 @@ class HandleGroup:
 
     def __init__(
         self,
-        core: ClientCore,
+        hub: ClientHub,
         topics: TopicSet,
         settings: ConsumerSettings,
         *,
@@ -51,7 +51,7 @@ class HandleGroup:
         """Handles queue entries as they are, for readers of columns."""
         self.untouched_entries = False
         """Not even chunks are put together, and nothing is left out."""
-        self._core = core
+        self._hub = hub
         self._topics = topics
         self._settings = settings
         self._subscription = subscription
@@ -72,7 +72,7 @@ class HandleGroup:
         """Subscribe to all parts that exist now. All or none: the first error closes the others."""
         await self._add(await self._topics.current(), self._settings, timeout)
         if self._topics.can_grow:
-            self._watcher = self._core.task(self._watch())
+            self._watcher = self._hub.task(self._watch())
 
     async def _add(
         self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None = None
@@ -105,7 +105,7 @@ class HandleGroup:
 
     def _make(self, part: Part, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
-            self._core, settings, topic=part.topic, partition=part.partition,
+            self._hub, settings, topic=part.topic, partition=part.partition,
             subscription=self._subscription, consumer_name=self._consumer_name, queue=self._queue,
             queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
             on_active=self._on_active,
@@ -149,7 +149,7 @@ class HandleGroup:
         if pattern is not None:
             period = settings.pattern_auto_discovery_period
             if settings.regex_subscription_mode is not RegexSubscriptionMode.NonPersistentOnly:
-                watcher = TopicWatcher(self._core, pattern, changed.set)
+                watcher = TopicWatcher(self._hub, pattern, changed.set)
         try:
             while True:
                 if watcher is not None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.in_turn import InTurn
 from geminga.client.many import ManySent, ManyWaiter, Rows, callbacks_of, set_outcome
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
@@ -50,7 +50,7 @@ ManyCallback = Callable[[ManySent], object]
 """Called once, on the client's I/O thread, when all messages of a `send_many` have their outcome."""
 
 
-async def create_producer(core: ClientCore, topic: str, settings: ProducerSettings) -> AsyncProducer[Any]:
+async def create_producer(hub: ClientHub, topic: str, settings: ProducerSettings) -> AsyncProducer[Any]:
     """Open a producer on ``topic``, partitioned or not.
 
     Raises what the broker reports (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or
@@ -59,15 +59,15 @@ async def create_producer(core: ClientCore, topic: str, settings: ProducerSettin
     name = str(TopicName.parse(topic))
     if settings.encryptor is not None:
         # Before the broker hears of us: without a key there is nothing that could be sent.
-        await renew_data_key(core, settings.encryptor)
-    partitions = await core.partitions(name)
-    publisher = Publisher(core, name, partitions, settings)
-    producer = AsyncProducer(core, publisher)
+        await renew_data_key(hub, settings.encryptor)
+    partitions = await hub.partitions(name)
+    publisher = Publisher(hub, name, partitions, settings)
+    producer = AsyncProducer(hub, publisher)
     state = publisher.state
     first = state.partitions
     if settings.lazy_start_partitioned_producers and partitions:
         # One is started at once, so that a refusal shows here and not with the first message.
-        first = [state.choose(None, core.now())]
+        first = [state.choose(None, hub.now())]
     try:
         await publisher.start(list(first))
     except BaseException:
@@ -80,14 +80,14 @@ async def create_producer(core: ClientCore, topic: str, settings: ProducerSettin
     return producer
 
 
-async def renew_data_key(core: ClientCore, encryptor: PayloadEncryptor) -> None:
+async def renew_data_key(hub: ClientHub, encryptor: PayloadEncryptor) -> None:
     """Make the first data key, or the next, off the loop: key readers may wait for a key server.
 
     Raises `CryptoError`; with ``plain_on_failure`` it is logged, and what is sent is not encrypted as long
     as there is no data key.
     """
     try:
-        await core.loop.run_in_executor(None, encryptor.renew)
+        await hub.loop.run_in_executor(None, encryptor.renew)
     except CryptoError as error:
         if not encryptor.plain_on_failure:
             raise
@@ -112,13 +112,13 @@ def never_keyed(payload: bytes, token: Any, key: str) -> bool:
 class AsyncProducer(Generic[T_contra]):
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
-    def __init__(self, core: ClientCore, publisher: Publisher) -> None:
-        self._core = core
+    def __init__(self, hub: ClientHub, publisher: Publisher) -> None:
+        self._hub = hub
         self._publisher = publisher
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
-        self._messages = MessageBuilder(self, core, publisher.settings, state.partitioned)
+        self._messages = MessageBuilder(self, hub, publisher.settings, state.partitioned)
         # The short way is only for bytes that nobody has to look at.
         self._offer = publisher.handover.offer if state.plain_path else never
         self._offer_keyed = self._first_keyed if state.plain_path else never_keyed
@@ -127,7 +127,7 @@ class AsyncProducer(Generic[T_contra]):
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
-        self._in_turn = InTurn(core.loop)
+        self._in_turn = InTurn(hub.loop)
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._blocking = publisher.settings.block_if_queue_full
@@ -183,7 +183,7 @@ class AsyncProducer(Generic[T_contra]):
         `MemoryBufferIsFull`, `Timeout`, `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and what
         else the broker reports.
         """
-        future: asyncio.Future[MessageId] = self._core.loop.create_future()
+        future: asyncio.Future[MessageId] = self._hub.loop.create_future()
         extras = (
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
@@ -197,7 +197,7 @@ class AsyncProducer(Generic[T_contra]):
     ) -> MessageId:
         """`send` for all but the shortest way; ``extras`` are its arguments behind ``content``."""
         if future is None:
-            future = self._core.loop.create_future()
+            future = self._hub.loop.create_future()
         payload, token, message = self._messages.prepare(content, future, extras)
         try:
             if self._blocking:
@@ -282,7 +282,7 @@ class AsyncProducer(Generic[T_contra]):
         done, each = callbacks_of(callback)
         future: asyncio.Future[ManySent] | None = None
         if callback is None:
-            future = self._core.loop.create_future()
+            future = self._hub.loop.create_future()
             done = partial(set_outcome, future)
         rows = Rows(self._publisher, self._messages, values, keys, properties, each, done)
         try:
@@ -364,7 +364,7 @@ class AsyncProducer(Generic[T_contra]):
         for task in tasks:
             if task is not None:
                 task.cancel()
-        self._core.unregister(self)
+        self._hub.unregister(self)
 
     # --- schemas ----------------------------------------------------------------------------------
 
@@ -387,9 +387,9 @@ class AsyncProducer(Generic[T_contra]):
         partitions = self._state.partitions
         # With lazily started partitions some have no topic on the broker yet.
         topic = next((p.topic for p in partitions if p.connected), partitions[0].topic)
-        schema = await self._core.schemas.for_topic(topic, schema)
+        schema = await self._hub.schemas.for_topic(topic, schema)
         info = schema.told_to_topic()
-        return schema, b"" if info is None else await self._core.schemas.register(topic, info)
+        return schema, b"" if info is None else await self._hub.schemas.register(topic, info)
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -429,18 +429,18 @@ class AsyncProducer(Generic[T_contra]):
             while True:
                 await asyncio.sleep(RENEWAL_SECONDS)
                 try:
-                    await renew_data_key(self._core, encryptor)
+                    await renew_data_key(self._hub, encryptor)
                 except CryptoError as error:
                     logger.warning("%s keeps its data key: %s", self._state.topic, error)
 
-        self._renewing = self._core.task(renew())
+        self._renewing = self._hub.task(renew())
 
     # --- partitions -------------------------------------------------------------------------------
 
     def watch_partitions(self) -> None:
         """Look for added partitions every ``partitions_refresh_seconds``."""
         if self._state.partitioned and self._settings.partitions_refresh_seconds > 0:
-            self._watching = self._core.task(self._watch_partitions())
+            self._watching = self._hub.task(self._watch_partitions())
 
     async def _watch_partitions(self) -> None:
         while True:
@@ -452,7 +452,7 @@ class AsyncProducer(Generic[T_contra]):
 
     async def refresh_partitions(self) -> int:
         """Read the partition count again and start producers for added ones; returns the count."""
-        count = await self._core.partitions(self._state.topic)
+        count = await self._hub.partitions(self._state.topic)
         if self._state.partitioned and count > len(self._state.partitions):
             fresh = self._publisher.grow(count)
             if not self._settings.lazy_start_partitioned_producers:
@@ -460,8 +460,8 @@ class AsyncProducer(Generic[T_contra]):
             self._messages.interceptors.on_partitions_change(self._state.topic, count)
         return count
 
-    def _shell(self) -> tuple[ClientCore, Publisher]:
-        return self._core, self._publisher
+    def _shell(self) -> tuple[ClientHub, Publisher]:
+        return self._hub, self._publisher
 
 
 class Producer(ProducerFace, Generic[T_contra]):
@@ -470,11 +470,11 @@ class Producer(ProducerFace, Generic[T_contra]):
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
-        core, publisher = producer._shell()
+        hub, publisher = producer._shell()
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_keyed = self._first_keyed if publisher.state.plain_path else never_keyed
-        self._messages = MessageBuilder(self, core, publisher.settings, publisher.state.partitioned)
+        self._messages = MessageBuilder(self, hub, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:

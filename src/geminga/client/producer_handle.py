@@ -33,10 +33,10 @@ class ProducerHandle:
         self.topic = partition.topic
         self.partition = partition
         self.connection: BrokerConnection | None = None
-        self.driver = HandleDriver(publisher.core, self)
+        self.driver = HandleDriver(publisher.hub, self)
         self._publisher = publisher
-        if publisher.core.metrics is not None:
-            publisher.core.metrics.add_producer(partition)
+        if publisher.hub.metrics is not None:
+            publisher.hub.metrics.add_producer(partition)
 
     async def start(self) -> None:
         """Attach for the first time; raises what the creation fails with."""
@@ -52,7 +52,7 @@ class ProducerHandle:
         connection.add_producer(partition.producer_id, self)
         request_id = connection.new_request_id()
         command = partition.create_command(request_id)
-        timeout = publisher.core.settings.operation_timeout_seconds
+        timeout = publisher.hub.settings.operation_timeout_seconds
         try:
             answer = await connection.request(command, request_id, timeout, self._must_wait)
         except BaseException as error:
@@ -121,12 +121,12 @@ class ProducerHandle:
                 request_id = connection.new_request_id()
                 command = _close_command(self.partition.producer_id, request_id)
                 await connection.request(
-                    command, request_id, publisher.core.settings.operation_timeout_seconds
+                    command, request_id, publisher.hub.settings.operation_timeout_seconds
                 )
         except PulsarException as error:
             logger.info("closing the producer of %s: %s", self.topic, error)
         finally:
-            if not publisher.core.loop.is_closed():  # as it is under those whom an interrupt has ended
+            if not publisher.hub.loop.is_closed():  # as it is under those whom an interrupt has ended
                 self.connection = None
                 await self.driver.close()
                 if self.partition.state is not State.CLOSED:

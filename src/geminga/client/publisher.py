@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from geminga.client.core import ClientCore
 from geminga.client.handover import (
     Asked,
     AskedByTask,
@@ -26,6 +25,7 @@ from geminga.client.handover import (
     Handover,
     Work,
 )
+from geminga.client.hub import ClientHub
 from geminga.client.intake import Intake
 from geminga.client.pool import BrokerConnection
 from geminga.client.producer_handle import ProducerHandle
@@ -60,17 +60,17 @@ ENCODING_AHEAD_MAX = 8
 class Publisher:
     """See the module's text. Made and run on the client's loop; `publish` may come from any thread."""
 
-    def __init__(self, core: ClientCore, topic: str, partitions: int, settings: ProducerSettings) -> None:
-        self.core = core
+    def __init__(self, hub: ClientHub, topic: str, partitions: int, settings: ProducerSettings) -> None:
+        self.hub = hub
         self.settings = settings
-        self.memory = core.memory_budget
+        self.memory = hub.memory_budget
         self.state = PartitionedProducer(
             topic=topic,
             partitions=partitions,
             settings=settings,
             memory=self.memory,
-            new_producer_id=core.new_producer_id,
-            random=core.random.random,
+            new_producer_id=hub.new_producer_id,
+            random=hub.random.random,
             plain_path=settings.encode is None
             and not settings.interceptors
             and settings.message_router is None,
@@ -85,7 +85,7 @@ class Publisher:
         self._swept = False
         """The loop has ended: nobody would ever take what is handed over."""
         self._scheduled = False
-        self._loop = core.loop
+        self._loop = hub.loop
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._room = Room(self.state, settings)
@@ -101,7 +101,7 @@ class Publisher:
         self._progress: list[asyncio.Future[None]] = []
         self._turns: list[asyncio.Future[None]] = []
         """Those who wait for the end of the next `_run`."""
-        core.publishers[self] = core.handovers[self] = None
+        hub.publishers[self] = hub.handovers[self] = None
         _live.add(self)
 
     # --- messages in: any thread ------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Publisher:
         agenda = self.state.agenda
         writes: list[tuple[BrokerConnection, list[Any]]] = []
         if agenda.writable:
-            now_ms = self.core.now_ms()
+            now_ms = self.hub.now_ms()
             for partition in list(agenda.writable):
                 handle = self.handles.get(partition)
                 connection = None if handle is None else handle.connection
@@ -341,7 +341,7 @@ class Publisher:
         elif self._line.wants_bytes:
             numbers = (0, 0, 1, 1)  # whatever comes has to wait behind it
         else:
-            numbers = self._room.numbers(len(self.core.publishers), self._line.standing)
+            numbers = self._room.numbers(len(self.hub.publishers), self._line.standing)
         if self.handover.open(*numbers):
             self.schedule()
 
@@ -416,7 +416,7 @@ class Publisher:
 
     def spawn(self, coroutine: Any) -> None:
         """Run a coroutine on the loop in the background."""
-        task = self.core.task(coroutine)
+        task = self.hub.task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -500,7 +500,7 @@ class Publisher:
         """Take no more messages, give what is pending its chance while there is a connection, and end."""
         if self.closed:
             return
-        deadline = time.monotonic() + self.core.settings.operation_timeout_seconds
+        deadline = time.monotonic() + self.hub.settings.operation_timeout_seconds
         self._refuse_more()
         self.schedule()
         while not self._drained() and time.monotonic() < deadline:
@@ -542,7 +542,7 @@ class Publisher:
             self._timer = None
         for task in list(self._tasks):
             task.cancel()
-        self.core.publishers.pop(self, None)
+        self.hub.publishers.pop(self, None)
 
     def sweep(self) -> None:
         """The loop has ended: what was handed over in its last moment is told."""

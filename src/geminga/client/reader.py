@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
 from geminga.client.sync_faces import ReaderFace
@@ -164,7 +164,7 @@ class AsyncReader(Generic[T_co]):
 
     async def close(self) -> None:
         """End the reader; its subscription disappears from the broker. A second call does nothing."""
-        self.consumer.core.unregister(self)
+        self.consumer.hub.unregister(self)
         await self.consumer.close()
 
     def abandon(self) -> None:
@@ -311,7 +311,7 @@ def reader_subscription(settings: ReaderSettings, random_hex: str) -> str:
 
 
 async def create_reader(
-    core: ClientCore,
+    hub: ClientHub,
     topic: str | Sequence[str] | re.Pattern[str],
     start: MessageId | int,
     settings: ReaderSettings,
@@ -322,7 +322,7 @@ async def create_reader(
     """
     if not topic:
         refuse("topic", topic, "at least one topic name")
-    topics = TopicSet(core, topic)
+    topics = TopicSet(hub, topic)
     start_message_id = MessageId.earliest if isinstance(start, int) else start
     if not isinstance(topic, str) and not is_end(start_message_id):
         refuse("start_message_id", start, "earliest or latest for several topics (or start_time)")
@@ -336,9 +336,9 @@ async def create_reader(
         decryptor=settings.decryptor,
         crypto_failure_action=settings.crypto_failure_action,
     )
-    subscription = reader_subscription(settings, f"{core.random.getrandbits(40):010x}")
-    name = settings.reader_name or f"{core.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(core, topics, subscription, name, consumer_settings)
+    subscription = reader_subscription(settings, f"{hub.random.getrandbits(40):010x}")
+    name = settings.reader_name or f"{hub.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(hub, topics, subscription, name, consumer_settings)
     await consumer.open()
     reader = AsyncReader(consumer, start, settings.start_message_id_inclusive)
     reader.listener = settings.reader_listener

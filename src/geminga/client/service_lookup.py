@@ -30,7 +30,7 @@ from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
-    from geminga.client.core import ClientCore
+    from geminga.client.hub import ClientHub
 
 T = TypeVar("T")
 
@@ -128,24 +128,24 @@ class Hosts:
 class BinaryLookup:
     """Asks in the binary protocol (framing.md section 4)."""
 
-    def __init__(self, core: ClientCore, url: ServiceUrl, start: int) -> None:
+    def __init__(self, hub: ClientHub, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
-        self._core = core
+        self._hub = hub
         self._url = url
 
     async def connection(self) -> BrokerConnection:
-        return await self.hosts.first_that(lambda address: self._core.pool.get(address, slot=0))
+        return await self.hosts.first_that(lambda address: self._hub.pool.get(address, slot=0))
 
     async def place(self, topic: str, remaining: float) -> BrokerPlace:
-        deadline = self._core.now() + remaining
-        settings = self._core.settings
+        deadline = self._hub.now() + remaining
+        settings = self._hub.settings
         lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=settings.lookup_redirects_max)
         while True:
             question = lookup.question
             if question.address is None:
                 connection = await self.connection()
             else:
-                connection = await self._core.pool.get(question.address, slot=0)
+                connection = await self._hub.pool.get(question.address, slot=0)
             request_id = connection.new_request_id()
             command = commands.lookup(
                 topic,
@@ -154,7 +154,7 @@ class BinaryLookup:
                 listener_name=settings.listener_name,
             )
             try:
-                answer = await connection.request(command, request_id, max(0.0, deadline - self._core.now()))
+                answer = await connection.request(command, request_id, max(0.0, deadline - self._hub.now()))
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
                 raise
@@ -183,18 +183,18 @@ class BinaryLookup:
         return None  # no command asks for it
 
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
-        deadline = self._core.now() + remaining
+        deadline = self._hub.now() + remaining
         connection = await self.connection()
         request_id = connection.new_request_id()
-        return await connection.request(make(request_id), request_id, max(0.0, deadline - self._core.now()))
+        return await connection.request(make(request_id), request_id, max(0.0, deadline - self._hub.now()))
 
 
 class HttpLookup:
     """Asks the REST interface; each question has a connection of its own."""
 
-    def __init__(self, core: ClientCore, url: ServiceUrl, start: int) -> None:
+    def __init__(self, hub: ClientHub, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
-        self._core = core
+        self._hub = hub
         self._url = url
 
     async def connection(self) -> BrokerConnection:
@@ -202,7 +202,7 @@ class HttpLookup:
         raise OperationNotSupported(f"{self._url.text} is no address for the binary protocol")
 
     async def place(self, topic: str, remaining: float) -> BrokerPlace:
-        path = http_lookup.place_path(topic, self._core.settings.listener_name)
+        path = http_lookup.place_path(topic, self._hub.settings.listener_name)
         content = await self._ask(path, f"lookup of {topic!r}")
         return http_lookup.place_of(content, topic, tls=self._url.tls)
 
@@ -225,7 +225,7 @@ class HttpLookup:
         async def attempt(address: Address) -> object:
             target = path
             answer = await self._get(address, target)
-            for _ in range(self._core.settings.lookup_redirects_max):
+            for _ in range(self._hub.settings.lookup_redirects_max):
                 if not answer.redirected:
                     return http_lookup.content_of(answer, what)
                 address, target = followed(answer.status, answer.location or "", address, target)
@@ -235,15 +235,15 @@ class HttpLookup:
         return await self.hosts.first_that(attempt)
 
     async def _get(self, address: Address, path: str) -> http_lookup.HttpAnswer:
-        settings = self._core.settings
-        credentials = await obtain_credentials(self._core.loop, settings.credentials)
+        settings = self._hub.settings
+        credentials = await obtain_credentials(self._hub.loop, settings.credentials)
         question = http_lookup.request(address, path, credentials.http_headers)
         try:
             async with asyncio.timeout(settings.connection_timeout_seconds):
                 reader, writer = await asyncio.open_connection(
                     address.host,
                     address.port,
-                    ssl=self._core.pool.tls_context() if address.tls else None,
+                    ssl=self._hub.pool.tls_context() if address.tls else None,
                     server_hostname=address.host if address.tls else None,
                 )
         except (OSError, ssl.SSLError) as error:
@@ -273,8 +273,8 @@ async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
     return b"".join(pieces)
 
 
-def make_lookup(core: ClientCore, url: ServiceUrl) -> ServiceLookup:
+def make_lookup(hub: ClientHub, url: ServiceUrl) -> ServiceLookup:
     """The way of asking that a service URL names. The first host is chosen at random, so that many clients
     do not all begin with the same one."""
-    start = core.random.randrange(len(url.addresses))
-    return HttpLookup(core, url, start) if url.http else BinaryLookup(core, url, start)
+    start = hub.random.randrange(len(url.addresses))
+    return HttpLookup(hub, url, start) if url.http else BinaryLookup(hub, url, start)

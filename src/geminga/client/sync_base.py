@@ -1,4 +1,4 @@
-"""What `geminga.Client` stands on: the I/O thread, the core that lives there, and waiting for both.
+"""What `geminga.Client` stands on: the I/O thread, the hub that lives there, and waiting for both.
 
 The face itself, ``client/sync.py``, is made of the one for asyncio (``tools/generate_sync.py``).
 """
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.client import arguments
 from geminga.client.arguments import Asked, Topics
-from geminga.client.core import ClientCore, Closable, all_or_none
 from geminga.client.enums import ProducerAccessMode
 from geminga.client.failover import service_source
+from geminga.client.hub import ClientHub, Closable, all_or_none
 from geminga.client.listener import STOP_SECONDS_MAX, EventTeller, ListenerThreads
 from geminga.client.logs import attach, detach
 from geminga.client.runtime import LoopThread
@@ -53,15 +53,15 @@ class SyncBase:
         self._log_handler = attach(given["logger"])
         self._listener_threads = ListenerThreads(self._settings.listener_threads)
         self._runtime = LoopThread()
-        self._core = self._runtime.call(_make_core(self._settings))
-        self._schemas = ThreadSchemaVersions(self._runtime, self._core.schemas)
-        self._runtime.at_end(repr(self), self._core.close, self._core.shutdown, self._core.sweep)
-        self._source.start(self._core, self._core.loop.call_soon_threadsafe)
+        self._hub = self._runtime.call(_make_hub(self._settings))
+        self._schemas = ThreadSchemaVersions(self._runtime, self._hub.schemas)
+        self._runtime.at_end(repr(self), self._hub.close, self._hub.shutdown, self._hub.sweep)
+        self._source.start(self._hub, self._hub.loop.call_soon_threadsafe)
 
     @property
-    def core(self) -> ClientCore:
+    def hub(self) -> ClientHub:
         """The heart of this client, for the modules of this package; it belongs to `runtime`'s thread."""
-        return self._core
+        return self._hub
 
     @property
     def runtime(self) -> LoopThread:
@@ -75,7 +75,7 @@ class SyncBase:
     def _end(self, listeners_seconds: float) -> None:
         if not self._runtime.closed and not self._runtime.forked and not self._runtime.is_here:
             with contextlib.suppress(PulsarException):
-                self._runtime.call(_shutdown(self._core), _GRACE_SECONDS)
+                self._runtime.call(_shutdown(self._hub), _GRACE_SECONDS)
         self._runtime.close()
         self._source.stop()
         self._listener_threads.close(listeners_seconds)
@@ -95,7 +95,7 @@ class SyncBase:
         try:
             # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
             with contextlib.suppress(AlreadyClosed):
-                self._ask(self._core.close())
+                self._ask(self._hub.close())
         finally:
             self._end(STOP_SECONDS_MAX)
 
@@ -114,7 +114,7 @@ class SyncBase:
     # --- what the face stands on --------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        return self._core.now_ms()
+        return self._hub.now_ms()
 
     def _ask(self, answer: Coroutine[Any, Any, A]) -> A:
         return self._runtime.call(answer, self._settings.operation_timeout_seconds + _GRACE_SECONDS)
@@ -122,19 +122,19 @@ class SyncBase:
     def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
         """The handle that a coroutine opens. One that comes after the wait has ended is closed again."""
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
-        return self._runtime.call(coroutine, limit, discard=self._core.discard)
+        return self._runtime.call(coroutine, limit, discard=self._hub.discard)
 
     def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
         """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
         checked = arguments.checked_schema(schema)
-        return self._ask(self._core.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
+        return self._ask(self._hub.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
 
     def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema[T]) -> Producer[T]:
         from geminga.client.producer import Producer, create_producer
 
         schema.attach_client(self._schemas)
         bounded = settings.access_mode is not ProducerAccessMode.WaitForExclusive
-        producer = self._open(self._core.opened(create_producer, topic, settings), bounded=bounded)
+        producer = self._open(self._hub.opened(create_producer, topic, settings), bounded=bounded)
         return Producer(self._runtime, producer)
 
     def _open_consumer(
@@ -154,14 +154,14 @@ class SyncBase:
                 events = EventTeller(settings.event_listener)
                 settings = replace(settings, event_listener=events)
             tellers.append(events)
-            openings.append(functools.partial(self._core.opened, subscribe, topics, subscription, settings))
+            openings.append(functools.partial(self._hub.opened, subscribe, topics, subscription, settings))
 
         async def open_all() -> list[AsyncConsumer[Any]]:
             return await all_or_none(opening() for opening in openings)
 
         def discard_all(opened: list[AsyncConsumer[Any]]) -> None:
             for each in opened:
-                self._core.discard(each)
+                self._hub.discard(each)
 
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS
         consumers: list[Consumer[Any]] = []
@@ -178,7 +178,7 @@ class SyncBase:
         from geminga.client.reader import Reader, create_reader
 
         schema.attach_client(self._schemas)
-        reader = self._open(self._core.opened(create_reader, topics, start, settings))
+        reader = self._open(self._hub.opened(create_reader, topics, start, settings))
         return Reader(self._runtime, reader, self._listener_threads)
 
     def _open_table_view(self, topic: str, subscription_name: str | None, schema: Schema[T]) -> TableView[T]:
@@ -186,13 +186,13 @@ class SyncBase:
 
         schema.attach_client(self._schemas)
         open_view = functools.partial(open_table_view, threaded=True)
-        view = self._open(self._core.opened(open_view, topic, subscription_name, schema), bounded=False)
+        view = self._open(self._hub.opened(open_view, topic, subscription_name, schema), bounded=False)
         return TableView(self._runtime, view)
 
 
-async def _make_core(settings: ClientSettings) -> ClientCore:
-    return ClientCore(settings)
+async def _make_hub(settings: ClientSettings) -> ClientHub:
+    return ClientHub(settings)
 
 
-async def _shutdown(core: ClientCore) -> None:
-    core.shutdown()
+async def _shutdown(hub: ClientHub) -> None:
+    hub.shutdown()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
 from geminga.consumer.settings import ReaderSettings
@@ -61,7 +61,7 @@ class AsyncTableView(Generic[T_co]):
 
     def __init__(
         self,
-        core: ClientCore,
+        hub: ClientHub,
         topic: str,
         subscription: str | None,
         schema: Schema,
@@ -73,7 +73,7 @@ class AsyncTableView(Generic[T_co]):
         self.subscription = subscription
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
-        self._core = core
+        self._hub = hub
         self._readers: list[AsyncReader[Any]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: tuple[_Listening, ...] = ()
@@ -83,19 +83,19 @@ class AsyncTableView(Generic[T_co]):
         """Read all that the topic holds now, then go on in the background."""
         settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
         try:
-            for partition in await self._core.partition_topics(self.topic):
-                reader = await create_reader(self._core, partition, MessageId.earliest, settings)
+            for partition in await self._hub.partition_topics(self.topic):
+                reader = await create_reader(self._hub, partition, MessageId.earliest, settings)
                 self._readers.append(reader)
             await asyncio.gather(*(self._catch_up(reader) for reader in self._readers))
         except BaseException:
             await self.close()
             raise
-        self._tasks = [self._core.task(self._follow(reader)) for reader in self._readers]
-        self._tasks.append(self._core.task(self._tell_changes()))
+        self._tasks = [self._hub.task(self._follow(reader)) for reader in self._readers]
+        self._tasks.append(self._hub.task(self._tell_changes()))
 
     async def close(self) -> None:
         """Stop following the topic; the values stay readable."""
-        self._core.unregister(self)
+        self._hub.unregister(self)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -104,7 +104,7 @@ class AsyncTableView(Generic[T_co]):
 
     def abandon(self) -> None:
         """End at once, without a word to the broker."""
-        self._core.unregister(self)
+        self._hub.unregister(self)
         for task in self._tasks:
             task.cancel()
         for reader in self._readers:
@@ -113,7 +113,7 @@ class AsyncTableView(Generic[T_co]):
     async def listen(self, callback: AsyncListener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
         """Have ``callback`` told of changes from now on, as soon as `caught_up` is called; returns what the
         view holds at this moment."""
-        listening = _Listening(callback, self._core.loop.create_future())
+        listening = _Listening(callback, self._hub.loop.create_future())
         self._listeners += (listening,)
         return listening, dict(self.values)
 
@@ -132,7 +132,7 @@ class AsyncTableView(Generic[T_co]):
     async def _next(self, reader: AsyncReader[Any]) -> Message[Any]:
         message = await reader.read_next()
         if self.schema.reads_versions and not self._threaded:
-            await self._core.schemas.prepare(message)  # decoding on the loop must not have to ask
+            await self._hub.schemas.prepare(message)  # decoding on the loop must not have to ask
         return message
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
@@ -166,7 +166,7 @@ class AsyncTableView(Generic[T_co]):
                     continue
                 if self._threaded:
                     # Off the loop: listeners are the application's code and may take their time.
-                    await self._core.loop.run_in_executor(None, self._tell, listening.callback, change)
+                    await self._hub.loop.run_in_executor(None, self._tell, listening.callback, change)
                 else:
                     await self._tell_here(listening.callback, change)
 
@@ -288,12 +288,12 @@ class _Kept:
 
 
 async def open_table_view(
-    core: ClientCore, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
+    hub: ClientHub, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
 ) -> AsyncTableView[Any]:
     """Raises `OperationNotSupported` for a topic that is not persistent: it keeps nothing to view."""
     if not TopicName.parse(topic).persistent:
         raise OperationNotSupported(f"a table view needs a persistent topic, not {topic!r}")
-    view = AsyncTableView(core, topic, subscription, schema, threaded=threaded)
+    view = AsyncTableView(hub, topic, subscription, schema, threaded=threaded)
     await view.open()
     return view
 

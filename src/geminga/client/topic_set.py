@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.consumer.settings import RegexSubscriptionMode
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
@@ -63,11 +63,11 @@ class TopicSet:
 
     def __init__(
         self,
-        core: ClientCore,
+        hub: ClientHub,
         topics: str | Sequence[str] | re.Pattern[str],
         mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
     ) -> None:
-        self._core = core
+        self._hub = hub
         self._mode = mode
         self.pattern: TopicPattern | None = None
         self.topics: list[str] = []
@@ -92,7 +92,7 @@ class TopicSet:
         parts: list[Part] = []
         for topic in self.topics:
             name = TopicName.parse(topic)
-            count = 0 if name.partition >= 0 else await self._core.partitions(topic)
+            count = 0 if name.partition >= 0 else await self._hub.partitions(topic)
             # Partitions never become fewer; an answer that says so is an error of the moment.
             count = self.partition_counts[topic] = max(count, self.partition_counts.get(topic, 0))
             if count == 0:
@@ -102,7 +102,7 @@ class TopicSet:
         return parts
 
     async def _matching(self, pattern: TopicPattern) -> list[Part]:
-        answer = await self._core.topics_of_namespace(pattern.namespace, _MODES[self._mode])
+        answer = await self._hub.topics_of_namespace(pattern.namespace, _MODES[self._mode])
         names = [TopicName.parse(text) for text in answer.topics]
         matching = [name for name in names if not name.local.startswith("__") and pattern.matches(name)]
         return [Part(str(name), name.partition) for name in sorted(matching, key=str)]

@@ -252,7 +252,7 @@ class FunctionRunner(LongRunning[None]):
             messages.append(message)
         if consumer.reads_versions:
             for message in messages:
-                await consumer.core.schemas.prepare(message)
+                await consumer.hub.schemas.prepare(message)
         if consumer.tracks_taken:
             from geminga.consumer.inbox import Taken
 
@@ -268,7 +268,7 @@ class FunctionRunner(LongRunning[None]):
 
     async def _wait(self) -> None:
         """Until there may be a message, or for a second."""
-        await self._consumer.wait(self._consumer.core.now() + _WAIT_SECONDS)
+        await self._consumer.wait(self._consumer.hub.now() + _WAIT_SECONDS)
 
     async def _relay(
         self, caller: Caller, sender: Sender, settling: Settling, thread: ThreadPoolExecutor

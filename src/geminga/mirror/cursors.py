@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from geminga.admin import InternalStats, TopicStats
 from geminga.client.async_consumer import AsyncConsumer
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.topic_set import TopicSet
 from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
@@ -389,7 +389,7 @@ def _end(one: Range) -> Position:
     return Position(one[0], one[2])
 
 
-async def _open(core: ClientCore, topic: str, subscription: str) -> AsyncConsumer:
+async def _open(hub: ClientHub, topic: str, subscription: str) -> AsyncConsumer:
     """A consumer that receives nothing and acknowledges. Raises `ConsumerBusy`."""
     settings = ConsumerSettings(
         consumer_type=ConsumerType.Exclusive,
@@ -400,8 +400,8 @@ async def _open(core: ClientCore, topic: str, subscription: str) -> AsyncConsume
         ack_grouping_time_ms=0,
         force_topic_creation=False,
     )
-    name = f"{PREFIX}cursor-{core.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(core, TopicSet(core, topic), subscription, name, settings)
+    name = f"{PREFIX}cursor-{hub.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(hub, TopicSet(hub, topic), subscription, name, settings)
     await consumer.open(timeout=5.0)
-    core.register(consumer)
+    hub.register(consumer)
     return consumer

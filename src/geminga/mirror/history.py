@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
-from geminga.client.core import ClientCore
 from geminga.client.entry_reader import next_entry, open_entries
+from geminga.client.hub import ClientHub
 from geminga.errors import CorruptPayload, Timeout
 from geminga.mirror.entries import origin_of
 from geminga.mirror.place_map import PlaceMap, Range
@@ -75,8 +75,8 @@ class Shape:
 class TargetHistory:
     """Questions about one topic or partition of the target."""
 
-    def __init__(self, core: ClientCore, topic: str, pair: bytes, stats: InternalStats) -> None:
-        self._core = core
+    def __init__(self, hub: ClientHub, topic: str, pair: bytes, stats: InternalStats) -> None:
+        self._hub = hub
         self._topic = topic
         self._pair = pair
         self.shape = Shape(stats)
@@ -147,7 +147,7 @@ class TargetHistory:
             return
         last = self.shape.position(stop - 1)
         reader = await open_entries(
-            self._core,
+            self._hub,
             self._topic,
             self.shape.position(start).message_id(),
             stop_at=last.message_id(),
@@ -156,7 +156,7 @@ class TargetHistory:
         )
         try:
             while True:
-                raw = await next_entry(reader, self._core.now() + _ENTRY_SECONDS_MAX)
+                raw = await next_entry(reader, self._hub.now() + _ENTRY_SECONDS_MAX)
                 if raw is None:
                     raise Timeout(f"{self._topic} gave no entry up to {last} in {_ENTRY_SECONDS_MAX:g} s")
                 place = Position(raw.ledger_id, raw.entry_id)

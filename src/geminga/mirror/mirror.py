@@ -118,8 +118,8 @@ class Mirror(LongRunning[MirrorStatus]):
             run = _Run(
                 settings,
                 Ends(
-                    source=source.core,
-                    target=target.core,
+                    source=source.hub,
+                    target=target.hub,
                     source_admin=source_admin,
                     target_admin=target_admin,
                     source_name=names[0],

@@ -18,8 +18,8 @@ from enum import Enum
 
 from geminga.asyncio import Admin
 from geminga.client.async_consumer import AsyncConsumer
-from geminga.client.core import ClientCore
 from geminga.client.entry_reader import open_cursor
+from geminga.client.hub import ClientHub
 from geminga.client.topic_set import TopicSet
 from geminga.connection.backoff import Backoff
 from geminga.consumer.message import ReceivedEntry
@@ -79,8 +79,8 @@ class Counters:
 class Ends:
     """Both clusters, as a partition uses them."""
 
-    source: ClientCore
-    target: ClientCore
+    source: ClientHub
+    target: ClientHub
     source_admin: Admin
     target_admin: Admin
     source_name: str
@@ -273,17 +273,17 @@ class PartitionMirror:
         """Have the mirror's subscription stand there, so that nothing is read twice."""
         if resume.entry < 0:
             return
-        core = self._ends.source
-        consumer = await open_cursor(core, self.topic, subscription_of(self._ends.mirror), from_latest=False)
+        hub = self._ends.source
+        consumer = await open_cursor(hub, self.topic, subscription_of(self._ends.mirror), from_latest=False)
         try:
             for handle in consumer.group.handles.values():
-                handle.consumer.acknowledge_id_through(resume.message_id(), core.now())
+                handle.consumer.acknowledge_id_through(resume.message_id(), hub.now())
             await consumer.acknowledging.receipt()
         finally:
             await consumer.close()
 
     async def _consumer(self) -> AsyncConsumer:
-        core = self._ends.source
+        hub = self._ends.source
         settings = ConsumerSettings(
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=QUEUE_MESSAGES,
@@ -291,14 +291,14 @@ class PartitionMirror:
             ack_grouping_time_ms=0,
             force_topic_creation=False,
         )
-        name = f"{subscription_of(self._ends.mirror)}-{core.random.getrandbits(40):010x}"
+        name = f"{subscription_of(self._ends.mirror)}-{hub.random.getrandbits(40):010x}"
         consumer = AsyncConsumer(
-            core, TopicSet(core, self.topic), subscription_of(self._ends.mirror), name, settings
+            hub, TopicSet(hub, self.topic), subscription_of(self._ends.mirror), name, settings
         )
         consumer.group.whole_entries = True
         consumer.group.untouched_entries = True
         await consumer.open()
-        core.register(consumer)
+        hub.register(consumer)
         return consumer
 
     def _begin(self, resume: Position) -> None:

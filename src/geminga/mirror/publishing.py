@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from geminga.client.core import ClientCore
+from geminga.client.hub import ClientHub
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
 from geminga.errors import (
@@ -43,20 +43,20 @@ class EntryPublisher:
     ``ended`` gets the error that ends it.
     """
 
-    def __init__(self, core: ClientCore, topic: str, name: str, on_receipt: OnReceipt) -> None:
+    def __init__(self, hub: ClientHub, topic: str, name: str, on_receipt: OnReceipt) -> None:
         self.topic = topic
         self.name = name
         self.last = NOWHERE
-        self.ended: asyncio.Future[None] = core.loop.create_future()
-        self._core = core
+        self.ended: asyncio.Future[None] = hub.loop.create_future()
+        self._hub = hub
         self._on_receipt = on_receipt
-        self._id = core.new_producer_id()
+        self._id = hub.new_producer_id()
         self._connection: BrokerConnection | None = None
 
     @classmethod
     async def open(
         cls,
-        core: ClientCore,
+        hub: ClientHub,
         topic: str,
         name: str,
         on_receipt: OnReceipt,
@@ -67,8 +67,8 @@ class EntryPublisher:
         """``schema``: of the topic, where it takes nobody without. ``encrypted``: the same for producers who
         promise that everything they send is encrypted. Raises what the broker refuses with:
         `ProducerBusy` while another producer of that name is connected."""
-        found = cls(core, topic, name, on_receipt)
-        connection = await core.connection_to(topic, awaits_service=False)
+        found = cls(hub, topic, name, on_receipt)
+        connection = await hub.connection_to(topic, awaits_service=False)
         request_id = connection.new_request_id()
         connection.add_producer(found._id, found)
         connection.watch(found, found._detached)
@@ -76,7 +76,7 @@ class EntryPublisher:
             answer = await connection.request(
                 found._create_command(request_id, schema, encrypted),
                 request_id,
-                core.settings.operation_timeout_seconds,
+                hub.settings.operation_timeout_seconds,
             )
         except BaseException as error:
             connection.forget(found)
@@ -174,7 +174,7 @@ class EntryPublisher:
         try:
             with contextlib.suppress(PulsarException):
                 await connection.request(
-                    self._close_command(request_id), request_id, self._core.settings.operation_timeout_seconds
+                    self._close_command(request_id), request_id, self._hub.settings.operation_timeout_seconds
                 )
         finally:
             connection.forget(self)

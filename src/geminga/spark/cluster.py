@@ -153,7 +153,7 @@ class PulsarCluster:
         if name.partition >= 0:
             return [(str(name.base), name.partition)]
         try:
-            count = await self.client.core.partitions(topic, auto_creation=False)
+            count = await self.client.hub.partitions(topic, auto_creation=False)
         except TopicNotFound as error:
             return error
         return [(str(name), index) for index in range(count)] if count else [(str(name), -1)]
@@ -165,7 +165,7 @@ class PulsarCluster:
         mode = pb.CommandGetTopicsOfNamespace.PERSISTENT
         if not name.persistent:
             mode = pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
-        answer = self.client.runtime.call(self.client.core.topics_of_namespace(name.namespace_name, mode))
+        answer = self.client.runtime.call(self.client.hub.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
 
     def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
@@ -189,13 +189,13 @@ class PulsarCluster:
         return self.client.runtime.call(self._newest_schemas(partitions))
 
     async def _newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
-        schemas = self.client.core.schemas
+        schemas = self.client.hub.schemas
         asked = (schemas.newest_with_version(partition_topic(each)) for each in partitions)
         return list(await asyncio.gather(*asked))
 
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
         topic, name = partition_topic(partition), version.decode("latin-1")
-        schemas = self.client.core.schemas
+        schemas = self.client.hub.schemas
         return schemas.known(topic, name) or self.client.runtime.call(schemas.get(topic, name))
 
     def open(

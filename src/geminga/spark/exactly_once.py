@@ -296,7 +296,7 @@ class _Encoder:
         return self.versions.get(topic)
 
     def _registered(self, topic: str, info: SchemaInfo) -> bytes:
-        schemas = self.client.core.schemas
+        schemas = self.client.hub.schemas
         patience = Patience(self.options.connection.operation_timeout_ms / 1000)
         (name, *_) = self.client.get_topic_partitions(topic)
         return patience.call(
@@ -307,7 +307,7 @@ class _Encoder:
     def _partitions(self, topic: str) -> int:
         known = self.partitions.get(topic)
         if known is None:
-            known = max(1, self.client.runtime.call(self.client.core.partitions(topic)))
+            known = max(1, self.client.runtime.call(self.client.hub.partitions(topic)))
             self.partitions[topic] = known
             # Tasks start at different partitions, so that small micro-batches reach all of them.
             from pyspark import TaskContext

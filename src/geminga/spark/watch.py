@@ -152,7 +152,7 @@ class PulsarWatch:
         from geminga.client.entry_reader import open_entries
 
         return await open_entries(
-            self.client.core,
+            self.client.hub,
             partition_topic(partition),
             start,
             stop_at=start,
@@ -167,12 +167,12 @@ class PulsarWatch:
         """The next entry of a reader at ``place``; None when there is none at or after it."""
         from geminga.client.entry_reader import next_entry
 
-        core = self.client.core
-        limit = core.settings.operation_timeout_seconds
-        deadline = core.now() + limit
+        hub = self.client.hub
+        limit = hub.settings.operation_timeout_seconds
+        deadline = hub.now() + limit
         pause = LOOK_SECONDS
-        while core.now() < deadline:
-            entry = await next_entry(consumer, min(deadline, core.now() + pause), take=take)
+        while hub.now() < deadline:
+            entry = await next_entry(consumer, min(deadline, hub.now() + pause), take=take)
             if entry is not None:
                 return entry
             last = await consumer.get_last_message_id()
@@ -186,7 +186,7 @@ class PulsarWatch:
 
     def _close_later(self, consumer: AsyncConsumer[Any]) -> None:
         """Nobody waits for a reader to be closed; its connection sends the command in order."""
-        task = self.client.core.loop.create_task(consumer.close())
+        task = self.client.hub.loop.create_task(consumer.close())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
 
@@ -234,13 +234,13 @@ class PulsarCursors:
             except PulsarException:
                 await self._consumers.pop(partition).close()
         consumer = self._consumers[partition] = await open_cursor(
-            self.client.core, partition_topic(partition), self.subscription, from_latest=from_latest
+            self.client.hub, partition_topic(partition), self.subscription, from_latest=from_latest
         )
         return Cursor(*await cursor_state(consumer))
 
     async def _move(self, question: tuple[Partition, MessageId]) -> None:
         partition, place = question
-        limit = self.client.core.settings.operation_timeout_seconds
+        limit = self.client.hub.settings.operation_timeout_seconds
         try:
             async with asyncio.timeout(limit):
                 await self._consumers[partition].acknowledge_cumulative(place)

@@ -37,7 +37,7 @@ def _title(cluster: Cluster) -> str:
     # A wrong address shows soon.
     with cluster.client(operation_timeout_seconds=5) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
-        said = client.core.pool.connections[0].server_version
+        said = client.hub.pool.connections[0].server_version
     return APACHE + said.removeprefix("Pulsar Server").strip() if said.startswith("Pulsar Server") else said
 
 

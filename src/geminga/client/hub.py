@@ -99,7 +99,7 @@ def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
     )
 
 
-class ClientCore:
+class ClientHub:
     """Belongs to one event loop; every method runs on its thread.
 
     ``random`` and the two clocks are here so that whoever simulates can replace them: `now` is the
@@ -176,7 +176,7 @@ class ClientCore:
         )
 
     async def opened(self, factory: Callable[..., Awaitable[H]], *arguments: Any) -> H:
-        """Await ``factory(core, *arguments)``, which opens a handle, and `register` it."""
+        """Await ``factory(hub, *arguments)``, which opens a handle, and `register` it."""
         self.check_open()
         handle = await factory(self, *arguments)
         if self.closed or self._closing is not None:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from geminga.client.core import ClientCore, ServiceUnreachable
+from geminga.client.hub import ClientHub, ServiceUnreachable
 from geminga.client.settings import ClientSettings
 from geminga.connection.addresses import Address
 from geminga.connection.lookup import BrokerPlace
@@ -31,11 +31,11 @@ def run(scripted, body, url=None, **settings):
         settings.setdefault("operation_timeout_seconds", 5.0)
         settings.setdefault("backoff_initial_seconds", 0.005)
         service_url = broker.url if url is None else url.format(port=broker.port)
-        core = ClientCore(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
+        hub = ClientHub(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
         try:
-            return await asyncio.wait_for(body(broker, core), 60)
+            return await asyncio.wait_for(body(broker, hub), 60)
         finally:
-            await core.close()
+            await hub.close()
             await broker.stop()
 
     return asyncio.run(main())
@@ -56,22 +56,22 @@ def fail_lookup(broker, code, text="no", times=1):
 
 
 def test_lookup(scripted):
-    async def body(broker, core):
-        assert await core.lookup(TOPIC) == BrokerPlace(Address("127.0.0.1", broker.port))
+    async def body(broker, hub):
+        assert await hub.lookup(TOPIC) == BrokerPlace(Address("127.0.0.1", broker.port))
         assert len(broker.peers) == 1
         # The owner is where the lookup was: the connection is the same.
-        await core.connection_to(TOPIC)
+        await hub.connection_to(TOPIC)
         assert len(broker.peers) == 1
 
     run(scripted, body)
 
 
 def test_a_proxied_lookup_opens_a_second_connection(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
             peer, frame, url="pulsar://localhost:6650", proxy_through_service_url=True
         )
-        await core.connection_to(TOPIC)
+        await hub.connection_to(TOPIC)
         assert len(broker.peers) == 2
         assert broker.peers[1].connect.proxy_to_broker_url == "localhost:6650"
 
@@ -79,7 +79,7 @@ def test_a_proxied_lookup_opens_a_second_connection(scripted):
 
 
 def test_redirects_are_followed(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         other = scripted()
         await other.start()
         asked = []
@@ -92,7 +92,7 @@ def test_redirects_are_followed(scripted):
         broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
             peer, frame, Answer.Redirect, other.url, authoritative=True
         )
-        assert (await core.lookup(TOPIC)).broker.port == other.port
+        assert (await hub.lookup(TOPIC)).broker.port == other.port
         assert asked == [True]
         await other.stop()
 
@@ -100,18 +100,18 @@ def test_redirects_are_followed(scripted):
 
 
 def test_a_redirect_loop_ends(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(peer, frame, Answer.Redirect)
         with pytest.raises((LookupError, Timeout), match="more than 20 times"):
-            await core.lookup(TOPIC, timeout=0.5)
+            await hub.lookup(TOPIC, timeout=0.5)
 
     run(scripted, body)
 
 
 def test_transient_refusals_are_retried(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         fail_lookup(broker, pb.ServiceNotReady, times=3)
-        await core.lookup(TOPIC)
+        await hub.lookup(TOPIC)
         assert broker.count(Type.LOOKUP) == 4
 
     run(scripted, body)
@@ -121,37 +121,37 @@ def test_transient_refusals_are_retried(scripted):
     ("code", "expected"), [(pb.TopicNotFound, TopicNotFound), (pb.AuthorizationError, AuthorizationError)]
 )
 def test_final_refusals_are_raised_at_once(scripted, code, expected):
-    async def body(broker, core):
+    async def body(broker, hub):
         fail_lookup(broker, code, "because", times=100)
         with pytest.raises(expected, match="because"):
-            await core.lookup(TOPIC)
+            await hub.lookup(TOPIC)
         assert broker.count(Type.LOOKUP) == 1
 
     run(scripted, body)
 
 
 def test_retrying_ends_at_the_time_out(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
         with pytest.raises(Exception, match="still loading"):
-            await core.lookup(TOPIC, timeout=0.05)
+            await hub.lookup(TOPIC, timeout=0.05)
 
     run(scripted, body)
 
 
 def test_a_silent_broker_ends_at_the_time_out(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         broker.answers[Type.LOOKUP] = lambda peer, frame: None
-        started = core.now()
+        started = hub.now()
         with pytest.raises(Timeout, match=r"0\.05 s"):
-            await core.lookup(TOPIC, timeout=0.05)
-        assert core.now() - started < 2.0
+            await hub.lookup(TOPIC, timeout=0.05)
+        assert hub.now() - started < 2.0
 
     run(scripted, body)
 
 
 def test_a_connection_lost_meanwhile_is_retried(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         original = broker.answers[Type.LOOKUP]
 
         def drop_once(peer, frame):
@@ -159,28 +159,28 @@ def test_a_connection_lost_meanwhile_is_retried(scripted):
             peer.drop()
 
         broker.answers[Type.LOOKUP] = drop_once
-        await core.lookup(TOPIC)
+        await hub.lookup(TOPIC)
         assert len(broker.peers) == 2
 
     run(scripted, body)
 
 
 def test_hosts_are_tried_in_turn(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         for _ in range(5):
-            await core.partitions(TOPIC)
+            await hub.partitions(TOPIC)
         assert len(broker.peers) == 1
 
     run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2")
 
 
 def test_an_unreachable_service_url_is_waited_for_and_told(scripted, caplog):
-    async def body(broker, core):
+    async def body(broker, hub):
         with pytest.raises(
             ServiceUnreachable,
             match=r"lookup.*within 1 s.*127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused",
         ) as caught:
-            await core.lookup(TOPIC)
+            await hub.lookup(TOPIC)
         assert isinstance(caught.value, (ConnectError, Timeout))
         assert caught.value.error() is Result.Timeout  # as in pulsar-client
 
@@ -191,13 +191,13 @@ def test_an_unreachable_service_url_is_waited_for_and_told(scripted, caplog):
 
 
 def test_what_waiting_would_not_mend_is_told_at_once(scripted, monkeypatch):
-    async def body(broker, core):
+    async def body(broker, hub):
         async def unknown(*_arguments, **_options):
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
-        monkeypatch.setattr(core.loop, "create_connection", unknown)
+        monkeypatch.setattr(hub.loop, "create_connection", unknown)
         with pytest.raises(ServiceUnreachable, match=r"'nowhere\.invalid'.*is unknown") as caught:
-            await core.lookup(TOPIC)
+            await hub.lookup(TOPIC)
         assert not isinstance(caught.value, Timeout)
 
     run(scripted, body, url="pulsar://nowhere.invalid:6650", operation_timeout_seconds=30.0)
@@ -206,10 +206,10 @@ def test_what_waiting_would_not_mend_is_told_at_once(scripted, monkeypatch):
 def test_a_broker_that_comes_up_late(scripted, caplog):
     """All that waits goes on as soon as it is there, and the log said once what was waited for."""
 
-    async def body(broker, core):
+    async def body(broker, hub):
         await broker.stop()
-        asked = [asyncio.ensure_future(core.lookup(TOPIC)) for _ in range(3)]
-        asked.append(asyncio.ensure_future(core.partitions(TOPIC)))
+        asked = [asyncio.ensure_future(hub.lookup(TOPIC)) for _ in range(3)]
+        asked.append(asyncio.ensure_future(hub.partitions(TOPIC)))
         while "for a broker" not in caplog.text:
             await asyncio.sleep(0.005)
         await broker.start()
@@ -220,32 +220,32 @@ def test_a_broker_that_comes_up_late(scripted, caplog):
 
 
 def test_partitions(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         broker.partitions[TOPIC] = 3
-        assert await core.partitions("t") == 3
-        assert await core.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
-        assert await core.partition_topics("other") == ["persistent://public/default/other"]
+        assert await hub.partitions("t") == 3
+        assert await hub.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
+        assert await hub.partition_topics("other") == ["persistent://public/default/other"]
 
     run(scripted, body)
 
 
 def test_request_on_topic(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         def make(request_id):
             command = pb.BaseCommand(type=Type.PRODUCER)
             command.producer.topic = TOPIC
-            command.producer.producer_id = core.new_producer_id()
+            command.producer.producer_id = hub.new_producer_id()
             command.producer.request_id = request_id
             return command
 
-        answer = await core.request_on_topic(TOPIC, make)
+        answer = await hub.request_on_topic(TOPIC, make)
         assert answer.producer_success.producer_name == "scripted-0"
 
     run(scripted, body)
 
 
 def test_topics_of_a_namespace(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         def answer(peer, frame):
             body = frame.command.getTopicsOfNamespace
             result = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
@@ -254,7 +254,7 @@ def test_topics_of_a_namespace(scripted):
             peer.send(result)
 
         broker.answers[Type.GET_TOPICS_OF_NAMESPACE] = answer
-        found = await core.topics_of_namespace("public/default", pb.CommandGetTopicsOfNamespace.PERSISTENT)
+        found = await hub.topics_of_namespace("public/default", pb.CommandGetTopicsOfNamespace.PERSISTENT)
         assert list(found.topics) == ["persistent://public/default/a"]
 
     run(scripted, body)
@@ -272,42 +272,42 @@ def test_close_closes_what_was_opened(scripted):
             if self.error:
                 raise self.error
 
-    async def body(broker, core):
+    async def body(broker, hub):
         kept, gone, failing = Handle(), Handle(), Handle(Timeout("busy"))
 
         async def opening(opener, handle):
-            assert opener is core
+            assert opener is hub
             return handle
 
         for handle in (kept, gone, failing):
-            await core.opened(opening, handle)
-        core.unregister(gone)
-        await core.partitions(TOPIC)
-        await core.close()
-        await core.close()
+            await hub.opened(opening, handle)
+        hub.unregister(gone)
+        await hub.partitions(TOPIC)
+        await hub.close()
+        await hub.close()
         assert (kept.closed, gone.closed, failing.closed) == (1, 0, 1)
         with pytest.raises(AlreadyClosed):
-            await core.partitions(TOPIC)
+            await hub.partitions(TOPIC)
         with pytest.raises(AlreadyClosed):
-            await core.opened(opening, kept)
+            await hub.opened(opening, kept)
 
     run(scripted, body)
 
 
 def test_ids_and_clocks(scripted):
-    async def body(broker, core):
-        assert [core.new_producer_id() for _ in range(3)] == [0, 1, 2]
-        assert core.new_consumer_id() == 0
-        assert core.now_ms() > 1_700_000_000_000
+    async def body(broker, hub):
+        assert [hub.new_producer_id() for _ in range(3)] == [0, 1, 2]
+        assert hub.new_consumer_id() == 0
+        assert hub.now_ms() > 1_700_000_000_000
 
     run(scripted, body)
 
 
 def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
-    async def body(broker, core):
+    async def body(broker, hub):
         broker.answers[Type.CONNECT] = lambda peer, frame: None
         with pytest.raises(Timeout, match=r"within 1\.5 s.*127\.0\.0\.1.*handshake"):
-            await core.partitions(TOPIC, timeout=1.5)
+            await hub.partitions(TOPIC, timeout=1.5)
 
     run(
         scripted,
