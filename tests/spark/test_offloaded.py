@@ -263,3 +263,128 @@ def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: 
         assert sorted(taken) == list(range(460))
         run()
         assert sorted(taken) == list(range(500))
+
+
+# --- columns as they are in the file ----------------------------------------------------------------------
+
+
+class Columns:
+    """A shaper that keeps what it is given, and asks for more of each piece."""
+
+    def __init__(self, columns: list[str]) -> None:
+        self.columns = columns
+        self.others: list[bytes] = []
+
+    def shape(self, messages: pa.RecordBatch, again: Any = None) -> pa.RecordBatch:
+        others = again(["value", "message_id"])
+        assert others.num_rows == messages.num_rows
+        self.others += others.column(1).to_pylist()
+        return messages.select(range(len(self.columns)))
+
+
+def _scanned(place: Path, broker: EmbeddedBroker, columns: list[str], **options: str) -> tuple[Any, ...]:
+    from geminga.spark import cluster as clusters
+    from geminga.spark.reading import RangeReader
+
+    reader = source(broker, place, **options).reader(StructType().add("value", BinaryType()))
+    shaper, batches = Columns(columns), []
+    cluster = clusters.connect(reader.options.connection)
+    for part in reader.partitions():
+        batches += RangeReader(cluster, reader.options, part.range, shaper).batches()
+    return pa.Table.from_batches(batches).to_pylist(), shaper.others
+
+
+ALL_COLUMNS = [
+    "value", "key", "ordering_key", "properties", "event_time", "publish_time", "sequence_id",
+    "producer_name", "topic", "partition", "ledger_id", "entry_id", "batch_index", "batch_size",
+    "schema_version",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("batches", ALL_COLUMNS), ("single", ["value"]), ("chunks", ALL_COLUMNS), ("encrypted", ["value"]),
+        ("mixed", ALL_COLUMNS), ("mixed", ["message_id", "key_bytes"]), ("mixed", []), ("batches", []),
+    ],
+)  # fmt: skip
+def test_columns_of_files_are_what_entries_would_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, columns: list[str]
+) -> None:
+    """Chunks that end in a later ledger, what has no rows, and all that a message has."""
+    place = tmp_path / "tier"
+    keys = Path(__file__).parent.parent / "vectors/keys"
+    taken: list[Any] = []
+    read_messages = OffloadedSource.read_messages
+
+    def read(self: OffloadedSource, *given: Any) -> Any:
+        found = read_messages(self, *given)
+        taken.append(found)
+        return found
+
+    with embedded(
+        tmp_path / "store", offload_location=str(place), ledger_entries_max=7, offload_deletion_lag_seconds=0,
+        max_message_size=20_000,
+    ) as broker:  # fmt: skip
+        from geminga.client.crypto import CryptoKeyReader
+
+        crypto = CryptoKeyReader(str(keys / "k1_public.pem"), str(keys / "k1_private_pkcs1.pem"))
+        client = broker.client()
+        plain = client.create_producer(TOPIC, batching_enabled=kind in ("batches", "mixed"))
+        chunked = client.create_producer(TOPIC, chunking_enabled=True)
+        sealed = client.create_producer(TOPIC, encryption_key="k1", crypto_key_reader=crypto)
+        for number in range(60):
+            if kind == "chunks" or (kind == "mixed" and number % 20 == 5):
+                chunked.send(b"%d" % number * 20_000)
+            if kind == "encrypted" or (kind == "mixed" and number % 20 == 9):
+                sealed.send(b"s%d" % number)
+            plain.send_async(
+                None if number == 7 else b"%d" % number, None, properties={"n": str(number)},
+                partition_key=f"k{number % 3}" if number % 2 else None, event_timestamp=number or None,
+            )  # fmt: skip
+            if number % 3 == 2:
+                plain.flush()
+        client.close()
+        offload_all(broker)
+        options = {
+            "crypto.privateKeyPath": str(keys / "k1_private_pkcs1.pem"), "receiverQueueSize": "50"
+        }  # fmt: skip
+        monkeypatch.setattr(OffloadedSource, "read_messages", lambda *_: None)
+        expected = _scanned(place, broker, columns, **options)
+        monkeypatch.setattr(OffloadedSource, "read_messages", read)
+        assert _scanned(place, broker, columns, **options) == expected
+    assert len(expected[1]) >= 60
+    if kind in ("batches", "single"):
+        assert sum(one is not None for one in taken) >= 2
+
+
+def test_ranges_that_begin_and_end_within_a_group(tmp_path: Path) -> None:
+    records = offload(ArrowPlace(str(tmp_path)), [3, 5])
+    for start in range(4):
+        for stop in range(start, 4):
+            reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, start), Broker)
+            found = reader.read_messages(["value", "entry_id"], (3, stop))
+            assert found is not None
+            assert (found.entry_id, found.last_entry_id) == (start, stop)
+            assert found.batch.column(1).to_pylist() == list(range(start, stop + 1))
+            assert [each.entry for each in found.entries()] == [entry(3, n) for n in range(start, stop + 1)]
+            assert reader.read_messages(["value"], (3, stop)) is None
+            following = reader.read_messages(["value"], (6, 0))
+            assert following is not None
+            assert (following.ledger_id, following.entry_id) == ((3, stop + 1) if stop < 3 else (5, 0))
+            reader.close()
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other"])
+def test_columns_of_a_file_that_is_not_there_any_more(tmp_path: Path, harm: str) -> None:
+    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    path = tmp_path / folder_of(TOPIC) / "5.parquet"
+    if harm == "gone":
+        path.unlink()
+    elif harm == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        path.write_bytes((tmp_path / folder_of(TOPIC) / "6.parquet").read_bytes())
+    reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 5, 0), Broker)
+    assert reader.read_messages(["value"], (9, 0)) is None
+    assert read(reader) == [each for each in ALL if each >= (5, 0)]

@@ -24,8 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from geminga.errors import CorruptPayload
 from geminga.offload.residue import (
@@ -291,34 +293,64 @@ class LedgerFile:
 
     def entries(self, group: int) -> Joined:
         """The entries of a group. Raises `CorruptPayload`, or what reading raises."""
-        first, entries, _, row_group, at, size, crc = self.summary.groups[group]
+        residue, entries = self._residue(group), self.summary.groups[group][1]
+        table = self._rows(group, JOINED_COLUMNS)
+        found = joined([] if table is None else table.combine_chunks().to_batches(), residue)
+        if len(found.entries) != entries:
+            raise CorruptPayload(f"{len(found.entries)} entries are where {entries} should be")
+        return found
+
+    def messages(self, group: int, columns: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.int32]] | None:
+        """The messages of a group, with these of `COLUMNS`, as `geminga.wire.columnar.decode_entries` would
+        give them, and how many of them each entry has. None where the columns are not all that there is to
+        know: an entry is a chunk, or has no message there, being encrypted, a marker, or unreadable.
+
+        Raises `CorruptPayload`, or what reading raises.
+        """
+        residue = self._residue(group)
+        counts = residue.counts
+        rows = self.summary.groups[group][2]
+        if not len(counts) or int(counts.min()) < 1 or int(counts.sum()) != rows or residue.has_chunks():
+            return None
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), counts
+        table = self._rows(group, columns)
+        if table is None or table.num_rows != rows:
+            raise CorruptPayload(f"{0 if table is None else table.num_rows} rows are where {rows} should be")
+        wanted = message_schema(columns)
+        arrays = []
+        for each in wanted:
+            column = table.column(each.name).combine_chunks()
+            if isinstance(column, pa.ChunkedArray):
+                column = pa.concat_arrays(column.chunks)
+            arrays.append(column.dictionary_encode() if pa.types.is_dictionary(each.type) else column)
+        return pa.RecordBatch.from_arrays(arrays, schema=wanted), counts
+
+    def _residue(self, group: int) -> Residue:
+        first, entries, _, _, at, size, crc = self.summary.groups[group]
         self._source.seek(at)
         data = self._source.read(size)
         if len(data) != size or crc32c(data) != crc:
             raise CorruptPayload(
                 f"the residue of entries {first} to {first + entries - 1} fails its checksum"
             )
-        batches: list[pa.RecordBatch] = []
-        if row_group >= 0:
-            try:
-                table = self._parquet.read_row_group(
-                    row_group, columns=list(JOINED_COLUMNS), use_threads=False
-                )
-            except (pa.ArrowInvalid, pa.ArrowException) as error:
+        return Residue.decode(data)
+
+    def _rows(self, group: int, columns: Sequence[str]) -> pa.Table | None:
+        """None for a group whose entries have no rows."""
+        first, entries, _, row_group, *_ = self.summary.groups[group]
+        if row_group < 0:
+            return None
+        try:
+            return self._parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
+        except (pa.ArrowInvalid, pa.ArrowException) as error:
+            raise CorruptPayload(f"the rows of entries {first} to {first + entries - 1}: {error}") from error
+        except OSError as error:
+            if "checksum" in str(error) or "could not verify" in str(error):
                 raise CorruptPayload(
                     f"the rows of entries {first} to {first + entries - 1}: {error}"
                 ) from error
-            except OSError as error:
-                if "checksum" in str(error) or "could not verify" in str(error):
-                    raise CorruptPayload(
-                        f"the rows of entries {first} to {first + entries - 1}: {error}"
-                    ) from error
-                raise
-            batches = table.combine_chunks().to_batches()
-        found = joined(batches, Residue.decode(data))
-        if len(found.entries) != entries:
-            raise CorruptPayload(f"{len(found.entries)} entries are where {entries} should be")
-        return found
+            raise
 
     def close(self) -> None:
         self._parquet.close()

@@ -96,6 +96,15 @@ class Residue:
     whole_sizes: NDArray[np.int32]
     joined_bytes: int
 
+    def has_chunks(self) -> bool:
+        """Whether some entry is a chunk of a message."""
+        entries: list[RawEntry] = []
+        at = 0
+        for size in self.whole_sizes[self.whole_sizes > 0].tolist():
+            entries.append(RawEntry("", -1, 0, len(entries), self.whole[at : at + size]))
+            at += size
+        return bool(entries) and bool((entry_heads(entries)[:, columnar_fields.CHUNK_COUNT] > 1).any())
+
     def encode(self) -> bytes:
         """As bytes, compressed."""
         sections = [

@@ -25,6 +25,7 @@ from geminga.spark.planning import Range, behind_message
 from geminga.spark.reading import RangeReader, Shaper
 
 if TYPE_CHECKING:
+    from geminga.spark.offloaded import Messages
     from geminga.wire.metadata import RawEntry
 
 _IDLE_SECONDS = (0.05, 1.0)
@@ -39,7 +40,7 @@ class CompactedReader(RangeReader):
     def _open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self._open_broker(start, stop)
 
-    def _check_follows(self, place: Offset, entry: RawEntry) -> None:
+    def _check_follows(self, place: Offset, entry: RawEntry | Messages) -> None:
         """Any entry may be the next that is left."""
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:

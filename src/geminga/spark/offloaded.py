@@ -4,7 +4,8 @@ The driver reads the manifests (`geminga.offload.manifest`) and gives each range
 what is offloaded later is read from the broker, which is as good. A task goes through its range by place, the
 id of the next entry: in an offloaded ledger it is read from the file, anywhere else the broker is asked from
 there on. So every entry comes once, whichever side of the seam it is on, and a range that lies in files alone
-asks the broker nothing. Entries come byte for byte as the broker would have given them.
+asks the broker nothing. Where a file's columns say all of its entries, which is almost always, they are taken
+as they are; else the entries are put together, byte for byte as the broker would have given them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, ReadError
@@ -21,12 +24,14 @@ from geminga.offload.arrow_place import ArrowPlace
 from geminga.offload.file import LedgerFile, NotOffloaded
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
 from geminga.offload.places import folder_of
+from geminga.offload.residue import COLUMNS
 from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.metadata import RawEntry
 
 logger = logging.getLogger("geminga.spark")
 
+_COLUMNS = frozenset(COLUMNS)
 LOOK_AGAIN_SECONDS = 30.0
 """A query that goes on looks at a manifest again after this."""
 
@@ -66,6 +71,19 @@ class Manifests:
         return found.ledgers
 
 
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of entries that follow each other in a ledger, as columns."""
+
+    ledger_id: int
+    entry_id: int
+    """The first entry."""
+    last_entry_id: int
+    batch: pa.RecordBatch
+    entries: Callable[[], list[RawEntry]]
+    """The entries themselves; to be asked before the source reads on."""
+
+
 class OffloadedSource:
     """The entries of one partition from a place on: an `EntrySource` over files and another one."""
 
@@ -90,6 +108,8 @@ class OffloadedSource:
         self._file: tuple[int, LedgerFile] | None = None
         self._entries: list[bytes] = []
         self._first = 0
+        self._without_columns: tuple[int, int] | None = None
+        """The last group, by ledger and number, that columns alone do not tell."""
 
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
         while True:
@@ -99,6 +119,44 @@ class OffloadedSource:
             found = self._from_file(ledger, max_entries)
             if found:
                 return found
+
+    def read_messages(self, columns: Sequence[str], last: tuple[int, int]) -> Messages | None:
+        """What comes next, as columns, where the next entries lie in a file whose columns say all of them;
+        none behind the entry ``last``. None: `read` has it. Raises `ReadError`."""
+        ledger = self._at()
+        if ledger is None or not _COLUMNS.issuperset(columns):
+            return None
+        first = max(self._next.entry_id, 0)
+        if (ledger.ledger, first) > last or self._has(ledger, first):
+            return None
+        found: list[Messages] = []
+
+        def take() -> None:
+            file = self._opened(ledger)
+            group = file.group_of(first)
+            if (ledger.ledger, group) == self._without_columns:
+                return
+            told = file.messages(group, columns)
+            if told is None:
+                self._without_columns = ledger.ledger, group
+                return
+            batch, counts = told
+            offset, begins = file.first_of(group), np.concatenate(([0], np.cumsum(counts)))
+            stop = offset + len(counts)
+            if ledger.ledger == last[0]:
+                stop = min(stop, last[1] + 1)
+            start_row, stop_row = int(begins[first - offset]), int(begins[stop - offset])
+
+            def entries() -> list[RawEntry]:
+                whole = self._joined(file, group)[first - offset : stop - offset]
+                return self._raw(ledger, first, whole)
+
+            batch = batch.slice(start_row, stop_row - start_row)
+            found.append(Messages(ledger.ledger, first, stop - 1, batch, entries))
+            self._next = MessageId(self._index, ledger.ledger, stop)
+
+        self._from(ledger, first, take)
+        return found[0] if found else None
 
     def _at(self) -> OffloadedLedger | None:
         """The offloaded ledger that the next entry is in; None where nobody but the broker knows."""
@@ -113,15 +171,28 @@ class OffloadedSource:
 
     def _from_file(self, ledger: OffloadedLedger, max_entries: int) -> list[RawEntry]:
         first = max(self._next.entry_id, 0)
+        if not self._has(ledger, first) and not self._from(ledger, first, lambda: self._load(ledger, first)):
+            return []
+        at = first - self._first
+        entries = self._entries[at : at + max_entries]
+        self._next = MessageId(self._index, ledger.ledger, first + len(entries))
+        return self._raw(ledger, first, entries)
+
+    def _raw(self, ledger: OffloadedLedger, first: int, entries: Sequence[bytes]) -> list[RawEntry]:
+        return [
+            RawEntry(self._topic, self._index, ledger.ledger, first + number, entry)
+            for number, entry in enumerate(entries)
+        ]
+
+    def _from(self, ledger: OffloadedLedger, first: int, take: Callable[[], None]) -> bool:
+        """Take something out of a ledger's file; False where the broker has to be asked instead, from the
+        entry ``first`` on. Raises `ReadError`."""
         try:
-            if not (self._is_open(ledger) and self._first <= first < self._first + len(self._entries)):
-                self._load(ledger, first)
+            take()
+            return True
         except FileNotFoundError:
             # Deleted since the manifest was read: what is left, or that nothing is, the broker knows.
             logger.warning("%s is gone: its entries are asked of the broker", ledger.file)
-            del self._ledgers[ledger.ledger]
-            self._next = MessageId(self._index, ledger.ledger, first)
-            return []
         except (OSError, pa.ArrowException) as error:
             self._close_file()
             raise ReadError(f"{ledger.file} of {self._topic} cannot be read now: {error}") from error
@@ -131,21 +202,18 @@ class OffloadedSource:
                 "%s of %s: %s; its entries are asked of the broker", ledger.file, self._topic, error
             )
             self._close_file()
-            del self._ledgers[ledger.ledger]
-            self._next = MessageId(self._index, ledger.ledger, first)
-            return []
-        at = first - self._first
-        entries = self._entries[at : at + max_entries]
-        self._next = MessageId(self._index, ledger.ledger, first + len(entries))
-        return [
-            RawEntry(self._topic, self._index, ledger.ledger, first + number, entry)
-            for number, entry in enumerate(entries)
-        ]
+        del self._ledgers[ledger.ledger]
+        self._next = MessageId(self._index, ledger.ledger, first)
+        return False
+
+    def _has(self, ledger: OffloadedLedger, entry_id: int) -> bool:
+        """Whether the entry is among those at hand."""
+        return self._is_open(ledger) and self._first <= entry_id < self._first + len(self._entries)
 
     def _is_open(self, ledger: OffloadedLedger) -> bool:
         return self._file is not None and self._file[0] == ledger.ledger
 
-    def _load(self, ledger: OffloadedLedger, entry_id: int) -> None:
+    def _opened(self, ledger: OffloadedLedger) -> LedgerFile:
         if not self._is_open(ledger):
             self._close_file()
             source = self._place.open(f"{self._folder}/{ledger.file}")
@@ -158,12 +226,18 @@ class OffloadedSource:
             if (file.summary.uuid, file.summary.entries) != (ledger.uuid, ledger.entries):
                 raise NotOffloaded("the file is another one")
         assert self._file is not None
-        file = self._file[1]
+        return self._file[1]
+
+    def _load(self, ledger: OffloadedLedger, entry_id: int) -> None:
+        file = self._opened(ledger)
         group = file.group_of(entry_id)
+        self._entries, self._first = self._joined(file, group), file.first_of(group)
+
+    def _joined(self, file: LedgerFile, group: int) -> list[bytes]:
         found = file.entries(group)
         if found.bad:
             raise CorruptPayload(f"{len(found.bad)} entries fail their checksums")
-        self._entries, self._first = found.entries, file.first_of(group)
+        return found.entries
 
     def _close_file(self) -> None:
         opened, self._file = self._file, None

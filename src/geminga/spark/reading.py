@@ -21,10 +21,11 @@ from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
 from geminga.spark.search import run, stepped_back
+from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
+    from geminga.spark.offloaded import Messages
     from geminga.wire.columnar import ChunkCarry
-    from geminga.wire.metadata import RawEntry
 
 T = TypeVar("T")
 
@@ -109,7 +110,14 @@ class RangeReader:
         try:
             pending: list[RawEntry] = []
             size = 0
-            for entry in self._entries():
+            for found in self._entries():
+                if not isinstance(found, RawEntry):
+                    if pending:
+                        yield from self._decoded(pending)
+                        pending, size = [], 0
+                    yield from self._shaped(found)
+                    continue
+                entry = found
                 pending.append(entry)
                 size += len(entry.entry)
                 if size >= BATCH_BYTES or len(pending) >= BATCH_ROWS:
@@ -165,8 +173,8 @@ class RangeReader:
 
     # --- entries ------------------------------------------------------------------------------
 
-    def _entries(self) -> Iterator[RawEntry]:
-        """The entries of the range: first those that came with it, then those of the broker."""
+    def _entries(self) -> Iterator[RawEntry | Messages]:
+        """The entries of the range: first those that came with it, then those of the broker, or of files."""
         start, end = self.part.start, self.part.end
         after = start
         for entry in self.part.head:
@@ -174,26 +182,32 @@ class RangeReader:
             after = Offset.after_entry(entry.ledger_id, entry.entry_id)
         if after >= end:
             return
-        previous: RawEntry | None = None
-        for entry in self._arriving(after):
+        previous: Offset | None = None
+        for found in self._arriving(after):
             if previous is None:
-                self._check_follows(after, entry)
-            elif entry.ledger_id != previous.ledger_id:
-                self._check_follows(Offset.after_entry(previous.ledger_id, previous.entry_id), entry)
-            place = (entry.ledger_id, entry.entry_id)
+                self._check_follows(after, found)
+            elif found.ledger_id != previous.ledger:
+                self._check_follows(previous, found)
+            last = found.entry_id if isinstance(found, RawEntry) else found.last_entry_id
+            place = (found.ledger_id, last)
             if place > end[:2]:
                 return
-            yield entry
+            yield found
             if place == end[:2]:
                 return
-            previous = entry
+            previous = Offset.after_entry(*place)
 
-    def _arriving(self, after: Offset) -> Iterator[RawEntry]:
-        """The broker's entries behind ``after``, until nothing comes any more."""
+    def _arriving(self, after: Offset) -> Iterator[RawEntry | Messages]:
+        """The entries behind ``after``, until nothing comes any more."""
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
         self._place = after.next_place
         while True:
+            messages = self._take_messages()
+            if messages is not None:
+                yield messages
+                deadline = time.monotonic() + poll_seconds
+                continue
             entries = self._take(min(_IDLE_SECONDS, poll_seconds))
             if entries:
                 yield from entries
@@ -201,6 +215,23 @@ class RangeReader:
             elif self._ends_early() or time.monotonic() > deadline:
                 self._give_up()
                 return
+
+    def _take_messages(self) -> Messages | None:
+        """What comes next as columns, where it lies in a file that has it so."""
+        if not self.part.offloaded or self.compacted or self.cuts_batches:
+            return None
+        from geminga.spark.offloaded import OffloadedSource
+
+        columns, last = self.shaper.columns, self.part.end[:2]
+
+        def take(source: EntrySource) -> Messages | None:
+            return source.read_messages(columns, last) if isinstance(source, OffloadedSource) else None
+
+        found = self._ask("reading", take)
+        if found is not None:
+            self._place = MessageId(-1, found.ledger_id, found.last_entry_id + 1)
+            self._read_through = Offset.after_entry(found.ledger_id, found.last_entry_id)
+        return found
 
     def _take(self, idle_seconds: float) -> list[RawEntry]:
         """The entries that are there; waits ``idle_seconds`` for the first one."""
@@ -211,7 +242,7 @@ class RangeReader:
             self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
         return entries
 
-    def _check_follows(self, place: Offset, entry: RawEntry) -> None:
+    def _check_follows(self, place: Offset, entry: RawEntry | Messages) -> None:
         """``entry`` is the first one behind ``place``; where it is not, ask why.
 
         An entry in a later ledger may follow, if ``place`` is the last entry of its own: that it still is
@@ -268,6 +299,17 @@ class RangeReader:
         logger.warning("%s", what)
 
     # --- rows ---------------------------------------------------------------------------------
+
+    def _shaped(self, found: Messages) -> Iterator[pa.RecordBatch]:
+        """The messages of a file in steps of about `BATCH_ROWS` rows."""
+        from geminga.wire.columnar import decode_entries
+
+        def again(first: int, rows: int, columns: list[str]) -> pa.RecordBatch:
+            return decode_entries(found.entries(), columns).slice(first, rows)
+
+        for first in range(0, found.batch.num_rows, BATCH_ROWS):
+            piece = found.batch.slice(first, BATCH_ROWS)
+            yield self.shaper.shape(piece, partial(again, first, piece.num_rows))
 
     def _decoded(self, arrived: list[RawEntry]) -> Iterator[pa.RecordBatch]:
         """Decode in steps of about `BATCH_ROWS` rows."""
