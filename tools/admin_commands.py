@@ -502,6 +502,7 @@ brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value 10000
 brokers get-all-dynamic-config
 brokers delete-dynamic-config --config dispatchThrottlingRateInMsg
 brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value many
+brokers delete-dynamic-config --config dispatchThrottlingRateInMsg
 brokers update-dynamic-config --config maxPublishRatePerTopicInMessages --value 1000000
 brokers get-all-dynamic-config
 brokers delete-dynamic-config --config maxPublishRatePerTopicInMessages
@@ -637,6 +638,7 @@ OTHERWISE: Final = {
     "namespaces clear-backlog matrix/none --force": "there is no such namespace",
     "schemas compatibility persistent://matrix/ns/schema --filename {files}/other.json": "the answer is that it does not fit; Apache Pulsar ends with an internal error",
     "brokers list nowhere": "there is no such cluster; Apache Pulsar lists its own brokers",
+    "brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value many": "that is no number; Apache Pulsar keeps it",
     "brokers list-dynamic-config": "another broker has other settings; those that can be changed have Pulsar's names",
     "brokers get-runtime-config": "another broker has other settings; those that it shares are there by Pulsar's names",
     "broker-stats monitoring-metrics": "another program has other metrics",

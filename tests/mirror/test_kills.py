@@ -184,6 +184,77 @@ def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
     run(tmp_path, 20, seed)
 
 
+class Worker:
+    """Takes what a subscription has, and acknowledges it, now and then, until the end of the context."""
+
+    def __init__(self, broker: BrokerProcess, topic: str) -> None:
+        self._broker, self._topic = broker, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self.taken: set[bytes] = set()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(geminga.PulsarException), self._broker.client() as client:
+                consumer = client.subscribe(self._topic, "s", consumer_type=geminga.ConsumerType.Shared)
+                until = time.monotonic() + 0.5  # a mirror has to find the subscription free
+                while time.monotonic() < until:
+                    message = consumer.receive(200)
+                    consumer.acknowledge(message)
+                    self.taken.add(bytes(message.data()))
+            self._stop.wait(1.0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _backlog(broker: BrokerProcess, topic: str) -> int:
+    with geminga.Admin(broker.admin_url) as admin:
+        return sum(
+            admin.topics.stats(f"{topic}-partition-{n}").subscriptions["s"].messages_in_backlog
+            for n in range(2)
+        )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mirror_each_way_and_kills_of_all_four(tmp_path: Path, seed: int) -> None:
+    """What either side publishes is taken on one: in the end each message was, and no side keeps it."""
+    chance = random.Random(seed)
+    one, other = BrokerProcess(tmp_path / "one"), BrokerProcess(tmp_path / "other")
+    with one, other:
+        for broker in (one, other):
+            prepare(broker, "t")
+            with broker.client() as client:
+                client.subscribe("t", "s").close()
+        there, back = MirrorProcess(one, other, ".*"), MirrorProcess(other, one, ".*")
+        victims: list[Process] = [one, other, there, back] * 4
+        chance.shuffle(victims)
+        with there, back, Worker(other, "t") as worker:
+            with Load(one, "t", 0.05) as here, Load(other, "t", 0.05) as elsewhere:
+                for victim in victims:
+                    time.sleep(chance.random() * 3)
+                    victim.again()
+                time.sleep(2)
+            sent = {b"%d" % n for n in range(max(here.sent, elsewhere.sent))}
+            deadline = time.monotonic() + 300
+            while worker.taken < sent or _backlog(one, "t") or _backlog(other, "t"):
+                assert time.monotonic() < deadline, (len(sent - worker.taken), _backlog(one, "t"))
+                time.sleep(1)
+        with one.client() as left_side, other.client() as right_side:
+            for index in range(2):
+                name = f"t-partition-{index}"
+                found = [sorted(v for _, v in stored(side, name)) for side in (left_side, right_side)]
+                assert found[0] == found[1]
+                assert len(found[0]) > 100
+
+
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
     with geminga.embedded() as source, geminga.embedded() as target:

@@ -15,6 +15,7 @@ import geminga
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
 from geminga.mirror import Cluster
+from geminga.mirror.cursors import CursorMirror
 from geminga.mirror.pairing import PAIR_PROPERTY
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.positions import NOWHERE, Position
@@ -604,3 +605,28 @@ def test_gaps(read: tuple[int, int], place: tuple[int, int], missed: int) -> Non
     part = PartitionMirror(ends, "persistent://public/default/t", schemas)
     part._look_for_gap(Position(*read), *place)
     assert part.counters.missed == missed
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_quiet_topics_are_left_in_peace(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
+    """Where nothing happens nobody is asked again and again, an empty topic included."""
+    looks = 0
+    follow = CursorMirror.follow
+
+    async def counted(self: CursorMirror) -> bool:
+        nonlocal looks
+        looks += 1
+        return await follow(self)
+
+    monkeypatch.setattr(CursorMirror, "follow", counted)
+    two.source.subscribe("t", "s").close()
+    fill(two.source, "t", messages)
+    with mirror(*two.brokers, subscription_seconds=3600, discovery_seconds=3600) as running:
+        assert running.wait_until_caught_up(60)
+        settled = looks
+        rounds = threading.Event()
+        running._loop.call_soon_threadsafe(running._loop.call_later, 1.0, rounds.set)
+        assert rounds.wait(60)
+        assert looks - settled <= 2
+        partition = next(iter(running._run._parts.values()))
+        assert not partition.wants_look(time.monotonic()) or partition.lag != 0

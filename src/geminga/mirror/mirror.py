@@ -220,7 +220,7 @@ class _Part:
         if moved or self.mirror.done != self._followed_at[1]:
             self._pause = seconds
         else:
-            self._pause = min(2 * self._pause, max(seconds, seconds_max))
+            self._pause = max(seconds, min(2 * self._pause, seconds_max))
         self._followed_at = now, self.mirror.done
 
     def wants_look(self, now: float) -> bool:
