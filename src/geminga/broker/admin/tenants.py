@@ -121,8 +121,12 @@ class Clusters(Resource):
             raise AdminError(412, f"{name} itself can't be part of its peers")
         for peer in peers:
             self.namespaces.cluster(peer)
-        data = {**self.namespaces.cluster(name), "peerClusterNames": peers}
-        await self.durable(lambda done: self.namespaces.update_cluster(name, data, done))
+
+        def replace(done: Done) -> None:
+            data = {**self.namespaces.cluster(name), "peerClusterNames": peers}
+            self.namespaces.update_cluster(name, data, done)
+
+        await self.durable(replace)
         return done_answer()
 
     async def no_policies(self, request: web.Request) -> web.Response:
