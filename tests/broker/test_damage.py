@@ -294,9 +294,14 @@ def test_a_policy_of_which_nothing_is_left_is_at_its_defaults(lives: Lives) -> N
     assert namespaces.tenant("public")["allowedClusters"]
     check_serves(harness, "persistent://public/other/t")
     check_serves(harness, WELL)
+    told: list[tuple[str, TopicName | None]] = []
+    namespaces.watch(lambda namespace, about, _: told.append((namespace, about)))
     for thing in harness.store.damage:
         settle(harness.broker, thing.name, lambda error: None)
     assert namespaces.topic_policies(topic).retention_minutes != -1, "settled policies are in force"
+    assert namespaces.policies("public", "other").retention_minutes != -1
+    concerned = [("public/default", topic), ("public/other", None)]
+    assert sorted(told, key=str) == concerned, "there may be very many others"
 
 
 @pytest.mark.parametrize("which", ["topic", "partitioned", "ledgers", "dedup", "starts"])

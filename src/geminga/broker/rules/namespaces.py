@@ -48,6 +48,7 @@ SettingsWatcher = Callable[[Sequence[tuple[str, Policies]]], None]
 PermissionWatcher = Callable[[str], None]
 """``watcher("tenant")`` when it changed who may do what in a tenant."""
 
+NAMESPACE = "namespace/"
 TOPIC_POLICIES = "topic-policies/"
 RESOLVED_TOPICS_MAX = 2048
 """Topics of which it stays in memory what is in force, or that they have no policies of their own."""
@@ -115,7 +116,7 @@ class Namespaces:
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
-        self._namespaces = self._load("namespace/")
+        self._namespaces = self._load(NAMESPACE)
         self._cluster_notes = self._load("cluster-notes/")
         self._resource_groups = self._load("resource-group/")
         self._fill_what_was_lost()
@@ -323,7 +324,7 @@ class Namespaces:
         kept = check_document(document or {})
         kept["replication_clusters"] = self._checked_clusters(kept.get("replication_clusters"))
         kept["bundles"] = self._checked_bundles(kept.get("bundles"))
-        self._write("namespace/", self._namespaces, name, kept, done)
+        self._write(NAMESPACE, self._namespaces, name, kept, done)
 
     @contextlib.contextmanager
     def leaving(self, tenant: str, namespace: str) -> Iterator[None]:
@@ -350,7 +351,7 @@ class Namespaces:
         """Forgets the namespace; that it has no topics is the caller's to see to."""
         self._require(tenant, namespace)
         name = f"{tenant}/{namespace}"
-        self._remove("namespace/", self._namespaces, name, done)
+        self._remove(NAMESPACE, self._namespaces, name, done)
         self._changed(name, None)
 
     def _checked_clusters(self, clusters: list[str] | None) -> list[str]:
@@ -378,7 +379,7 @@ class Namespaces:
         found = self._resolved.get(name)
         if found is None:
             found = resolve(self._settings, self._require(tenant, namespace))
-            if self._all_cautious or f"namespace/{name}" in self._cautious:
+            if self._all_cautious or NAMESPACE + name in self._cautious:
                 found = cautious(found)
             self._resolved[name] = found
         return found
@@ -407,7 +408,7 @@ class Namespaces:
             return None
         above = own.get(GLOBAL, {}), self._require(topic.tenant, topic.namespace)
         found = resolve(self._settings, own, *above)
-        namespace = f"namespace/{topic.namespace_name}"
+        namespace = NAMESPACE + topic.namespace_name
         is_cautious = not self._cautious.isdisjoint((TOPIC_POLICIES + key, namespace))
         return cautious(found) if is_cautious or self._all_cautious else found
 
@@ -436,7 +437,7 @@ class Namespaces:
             document["offload_policies"] = {name: kept for name, kept in twins.items() if kept is not None}
         _check_quota_below_retention(document, f"namespace {tenant}/{namespace}")
         before = self.policies(tenant, namespace)
-        self._write("namespace/", self._namespaces, f"{tenant}/{namespace}", document, done)
+        self._write(NAMESPACE, self._namespaces, f"{tenant}/{namespace}", document, done)
         self._changed(f"{tenant}/{namespace}", None, before)
         if field in _ABOUT_PERMISSIONS:
             self._permissions_changed(tenant)
@@ -556,10 +557,11 @@ class Namespaces:
         if key not in self._cautious:
             return
         self._cautious.discard(key)
-        self._resolved.clear()
-        self._resolved_topics.clear()
-        for name in self._namespaces:
-            self._changed(name, None)
+        if key.startswith(NAMESPACE):
+            self._changed(key.removeprefix(NAMESPACE), None)
+        elif key.startswith(TOPIC_POLICIES):
+            topic = TopicName.parse(key.removeprefix(TOPIC_POLICIES))
+            self._changed(topic.namespace_name, topic)
 
     def _fill_what_was_lost(self) -> None:
         """What every tenant and namespace has, where damage left nothing."""
@@ -573,7 +575,7 @@ class Namespaces:
 
     def lost(self, tenant: str, namespace: str) -> bool:
         """Whether damage took the namespace's policies, and they were not set again."""
-        return f"namespace/{tenant}/{namespace}" in self._cautious
+        return f"{NAMESPACE}{tenant}/{namespace}" in self._cautious
 
     def _write(
         self, prefix: str, documents: dict[str, Json], name: str, document: Json, done: Done | None
