@@ -22,7 +22,7 @@ from geminga.broker.admin.damage import described
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import DOORKEEPER, Server, answer, part, query_flag, whole_number
-from geminga.broker.admin.previews import preview
+from geminga.broker.admin.previews import Preview, preview
 from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, Filter, first_messages, tail
 from geminga.broker.admin.topics import PATH, TopicResource
 from geminga.broker.commands.session import Session
@@ -182,9 +182,8 @@ class Overview(TopicResource):
         message = _message(query["message"]) if query.get("message") else None
         action = part(request, "action")
         consumer = query.get("consumer", "")
-        return answer(
-            await self.looking(partial(preview, topic, subscription, action, number, message, consumer))
-        )
+        found = Preview(topic, subscription, time.monotonic)
+        return answer(await self.looking(partial(preview, found, action, number, message, consumer)))
 
     async def open_messages(self, request: web.Request) -> web.Response:
         """The next messages that are not acknowledged, opened."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from geminga.broker.admin.errors import AdminError
@@ -11,14 +11,24 @@ from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.landmarks import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
+from geminga.errors import StoreBusy
 
 Json = dict[str, Any]
+
+COUNTING_SECONDS: Final = 0.01
+"""So long messages are counted in one go."""
 
 
 class Preview:
     """Of one subscription of a topic in memory. Every method changes nothing and returns what would be."""
 
-    def __init__(self, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
+    def __init__(
+        self, topic: PersistentTopic, subscription: PersistentSubscription, clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
+        self._below: dict[int, int] = {}
+        """Open messages below offsets, as far as they were counted."""
+        self._counting: tuple[bool, Iterator[int], int] | None = None
         self.topic = topic
         self.subscription = subscription
         self.ledger = topic.ledger
@@ -113,13 +123,33 @@ class Preview:
         return tally[0]
 
     def _open_below(self, offset: int) -> int:
-        """Open messages below an offset: counted on the side of it that has less."""
+        """Open messages below an offset: counted on the side of it that has less.
+
+        Raises `StoreBusy` after a while of counting, and goes on when it is asked again. What is acknowledged
+        meanwhile may be seen or not.
+        """
         mark, end = self.cursor.mark, self.ledger.confirmed
         if offset <= mark:
             return 0
-        if offset - mark <= end - offset:
-            return self.cursor.messages_open(mark, offset)
-        return self._open() - self.cursor.messages_open(offset, end)
+        found = self._below.get(offset)
+        if found is None:
+            is_near = offset - mark <= end - offset
+            inside = self._open_in(*(mark, offset) if is_near else (offset, end), is_near)
+            found = self._below[offset] = max(0, inside if is_near else self._open() - inside)
+        return found
+
+    def _open_in(self, start: int, stop: int, is_near: bool) -> int:
+        parts, acknowledged = self.cursor.parts(start, stop), 0
+        if self._counting is not None and self._counting[0] is is_near:
+            _, parts, acknowledged = self._counting
+        until = self._clock() + COUNTING_SECONDS
+        for part in parts:
+            acknowledged += part
+            if self._clock() >= until:
+                self._counting = is_near, parts, acknowledged
+                raise StoreBusy("the open messages of partly acknowledged batches are being counted")
+        self._counting = None
+        return self.cursor.messages_begun(start, stop) - acknowledged
 
     def _place(self, offset: int) -> str:
         if offset >= self.ledger.confirmed:
@@ -135,11 +165,13 @@ ACTIONS: Final[tuple[str, ...]] = ("skip", "skip-all", "expire", "reset", "redel
 
 
 def preview(
-    topic: PersistentTopic, subscription: PersistentSubscription, action: str, number: Callable[[str], int],
-    message: tuple[int, int] | None, consumer: str,
-) -> Json:  # fmt: skip
-    """What ``action`` would do; ``number(name)`` gives a whole number that the request must have."""
-    found = Preview(topic, subscription)
+    found: Preview, action: str, number: Callable[[str], int], message: tuple[int, int] | None, consumer: str
+) -> Json:
+    """What ``action`` would do; ``number(name)`` gives a whole number that the request must have.
+
+    Raises `StoreBusy` where there is more to look at: the same preview is asked again then.
+    """
+    topic = found.topic
     if action == "skip":
         return found.skip(number("count"))
     if action == "skip-all":

@@ -22,7 +22,7 @@ import contextlib
 import json
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from geminga.broker.columns import Column
@@ -244,14 +244,21 @@ class Cursor:
 
     def messages_open(self, start: int, stop: int) -> int:
         """Open messages in ``start <= offset < stop``, not before the mark; costs what holes lie between."""
+        return self.messages_begun(start, stop) - sum(self.parts(start, stop))
+
+    def messages_begun(self, start: int, stop: int) -> int:
+        """The same with all messages of entries that are partly acknowledged."""
         messages = self.counts.between(start, stop)[0]
-        if self.holes:
-            messages -= self.counts.held(self.holes, start, stop)[0]
-        if self.batches:
-            offsets, batches = range(start, stop), self.batches
-            few = offsets if len(offsets) < len(batches) else batches
-            messages -= sum(self._part(at) for at in few if at in batches and at in offsets)
-        return messages
+        return messages - self.counts.held(self.holes, start, stop)[0] if self.holes else messages
+
+    def parts(self, start: int, stop: int) -> Iterator[int]:
+        """How many messages of each partly acknowledged batch among these entries are acknowledged.
+
+        May be gone through in steps. What is acknowledged as a whole meanwhile counts as nothing.
+        """
+        offsets, batches = range(start, stop), self.batches
+        few = offsets if len(offsets) < len(batches) else list(batches)
+        return (self._part(at) for at in few if at in batches and at in offsets)
 
     def open_bits(self, offset: int) -> int:
         """A one for each open message of an entry that is not acknowledged as a whole."""
