@@ -60,7 +60,6 @@ class Producer:
         "topic",
         "topic_epoch",
         "user_provided_name",
-        "write",
     )
 
     def __init__(
@@ -80,7 +79,6 @@ class Producer:
         now_ms: int,
     ) -> None:
         self.peer = peer
-        self.write = peer.output.write
         self.topic = topic
         self.producer_id = producer_id
         self.name = name
@@ -120,7 +118,7 @@ class Producer:
 
     def receipt(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
         """Write a SEND_RECEIPT; -1:-1 says that the entry was a duplicate."""
-        self.write(
+        self.peer.output.write(
             encode_send_receipt(
                 self.producer_id, sequence_id, highest_sequence_id or None, ledger_id, entry_id
             )
@@ -128,7 +126,9 @@ class Producer:
 
     def receipt_run(self, sequence_ids: Sequence[int], ledger_id: int, first_entry_id: int) -> None:
         """Write the SEND_RECEIPTs of entries that follow each other."""
-        self.write(encode_send_receipts(self.producer_id, sequence_ids, ledger_id, first_entry_id))
+        self.peer.output.write(
+            encode_send_receipts(self.producer_id, sequence_ids, ledger_id, first_entry_id)
+        )
 
     def error(self, sequence_id: int, code: int, reason: str) -> None:
         self.peer.send_error(self.producer_id, sequence_id, code, reason)
