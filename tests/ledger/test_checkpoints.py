@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import sqlite3
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from geminga.errors import StoreStopped
+from geminga.ledger import checkpoints
 from geminga.ledger.catalog import Catalog, Snapshot
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
+from geminga.testing.store_auditor import StoreAuditor
 
 FOLDER = "/data/store"
 
@@ -115,3 +120,174 @@ def test_a_store_whose_catalog_is_slower_than_its_owner_says_so(
             store.poll()
             assert time.monotonic() < end
         assert len(list(store.names("key-"))) == number
+
+
+class Clock:
+    """The time of checkpoints."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(
+            checkpoints, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: self.now})
+        )
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
+    """What was written into catalogs."""
+    write, snapshots = Catalog.write, []
+
+    def noted(catalog: Catalog, snapshot: Snapshot) -> None:
+        write(catalog, snapshot)
+        snapshots.append(snapshot)
+
+    monkeypatch.setattr(Catalog, "write", noted)
+    return snapshots
+
+
+IDLE = StoreSettings(checkpoint_idle_seconds=30.0, checkpoint_idle_bytes=20_000)
+
+
+def put(store: FileStore, count: int, size: int = 100) -> None:
+    for number in range(count):
+        store.put(f"key-{number}", bytes(size))
+    for _ in range(4):
+        store.poll()
+
+
+def test_an_idle_store_saves_what_waits_and_then_rests(
+    monkeypatch: pytest.MonkeyPatch, written: list[Snapshot]
+) -> None:
+    clock, disk = Clock(monkeypatch), SimulatedDisk()
+    store = open_store(disk, IDLE)
+    put(store, 100)
+    clock.now += 29
+    put(store, 120)
+    clock.now += 29
+    put(store, 1)
+    assert written == [], "something came in not so long ago"
+    clock.now += 2
+    put(store, 0)
+    assert len(written) == 1
+    for _ in range(1000):
+        clock.now += 60
+        put(store, 0)
+    assert len(written) == 1, "and there is nothing else to save"
+    put(store, 10)
+    clock.now += 3600
+    put(store, 0)
+    assert len(written) == 1, "so little is not worth it"
+    disk = disk.crash(Fate("none", "none"))
+    with open_store(disk, IDLE) as store:
+        assert len(list(store.names("key-"))) == 120
+
+
+def test_what_comes_in_slowly_is_saved_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, written: list[Snapshot]
+) -> None:
+    clock = Clock(monkeypatch)
+    store = open_store(SimulatedDisk(), IDLE)
+    for second in range(3600):
+        clock.now += 1
+        store.put(f"slow-{second}", b"")
+        store.poll()
+    unsaved = 3600 * 470
+    assert written == [], "each half minute brings more than a sixteenth of what is worth it"
+    assert store._state.unsaved_bytes > unsaved
+    for second in range(3600):
+        clock.now += 20
+        store.put(f"slower-{second}", b"")
+        store.poll()
+    assert 1 < len(written) <= 1 + 3600 * 600 // IDLE.checkpoint_idle_bytes
+    store.close()
+
+
+def test_nothing_of_that_where_it_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, written: list[Snapshot]
+) -> None:
+    clock = Clock(monkeypatch)
+    store = open_store(SimulatedDisk(), dataclasses.replace(IDLE, checkpoint_idle_seconds=0.0))
+    put(store, 100)
+    clock.now += 1e6
+    put(store, 0)
+    assert written == []
+    store.close()
+
+
+def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[Snapshot]) -> None:
+    wanted = threading.Event()
+    settings = dataclasses.replace(IDLE, checkpoint_idle_seconds=0.1)
+    with FileStore.open(tmp_path, settings=settings, wakeup=wanted.set) as store:
+        store.poll()
+        for number in range(100):
+            store.put(f"key-{number}", bytes(100))
+        end = time.monotonic() + 60
+        while not written:
+            assert wanted.wait(60), "nobody asks for a poll"
+            wanted.clear()
+            store.poll()
+            assert time.monotonic() < end
+        assert store.failure is None
+
+
+def test_the_power_goes_at_every_step_of_an_idle_checkpoint(small_settings: StoreSettings) -> None:
+    idle = dataclasses.replace(
+        small_settings, checkpoint_records=10**6, checkpoint_idle_seconds=1e-6, checkpoint_idle_bytes=1
+    )
+
+    def live(store: FileStore, auditor: StoreAuditor) -> None:
+        ledgers = []
+        for number in range(4):
+            ledgers.append(auditor.create_ledger(store, f"topic-{number}"))
+            for entry in range(4):
+                auditor.append(store, ledgers[-1], b"%d:%d" % (number, entry) * 40)
+            auditor.merge(store, "cursor", b"delta %d" % number)
+            auditor.put(store, f"policy-{number % 2}", b"value %d" % number)
+            for _ in range(4):
+                store.poll()  # the second finds nothing new, and saves
+            if number % 2:
+                auditor.delete_ledgers(store, [ledgers.pop(0)])
+            store.release(ledgers)
+
+    history = FaultyFileSystem(SimulatedDisk())
+    store = FileStore.open(FOLDER, settings=idle, filesystem=history, threads=False)
+    first = history.operations
+    live(store, StoreAuditor())
+    operations = history.operations
+    assert sum(what == "commit" for what, _ in history.history[first:]) >= 4
+    store.close()
+    chance = random.Random(7)
+    for number in range(first, operations + 1):
+        for fate in (Fate(), Fate("all", "all"), Fate.by_chance(chance)):
+            disk, auditor = SimulatedDisk(), StoreAuditor()
+            try:
+                store = FileStore.open(
+                    FOLDER,
+                    settings=idle,
+                    filesystem=FaultyFileSystem(disk, Plan(crash_at=number)),
+                    threads=False,
+                )
+                live(store, auditor)
+            except PowerLoss:
+                pass
+            with open_store(disk.crash(fate), idle) as store:
+                assert store.damage == []
+                auditor.check_restarted(store)
+
+
+def test_released_ledgers_leave_memory_when_the_catalog_knows_them(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path, threads=False) as store:
+        state = store._state
+        made = []
+        for number in range(100):
+            made.append(store.create_ledger(f"topic-{number}"))
+            store.append(made[-1], b"x%d" % number, lambda error: None)
+        store.release(made[:50])
+        store.poll()
+        assert len(state.ledgers) == 100, "nothing else knows them yet"
+        store.checkpoint()
+        assert sorted(state.ledgers) == made[50:], "of the others somebody may want the newest soon"
+        store.release(made[50:])
+        assert not state.ledgers, "at once"
+        for number, ledger in enumerate(made):
+            assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"x%d" % number]

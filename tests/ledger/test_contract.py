@@ -193,6 +193,21 @@ def test_ledgers_are_listed_by_owner(store: EntryStore, receipts: Receipts) -> N
     assert [i.ledger_id for i in store.ledgers("a")] == [second]
 
 
+def test_released_ledgers_are_there_when_they_are_used_again(store: EntryStore, receipts: Receipts) -> None:
+    ledger, other = store.create_ledger("a"), store.create_ledger("b")
+    store.append(ledger, b"one", receipts.of(1))
+    store.release([ledger, other, 999])
+    store.append(ledger, b"two", receipts.of(2))
+    receipts.wait(store, 2)
+    store.release([ledger])
+    assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"one", b"two"]
+    assert store.append(ledger, b"three", receipts.of(3)) == 2
+    store.delete_ledgers([other])
+    store.release([other])
+    receipts.wait(store, 3)
+    assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"one", b"two", b"three"]
+
+
 def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"x", receipts.of("x"))

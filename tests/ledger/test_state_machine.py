@@ -29,8 +29,16 @@ class StoreLives(RuleBasedStateMachine):
         checkpoint_records=st.sampled_from([3, 10, 60]),
         preallocate_bytes=st.sampled_from([0, 1024]),
         cache_bytes=st.sampled_from([0, 500, 20_000]),
+        idle_seconds=st.sampled_from([0.0, 1e-6]),
     )
-    def begin(self, sync: str, checkpoint_records: int, preallocate_bytes: int, cache_bytes: int) -> None:
+    def begin(
+        self,
+        sync: str,
+        checkpoint_records: int,
+        preallocate_bytes: int,
+        cache_bytes: int,
+        idle_seconds: float,
+    ) -> None:
         self.settings = StoreSettings(
             sync=sync,
             log_file_bytes=4096,
@@ -40,6 +48,8 @@ class StoreLives(RuleBasedStateMachine):
             index_cache_bytes=1000,
             checkpoint_records=checkpoint_records,
             checkpoint_log_bytes=8192,
+            checkpoint_idle_seconds=idle_seconds,
+            checkpoint_idle_bytes=1,
             rewrite_live_fraction=0.7,
             garbage_bytes_min=0,
             deletion_delay_seconds=0.0,
@@ -70,6 +80,11 @@ class StoreLives(RuleBasedStateMachine):
     def append_run(self, which: int, size: int, count: int) -> None:
         entries = self._entries(size, count)
         self.auditor.append_run(self.store, self.ledgers[which % len(self.ledgers)], entries)
+
+    @precondition(lambda self: self.ledgers)
+    @rule(which=st.lists(st.integers(0, 100), min_size=1, max_size=3))
+    def release(self, which: list[int]) -> None:
+        self.store.release([self.ledgers[each % len(self.ledgers)] for each in which])
 
     def _entries(self, size: int, count: int) -> list[bytes]:
         self.number += count

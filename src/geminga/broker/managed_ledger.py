@@ -551,6 +551,10 @@ class ManagedLedger:
         """Nobody is told anything any more."""
         self._topic = None
 
+    def release(self) -> None:
+        """Nobody uses its ledgers for now: the store need not keep them in memory."""
+        self._store.release([segment.ledger_id for segment in self.segments])
+
     def delete_all(self) -> None:
         """Forget every entry and the ledger list: the topic is being deleted."""
         ids = [segment.ledger_id for segment in self.segments]

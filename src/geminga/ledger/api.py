@@ -311,6 +311,9 @@ class EntryStore(Protocol):
         Not many; and the id behind which the others are, None when these were the last.
         """
 
+    def release(self, ledger_ids: Sequence[int]) -> None:
+        """Nobody uses these ledgers for now: what is in memory of them may leave. They may be used again."""
+
     def lost_entries_max(self, ledger_id: int) -> int:
         """How many entries behind the last one of a ledger may have been lost to damage; mostly 0.
 

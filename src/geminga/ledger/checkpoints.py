@@ -2,7 +2,8 @@
 
 A checkpoint is a place in the order of writes. When all before it is on the disk, the worker writes into
 the catalog what it amounts to; the log behind it is what a restart replays. Deleted ledgers give back their
-space behind the next one, so that one is made for them too.
+space behind the next one, so that one is made for them too. And one is made when nobody writes any more: the
+changes of the last minutes lie among all else that was made then, and would keep that memory from the system.
 
 Without room for the catalog the checkpoint stays unfinished and is written later: the log has everything.
 """
@@ -30,6 +31,9 @@ logger = logging.getLogger("geminga.ledger")
 
 BEHIND_TIMES = 4
 """Changes of so many checkpoints may wait in memory while one is being saved."""
+QUIET_PARTS = 16
+"""A store is idle while at most this part of what an idle one saves is added to its memory. So what comes
+in slowly is saved every eight minutes at most, with the settings as they are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +70,9 @@ class Checkpoints:
         self._log_bytes = 0
         self._groups = 0
         self._began_at = time.monotonic()
+        self._quiet_since = self._began_at
+        self._quiet_bytes = 0
+        """What was in memory alone at that time."""
 
     def wrote(self, group: Group) -> None:
         """A group is on the disk."""
@@ -100,11 +107,27 @@ class Checkpoints:
                 self.begin()
             else:
                 self._parts.worker.alarm(rest)
+        elif self._is_idle():
+            self.begin()
+
+    def _is_idle(self) -> bool:
+        """Whether what is worth a checkpoint has waited for long while hardly anything came in."""
+        settings, unsaved = self._parts.settings, self._parts.state.unsaved_bytes
+        if unsaved < settings.checkpoint_idle_bytes or not settings.checkpoint_idle_seconds:
+            return False
+        now = time.monotonic()
+        if not 0 <= unsaved - self._quiet_bytes <= settings.checkpoint_idle_bytes // QUIET_PARTS:
+            self._quiet_since, self._quiet_bytes = now, unsaved
+        rest = self._quiet_since + settings.checkpoint_idle_seconds - now
+        if rest > 0:
+            self._parts.worker.alarm(rest)
+        return rest <= 0
 
     def begin(self) -> None:
         """Mark the place in the order of writes that the next checkpoint stands for."""
         self.is_running = True
         self._began_at = time.monotonic()
+        self._quiet_bytes = 0
         self.deletions_wait = False
         number = self._parts.state.freeze_calls()
         self._parts.journal.checkpoint_pending = True

@@ -54,6 +54,11 @@ class StoreSettings:
     checkpoint_state_bytes: int = 16 * MEBIBYTE
     """A checkpoint is made, too, when keys and ledgers that the catalog does not know yet take so much
     memory."""
+    checkpoint_idle_seconds: float = 30.0
+    """... and when ``checkpoint_idle_bytes`` of that have waited for so long while hardly anything was
+    written: the memory goes back to the system, and a restart has little to replay. 0: it waits for more."""
+    checkpoint_idle_bytes: int = MEBIBYTE
+    """See ``checkpoint_idle_seconds``."""
     rewrite_live_fraction: float = 0.25
     """A log file whose live share is at most this is rewritten and deleted, once more than
     ``garbage_bytes_min`` of the log are garbage."""
@@ -83,6 +88,8 @@ class StoreSettings:
         check_int("checkpoint_records", self.checkpoint_records, 1)
         check_int("checkpoint_groups", self.checkpoint_groups, 1)
         check_int("checkpoint_state_bytes", self.checkpoint_state_bytes, 1)
+        check_seconds("checkpoint_idle_seconds", self.checkpoint_idle_seconds, 0.0, 86400.0)
+        check_int("checkpoint_idle_bytes", self.checkpoint_idle_bytes, 1)
         check_seconds("rewrite_live_fraction", self.rewrite_live_fraction, 0.0, 0.9)
         check_int("garbage_bytes_min", self.garbage_bytes_min, 0)
         check_seconds("deletion_delay_seconds", self.deletion_delay_seconds, 0.0, 3600.0)

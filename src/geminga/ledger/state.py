@@ -8,7 +8,7 @@ adds where the bytes lie. After a restart `replay` does both from the log alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
@@ -51,6 +51,8 @@ _LEDGER_BYTES = 900
 """What a ledger that changed takes in memory."""
 _ENTRY_BYTES = 16
 
+RELEASED = -1
+"""The generation of a ledger that nobody uses: no checkpoint is older."""
 NOBODY = ""
 """The owner of a ledger whose own is lost to damage."""
 
@@ -157,6 +159,23 @@ class StoreState:
         ledger.next_entry += self.doubt.entries_max
         if not ledger.recent:
             ledger.recent_first = ledger.next_entry
+
+    def release(self, ledger_ids: Iterable[int]) -> None:
+        """Nobody uses these for now: they leave memory at once, or when the catalog knows all of them."""
+        for ledger_id in ledger_ids:
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is None:
+                continue
+            ledger.generation = RELEASED
+            self._let_go(ledger)
+
+    def _let_go(self, ledger: LedgerState) -> None:
+        """Forget what the catalog says too; nothing if it does not say all of it."""
+        ledger_id = ledger.ledger_id
+        is_known = ledger.is_idle and ledger_id not in self._uncataloged.get(ledger.owner, ())
+        if is_known and ledger_id not in self.index.moved and ledger_id not in self.index.moved_frozen:
+            self.index.forget(ledger)
+            del self.ledgers[ledger_id]
 
     def lost_entries_max(self, ledger_id: int) -> int:
         """How many entries at the end of a ledger, which need not exist any more, damage may have taken."""
@@ -564,17 +583,13 @@ class StoreState:
         self._evict()
 
     def _evict(self) -> None:
-        """Let go of ledgers that nobody used since the checkpoint before the last, recent entries and all."""
-        old = [
-            ledger
-            for ledger in self.ledgers.values()
-            if ledger.generation < self.checkpoint - 1 and ledger.is_idle
-        ]
-        for ledger in old:
-            if ledger.ledger_id in self.index.moved:
-                continue
-            self.index.forget(ledger)
-            del self.ledgers[ledger.ledger_id]
+        """Let go of ledgers that nobody uses, or used since the checkpoint before the last.
+
+        Their recent entries go with them.
+        """
+        before = self.checkpoint - 1
+        for ledger in [ledger for ledger in self.ledgers.values() if ledger.generation < before]:
+            self._let_go(ledger)
 
     def cast_doubt(self, records_max: int) -> None:
         """Damage may have taken up to so many records: last entries of any ledger there is, or creations."""

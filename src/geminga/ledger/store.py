@@ -407,6 +407,9 @@ class FileStore:
     def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
         return self._state.ledgers_page(after)
 
+    def release(self, ledger_ids: Sequence[int]) -> None:
+        self._state.release(ledger_ids)
+
     def lost_entries_max(self, ledger_id: int) -> int:
         return self._state.lost_entries_max(ledger_id)
 

@@ -619,6 +619,9 @@ class TieredStore:
     def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
         return self._local.names_page(prefix, after=after)
 
+    def release(self, ledger_ids: Sequence[int]) -> None:
+        self._local.release(ledger_ids)
+
     def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
         return self._local.ledgers_page(after)
 

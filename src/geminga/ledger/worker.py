@@ -62,9 +62,13 @@ class Worker:
         return has_ended
 
     def alarm(self, seconds: float) -> None:
-        """Signal the owner in so many seconds, once; needs the thread."""
-        if self._alarm_at is None and self._thread is not None:
-            self._alarm_at = time.monotonic() + seconds
+        """Signal the owner in so many seconds, once, or before; needs the thread.
+
+        There is one alarm, the earliest. Whoever wants another one asks again when it has rung.
+        """
+        when = time.monotonic() + seconds
+        if self._thread is not None and (self._alarm_at is None or when < self._alarm_at):
+            self._alarm_at = when
             self._queue.put((_nothing, None))
 
     def _run(self) -> None:

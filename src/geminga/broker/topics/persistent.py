@@ -599,6 +599,7 @@ class PersistentTopic:
             subscription.flush()
         deadlines.settle(self, leaving=True)
         self._let_go()
+        self.ledger.release()
 
     def _let_go(self) -> None:
         """What refers to the topic refers to it no more: it is gone with the last who uses it."""
