@@ -38,6 +38,10 @@ PEERS, WINDOW = 8, 64
 WEB_PEERS = 64
 LOADED = 100_000
 """Topics that are held in memory at once, to see what one takes: as many as are opened within a minute."""
+LOOKED_AT = 30_000
+"""Topics that are in memory because somebody looked at them: unused ones leave soon when they are many."""
+IDLE_SECONDS = 45
+"""After so long an idle broker has saved what waited, and given memory back."""
 UNLOADING_SECONDS_MAX = 600
 ORDERED = 10_000
 PER_ORDERED = 10
@@ -327,7 +331,7 @@ class WebPeer(asyncio.Protocol):
     """A kept-alive connection with one request at a time."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = self._end = b""
         self._answered: asyncio.Future[bytes]
         self.transport: asyncio.Transport
 
@@ -337,12 +341,13 @@ class WebPeer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._buffer.endswith(b"\r\n\r\n") and not self._answered.done():
+        if self._buffer.endswith(b"\r\n\r\n" + self._end) and not self._answered.done():
             self._answered.set_result(self._buffer)
             self._buffer = b""
 
-    async def ask(self, method: str, path: str, status: int) -> None:
-        """A request without a body, whose answer has none."""
+    async def ask(self, method: str, path: str, status: int, body: bytes = b"") -> None:
+        """A request without a body, and what is answered."""
+        self._end = body
         self._answered = asyncio.get_running_loop().create_future()
         self.transport.write(
             f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n".encode()
@@ -352,8 +357,15 @@ class WebPeer(asyncio.Protocol):
             raise RuntimeError(f"{method} {path}: {answer[:200]!r}")
 
 
-async def _administrate(broker: Standalone, method: str, names: Sequence[str]) -> None:
-    """One request for each topic."""
+async def _administrate(
+    broker: Standalone,
+    method: str,
+    names: Sequence[str],
+    what: str = "",
+    status: int = 204,
+    body: bytes = b"",
+) -> None:
+    """One request for each topic, or for something of it."""
     left = iter(names)
     loop = asyncio.get_running_loop()
     peers = [
@@ -362,7 +374,7 @@ async def _administrate(broker: Standalone, method: str, names: Sequence[str]) -
 
     async def work(peer: WebPeer) -> None:
         for name in left:
-            await peer.ask(method, f"/admin/v2/persistent/{NAMESPACE}/{name}", 204)
+            await peer.ask(method, f"/admin/v2/persistent/{NAMESPACE}/{name}{what}", status, body)
 
     await asyncio.gather(*map(work, peers))
     for peer in peers:
@@ -412,8 +424,9 @@ def run(folder: Path, topics: int) -> Run:
     broker = Standalone(folder)
     try:
         broker.start()
-        broker.web(f"/admin/v2/namespaces/{NAMESPACE}", "PUT", {})
         run.figure("idle", broker.megabytes, "MB resident", "45 MB")
+        broker.web(f"/admin/v2/namespaces/{NAMESPACE}", "PUT", {})
+        run.figure("after the first request of the web", broker.megabytes, "MB resident")
         with probing(broker) as probe:
             _create(run, broker, probe, names)
         broker.kill()
@@ -423,6 +436,7 @@ def run(folder: Path, topics: int) -> Run:
         with probing(broker) as probe:
             _list(run, broker, probe)
             run.figure("resident after listing", broker.megabytes, "MB")
+            _look(run, broker, probe, names)
             _load(run, broker, probe, names)
             _publish(run, broker, probe, names)
             _look_at_loaded(run, broker, probe)
@@ -497,6 +511,33 @@ async def _ask_for_list(broker: Standalone) -> int:
             raise RuntimeError(str(Command.FromString(body[4:])))
 
 
+def _look(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> None:
+    """Topics in memory that nobody is connected to."""
+    some = names[-min(LOOKED_AT, len(names) // 2) :]
+    before = broker.megabytes
+    probe.waits()
+    began = time.perf_counter()
+    asyncio.run(_administrate(broker, "GET", some, "/subscriptions", 200, b"[]"))
+    took, held = time.perf_counter() - began, broker.megabytes - before
+    run.rate("looked at by admin", len(some), took, "", probe.waits())
+    loaded = int(broker.store()["loadedTopics"])
+    run.figure(
+        "a loaded topic", held * 1e3 / max(loaded, 1), "kB", "2.5 kB", more=f", {loaded:,} are in memory"
+    )
+    _give_back(run, broker, probe, before)
+
+
+def _give_back(run: Run, broker: Standalone, probe: Probe, before: float) -> None:
+    _until_unloaded(broker)
+    after = broker.megabytes
+    more = f", {after - before:.0f} more than before"
+    run.figure("resident after unloading", after, "MB", "", probe.waits(), more)
+    time.sleep(IDLE_SECONDS)
+    after = broker.megabytes
+    more = f", {after - before:.0f} more than before"
+    run.figure("resident when it is idle", after, "MB", "", probe.waits(), more)
+
+
 def _load(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> None:
     """As many topics in memory as are opened within the minute for which an unused one stays there."""
     count = min(LOADED, len(names))
@@ -515,12 +556,8 @@ def _load(run: Run, broker: Standalone, probe: Probe, names: Sequence[str]) -> N
     began = time.perf_counter()
     asyncio.run(hold())
     time.sleep(2)
-    run.figure("a loaded topic", (broker.megabytes - before) * 1e3 / count, "kB", "2.5 kB", probe.waits())
-    _until_unloaded(broker)
-    after = broker.megabytes
-    run.figure(
-        "resident after unloading", after, "MB", "", probe.waits(), f", {after - before:.0f} more than before"
-    )
+    run.figure("a topic that lost its producer", (broker.megabytes - before) * 1e3 / count, "kB")
+    _give_back(run, broker, probe, before)
 
 
 def _until_unloaded(broker: Standalone) -> None:
