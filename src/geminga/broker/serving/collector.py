@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
 from typing import Any, Final
 
@@ -23,7 +24,9 @@ MIDDLE_PASSES: Final = 1
 NEVER: Final = 1 << 30
 FEW_SECONDS: Final = 0.02
 """There are few objects as long as a pass over all of them takes at most this."""
-FEW_OBJECTS: Final = 200_000
+FEW_BLOCKS: Final = 800_000
+"""... which is about what 200,000 objects take in Python's memory, with all that the collector does not know.
+To count those that are set apart takes longer than a turn may, if there are millions."""
 RECOUNT_SECONDS: Final = 3600.0
 """Many objects may have become few: looked at this far apart."""
 
@@ -68,7 +71,7 @@ class Collector:
         self._passes = 0
         began = time.monotonic()
         if not self._are_few and began >= self._recount_at:
-            self._are_few = gc.get_freeze_count() < FEW_OBJECTS
+            self._are_few = sys.getallocatedblocks() < FEW_BLOCKS
             self._recount_at = began + RECOUNT_SECONDS
         if self._are_few:
             gc.unfreeze()
