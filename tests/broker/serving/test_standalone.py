@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import io
 import os
 import signal
 import socket
@@ -18,7 +21,14 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES
+from geminga.broker.serving.server import BrokerServer
+from geminga.broker.serving.standalone import EXIT_STORE, EXIT_USAGE, SYNC_PROMISES, _main
+from geminga.broker.settings import BrokerSettings
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
+from geminga.wire.metadata import parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.serving.test_stalled_disk import Client
 
 PROGRAM = """
 import sys
@@ -238,3 +248,58 @@ def test_who_lets_others_in_says_whom_he_asks(tmp_path: Path) -> None:
     assert "--anonymous" in refused.output
     both = CliRunner().invoke(command, ["--memory", "--anonymous", "--token-secret-key", "A" * 44])
     assert both.exit_code == 2
+
+
+class SyncsFail(FaultyFileSystem):
+    """From some moment on no sync succeeds any more."""
+
+    code = 0
+
+    def step(self, what: str, path: str) -> int:
+        if self.code and what == "sync":
+            raise OSError(self.code, os.strerror(self.code), path)
+        return super().step(what, path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_when_a_sync_fails_it_ends_says_why_and_has_everything_that_was_receipted(code: int) -> None:
+    disk = SimulatedDisk()
+    err, receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code))
+    assert os.strerror(code) in err
+    assert "what was receipted is safe" in err
+    with FileStore.open("/data", filesystem=FaultyFileSystem(disk.crash(Fate())), threads=False) as store:
+        assert store.damage == []
+        owner = "persistent://public/default/t"
+        kept = [
+            parse_entry(entry).payload
+            for info in store.ledgers(owner)
+            for entry in store.read(info.ledger_id, 0, entries_max=1000, bytes_max=1 << 20)
+        ]
+    assert kept[:receipted] == [b"m%d" % number for number in range(receipted)]
+
+
+async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int) -> tuple[str, int]:
+    """What it said, and how many messages it had receipted."""
+    out, err = io.StringIO(), io.StringIO()
+    server = BrokerServer(
+        BrokerSettings(memory=True, port=0, web_port=None),
+        store=lambda wakeup: FileStore.open("/data", filesystem=filesystem, wakeup=wakeup),
+    )
+    ending = asyncio.ensure_future(_main(server, out, err))
+    async with asyncio.timeout(50):
+        while "ready" not in out.getvalue():
+            await asyncio.sleep(0.01)
+        client = await Client.connect(server.settings.port)
+        client.send("producer", topic="t", producer_id=1, request_id=1)
+        await client.expect(pb.BaseCommand.PRODUCER_SUCCESS)
+        client.publish(20)
+        await client.expect(pb.BaseCommand.SEND_RECEIPT, 20)
+        filesystem.code = code
+        client.publish(5)
+        refused = await client.expect(pb.BaseCommand.SEND_ERROR)
+        assert refused[0].command.send_error.error == pb.PersistenceError
+        assert await ending == EXIT_STORE
+        with pytest.raises(AssertionError, match="hung up"):
+            await client.expect(pb.BaseCommand.SEND_RECEIPT)
+        client.close()
+    return err.getvalue(), 20

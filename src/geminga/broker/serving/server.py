@@ -283,6 +283,8 @@ class BrokerServer:
         self.web: WebServer | None = None
         self.web_ready: asyncio.Event
         self.stopped: asyncio.Event
+        self.store_stopped: asyncio.Event
+        """Set with ``store_failure``: nothing is receipted any more, whoever runs the broker is to end it."""
         self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
         self._dirty: list[Connection] = []
         self._flush_scheduled = False
@@ -312,7 +314,7 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self.unsent = Unsent(self._loop, self.settings.unsent_bytes_max)
         self._thread_id = threading.get_ident()
-        self.web_ready, self.stopped = asyncio.Event(), asyncio.Event()
+        self.web_ready, self.stopped, self.store_stopped = (asyncio.Event() for _ in range(3))
         settings = self.settings
         with contextlib.ExitStack() as undo:
             if settings.has_tls:
@@ -555,6 +557,7 @@ class BrokerServer:
     def _note_store_failure(self) -> None:
         if self.store_failure is None and self.store.failure is not None:
             self.store_failure = self.store.failure
+            self.store_stopped.set()
             log.critical(
                 "the store has stopped, nothing more is receipted until the broker is restarted: %s",
                 self.store_failure,

@@ -47,6 +47,8 @@ def run(
 ) -> int:
     """Runs the broker until SIGTERM or Ctrl-C and returns the exit code.
 
+    It ends by itself when the store has stopped (a sync failed, say): only a start finds out what is on the
+    disk, and who supervises the process starts it again.
     ``site`` adds pages to the web port.
     ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors. A second signal ends
     the process at once, which is safe: nothing receipted is lost.
@@ -80,7 +82,7 @@ async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
     loop = asyncio.get_running_loop()
     collector = Collector(loop)
     loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
-    await asked.wait()
+    await _first_of(asked, server.store_stopped)
     collector.stop()
     await server.stop()
     if server.store_failure is not None:
@@ -89,6 +91,14 @@ async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
     kept = "" if server.settings.memory else ", everything receipted is kept"
     print(f"geminga: stopped{kept}", file=out, flush=True)
     return EXIT_OK
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Return when one of them is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
 
 
 def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> asyncio.Event:
