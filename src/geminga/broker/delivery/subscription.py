@@ -504,13 +504,16 @@ class PersistentSubscription:
     def behind_messages(self, count: int) -> tuple[int, int]:
         """The entry in which the next ``count`` open messages end, and how many of them are in it."""
         cursor, end = self.cursor, self.topic.ledger.confirmed
-        left, offset = count, cursor.mark
-        while (
-            offset < end and (held := cursor.messages_open(offset, min(offset + SKIP_ENTRIES, end))) <= left
-        ):
-            left, offset = left - held, min(offset + SKIP_ENTRIES, end)
-        while offset < end and (held := cursor.messages_open(offset, offset + 1)) <= left:
-            left, offset = left - held, offset + 1
+        left, offset, entries, are_too_many = count, cursor.mark, SKIP_ENTRIES, False
+        # Twice as many at each step until they are too many, then half as many.
+        while offset < end and entries:
+            stop = min(offset + entries, end)
+            held = cursor.messages_open(offset, stop)
+            if held <= left:
+                left, offset = left - held, stop
+            else:
+                are_too_many = True
+            entries = entries // 2 if are_too_many else entries * 2
         return offset, left
 
     def redeliver_unacknowledged(self, consumer_name: str = "") -> int:
