@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ class Loop:
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
+
+    def call_later(self, _: float, call: Callable[[], None]) -> Any:
+        self.later[:] = [call]
+        return SimpleNamespace(cancel=self.later.clear)
 
     def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
         self.soon.append(call)
@@ -41,6 +47,7 @@ def collector() -> Iterator[tuple[Any, Loop]]:
     made.start()
     yield made, loop
     made.stop()
+    assert loop.later == []
     assert gc.get_freeze_count() == 0
 
 
@@ -93,6 +100,21 @@ def test_few_objects_are_looked_at_every_time(collector: Any, monkeypatch: pytes
     del circle
     held += _hold(loop, 2 * MIDDLE_OBJECTS)
     assert gone == [True]
+
+
+def test_memory_goes_back_when_much_has_left(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.broker.serving.collector.MUCH_BLOCKS", 20_000)
+    given_back: list[bool] = []
+    monkeypatch.setattr("geminga.broker.serving.collector._give_back", lambda: given_back.append(True))
+    _, loop = collector
+    held = [str(number) for number in range(200_000)]
+    for _ in range(3):
+        loop.later[0]()
+    assert given_back == []
+    del held
+    for _ in range(3):
+        loop.later[0]()
+    assert given_back == [True], "once"
 
 
 def test_peers_leave_no_cycles_behind(tmp_path: Path) -> None:

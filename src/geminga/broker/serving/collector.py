@@ -5,11 +5,15 @@ waits for 300 ms. So objects are looked at while they are young, in passes of a 
 stay are set apart from then on (`gc.freeze`). They still leave memory when nobody refers to them any more,
 which is how everything here does: topics, sessions and subscriptions leave no cycles behind, and tests hold
 that. While there are few objects, all of them are looked at every time, for the sake of what is not ours.
+
+When much has left memory, it is to go back to the system. Python keeps some of what is free at hand, and that
+lies anywhere among it: a pass over what is young lets go of it, and the C library is asked to do as much.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import sys
 import time
@@ -29,6 +33,10 @@ FEW_BLOCKS: Final = 800_000
 To count those that are set apart takes longer than a turn may, if there are millions."""
 RECOUNT_SECONDS: Final = 3600.0
 """Many objects may have become few: looked at this far apart."""
+LOOK_SECONDS: Final = 30.0
+"""Whether much has left memory is looked at this far apart."""
+MUCH_BLOCKS: Final = 100_000
+"""So much less in use than before is much: some ten megabytes."""
 
 
 class Collector:
@@ -40,6 +48,8 @@ class Collector:
         self._are_few = True
         self._recount_at = 0.0
         self._thresholds = gc.get_threshold()
+        self._most_blocks = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Look at all that there is, and from then on at what comes."""
@@ -47,11 +57,14 @@ class Collector:
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, NEVER)
         gc.callbacks.append(self._passed)
         gc.enable()
+        self._look()
 
     def stop(self) -> None:
         """As Python has it."""
         if self._passed not in gc.callbacks:
             return  # it never began
+        if self._timer is not None:
+            self._timer.cancel()
         gc.callbacks.remove(self._passed)
         gc.set_threshold(*self._thresholds)
         gc.unfreeze()
@@ -80,3 +93,21 @@ class Collector:
         ended = time.monotonic()
         if self._are_few and ended - began > FEW_SECONDS:
             self._are_few, self._recount_at = False, ended + RECOUNT_SECONDS
+
+    def _look(self) -> None:
+        """Give memory back if much of it is not in use any more."""
+        blocks = sys.getallocatedblocks()
+        self._most_blocks = max(self._most_blocks, blocks)
+        if self._most_blocks - blocks >= MUCH_BLOCKS:
+            self._most_blocks = blocks
+            self._settle()
+            _give_back()
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+
+def _give_back() -> None:
+    """What the C library holds free goes back to the system, where it can be asked for that (glibc)."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems
+        ctypes.CDLL(None).malloc_trim(0)
