@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.admin import damage as admin_damage
 from geminga.broker.admin.damage import described, settle
 from geminga.broker.delivery.subscription import cursor_key
 from geminga.broker.ledger_list import key_of as ledgers_key
 from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.persistent import topic_key
+from geminga.broker.turns import Turns
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
-from geminga.ledger.damage import Loss
+from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -190,6 +192,27 @@ def test_a_damaged_entry_is_stepped_over_until_it_is_settled(lives: Lives) -> No
     peer.subscribe(HARMED)
     assert peer.payloads() == []
     assert harness.store.damage == []
+
+
+def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_damage, "SETTLED_AT_ONCE", 1)
+    monkeypatch.setattr(Turns, "enough", True)
+    harness = lives.harness
+    fill(harness, HARMED, 12).subscribe(HARMED)
+    topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
+    ledger = topic.ledger.segments[0].ledger_id
+    harm = Damage("log-0000000001", 0, "a file is missing", lost=Loss.ENTRIES, ledger_id=ledger,
+                  first_entry_id=1, last_entry_id=3)  # fmt: skip
+    harness.store._state.quarantine.add(harm)
+    done: list[Any] = []
+    settle(harness.broker, harm.name, done.append)
+    assert harness.store.damage != [], "others are heard first"
+    for _ in range(5):
+        harness.broker.turn(harness.now, harness.now_ms)
+    harness.poll()
+    assert done == [None]
+    assert harness.store.damage == []
+    assert topic.subscriptions["s"].backlog == 12 - 3
 
 
 def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry() -> None:

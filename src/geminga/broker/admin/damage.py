@@ -7,18 +7,23 @@ nobody is deleted. To delete or to set the thing itself, use its own resource.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import Resource, answer, done_answer, part
 from geminga.broker.core import Broker
+from geminga.broker.refusal import Refused
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.errors import InvalidTopicName
+from geminga.broker.turns import Job
+from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 from geminga.ledger.damage import Damage, Loss
+
+SETTLED_AT_ONCE: Final = 500
+"""Entries that are given up before others are heard."""
 
 
 class DamagedThings(Resource):
@@ -66,28 +71,45 @@ def settle(broker: Broker, name: str, done: Done) -> None:
     things = [damage for damage in broker.store.damage if damage.name == name]
     if not things:
         raise AdminError(404, f"no damaged thing is called {name}")
-    for damage in things:
-        if damage.lost == Loss.ENTRIES:
-            _acknowledge(broker, damage)
-    broker.store.settle_damage(name, done)
-    for damage in things:
-        if damage.key is not None:
-            broker.namespaces.accept(damage.key)
-            broker.dynamic.accept(damage.key)
+    broker.turns.start(_settle(broker, name, things, done), name)
 
 
-def _acknowledge(broker: Broker, damage: Damage) -> None:
+def _settle(broker: Broker, name: str, things: list[Damage], done: Done) -> Job:
+    """A job: what a whole file held may be a million entries."""
+    try:
+        for damage in things:
+            if damage.lost == Loss.ENTRIES:
+                yield from _acknowledge(broker, damage)
+        broker.store.settle_damage(name, done)
+        for damage in things:
+            if damage.key is not None:
+                broker.namespaces.accept(damage.key)
+                broker.dynamic.accept(damage.key)
+    except StoreError as error:
+        done(error)
+    except Refused as refused:
+        done(StoreError(refused.reason))
+
+
+def _acknowledge(broker: Broker, damage: Damage) -> Job:
     """Have every subscription of the topic go on behind damaged entries for good."""
     ledger_id, first, last = damage.ledger_id, damage.first_entry_id, damage.last_entry_id
     owner = broker.store.owner_of(ledger_id) if ledger_id is not None else None
     if owner is None or ledger_id is None or first is None or last is None:
         return
     try:
-        topic = broker.topics.find(TopicName.parse(owner))
+        name = TopicName.parse(owner)
     except InvalidTopicName:
         return
-    if not isinstance(topic, PersistentTopic):
-        return
-    offsets = [topic.ledger.offset(ledger_id, entry_id) for entry_id in range(first, last + 1)]
-    for subscription in topic.subscriptions.values():
-        subscription.give_up([offset for offset in offsets if offset is not None])
+    for start in range(first, last + 1, SETTLED_AT_ONCE):
+        topic = broker.topics.find(name)
+        if not isinstance(topic, PersistentTopic):
+            return
+        segment = topic.ledger.segment(ledger_id)
+        if segment is None:
+            return
+        stop = min(start + SETTLED_AT_ONCE, last + 1, segment.entries)
+        for subscription in list(topic.subscriptions.values()):
+            subscription.give_up(range(segment.base + start, segment.base + stop))
+        if broker.turns.enough:
+            yield None
