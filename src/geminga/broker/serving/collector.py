@@ -19,17 +19,18 @@ import sys
 import time
 from typing import Any, Final
 
-YOUNG_OBJECTS: Final = 10_000
-"""A pass over the newest objects for so many more: 1 ms."""
-YOUNG_PASSES: Final = 5
-"""After so many of them, one over all that these left."""
+YOUNG_OBJECTS: Final = 3_000
+"""A pass over the newest objects for so many more: 0.5 ms. With 10,000, and five such passes, the others took
+25 ms each while somebody else used the processor's caches, and more of it in all."""
+YOUNG_PASSES: Final = 3
+"""After so many of them, one over all that these left: 4 ms."""
 MIDDLE_PASSES: Final = 1
-"""After so many of those, what is left is looked at once more and set apart: 7 ms."""
+"""After so many of those, what is left is looked at once more and set apart: as much again."""
 NEVER: Final = 1 << 30
-FEW_SECONDS: Final = 0.02
+FEW_SECONDS: Final = 0.01
 """There are few objects as long as a pass over all of them takes at most this."""
-FEW_BLOCKS: Final = 800_000
-"""... which is about what 200,000 objects take in Python's memory, with all that the collector does not know.
+FEW_BLOCKS: Final = 400_000
+"""... which is about what 100,000 objects take in Python's memory, with all that the collector does not know.
 To count those that are set apart takes longer than a turn may, if there are millions."""
 RECOUNT_SECONDS: Final = 3600.0
 """Many objects may have become few: looked at this far apart."""
