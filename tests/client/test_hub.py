@@ -11,6 +11,7 @@ from geminga.connection.lookup import BrokerPlace
 from geminga.errors import (
     AlreadyClosed,
     AuthorizationError,
+    BrokerMetadataError,
     ConnectError,
     LookupError,
     Result,
@@ -135,6 +136,23 @@ def test_retrying_ends_at_the_time_out(scripted):
         fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
         with pytest.raises(Exception, match="still loading"):
             await hub.lookup(TOPIC, timeout=2.0)
+
+    run(scripted, body)
+
+
+def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_answer(scripted):
+    async def body(broker, core):
+        asked = []
+
+        def once_and_never_again(peer, frame):
+            asked.append(frame)
+            if len(asked) == 1:
+                broker.answer_lookup(peer, frame, Answer.Failed, error=pb.MetadataError, message="sealed")
+
+        broker.answers[Type.LOOKUP] = once_and_never_again
+        with pytest.raises(BrokerMetadataError, match="sealed"):
+            await core.lookup(TOPIC, timeout=2.0)
+        assert len(asked) == 2
 
     run(scripted, body)
 

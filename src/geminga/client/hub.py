@@ -30,6 +30,7 @@ from geminga.errors import (
     AlreadyClosed,
     ConnectError,
     PulsarException,
+    ServerReportedError,
     Timeout,
     TopicNotFound,
 )
@@ -346,7 +347,8 @@ class ClientHub:
         Errors that say ``retriable`` are tried again after a backoff delay, an unreachable service URL among
         them (`ServiceAwaitedInVain` in the end): the broker may be about to start. What is waited for is
         logged. A host name that nobody knows, or a certificate that is not trusted, is reported at once;
-        so is any unreachable service URL without ``awaits_service``.
+        so is any unreachable service URL without ``awaits_service``. Where the broker refused again and
+        again, its last refusal is raised in the end.
         """
         limit = self.settings.operation_timeout_seconds if timeout is None else timeout
         deadline = self.now() + limit
@@ -364,6 +366,9 @@ class ClientHub:
                     raise
                 last = error
             except TimeoutError:
+                if isinstance(last, ServerReportedError):
+                    # As below: it is chance whether the time is over in an attempt or between two.
+                    raise last from None
                 raise self._timed_out(what, limit, last) from last
             delay = backoff.next()
             if self.now() + delay >= deadline:
