@@ -127,19 +127,21 @@ class BrokerView:
             pass
 
     def counts(self, topic: TopicName, partitions: int) -> TopicCounts:
-        """Messages, entries and bytes of a topic so far."""
+        """Messages, entries and bytes of a topic so far.
+
+        Entries are told by another call than all the rest, and a busy broker takes its time for each: they
+        are asked for before and after it, and the middle is what there was then.
+        """
         path = topic_path(topic)
-        if partitions:
-            stats = self.admin.call("GET", f"{path}/partitioned-stats?perPartition=true")
-            inside = self.admin.call("GET", f"{path}/partitioned-internalStats")["partitions"]
-            rows = stats["partitions"]
-        else:
-            stats = self.admin.call("GET", f"{path}/stats")
-            inside = {str(topic): self.admin.call("GET", f"{path}/internalStats")}
-            rows = {str(topic): stats}
+        before = self._entries(topic, partitions)
+        stats = self.admin.call(
+            "GET", f"{path}/partitioned-stats?perPartition=true" if partitions else f"{path}/stats"
+        )
+        after = self._entries(topic, partitions)
+        rows = stats["partitions"] if partitions else {str(topic): stats}
         by_partition: dict[int, tuple[int, int]] = {}
         for name, row in rows.items():
-            entries = inside.get(name, {}).get("entriesAddedCounter", 0)
+            entries = (before.get(name, 0) + after.get(name, 0)) // 2
             by_partition[max(0, TopicName.parse(name).partition)] = (row["msgInCounter"], entries)
         return TopicCounts(
             messages=stats["msgInCounter"],
@@ -149,3 +151,12 @@ class BrokerView:
             storage_bytes=stats["storageSize"],
             by_partition=by_partition,
         )
+
+    def _entries(self, topic: TopicName, partitions: int) -> dict[str, int]:
+        """Entries that were added so far, by the name of each partition."""
+        path = topic_path(topic)
+        if partitions:
+            inside = self.admin.call("GET", f"{path}/partitioned-internalStats")["partitions"]
+        else:
+            inside = {str(topic): self.admin.call("GET", f"{path}/internalStats")}
+        return {name: row.get("entriesAddedCounter", 0) for name, row in inside.items()}
