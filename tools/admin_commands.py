@@ -2,7 +2,11 @@
 
 A line is ``GROUP COMMAND ARGUMENTS``. Names in braces are filled in for each broker (`admin_matrix.Place`).
 A line that begins with ``~`` is asked again while it says the same as the last time, for a short while: what
-Apache Pulsar is told of a topic takes its way through a topic of its own. ``prepare`` fills the topics.
+Apache Pulsar is told of a topic takes its way through a topic of its own. One that begins with ``^`` is asked
+again until it says something else: the statistics of all its topics Apache Pulsar makes now and then, and what
+it says first is of some moment before. And one that begins with ``!`` while the answer is a conflict: Apache
+Pulsar answers when it has begun to expire messages, and begins nothing else before that is done. ``prepare``
+fills the topics.
 """
 # ruff: noqa: E501 (command lines are as long as they are)
 
@@ -420,10 +424,10 @@ topics reset-cursor persistent://matrix/ns/spare --subscription made --time 1h
 topics reset-cursor persistent://matrix/ns/spare --subscription made --messageId {spare_ledger}:1
 topics reset-cursor persistent://matrix/ns/spare --subscription none --time 1h
 topics reset-cursor persistent://matrix/ns/none --subscription s --time 1h
-topics expire-messages persistent://matrix/ns/spare --subscription made --expireTime 3600
-topics expire-messages persistent://matrix/ns/spare --subscription made --position {spare_ledger}:0
+!topics expire-messages persistent://matrix/ns/spare --subscription made --expireTime 3600
+!topics expire-messages persistent://matrix/ns/spare --subscription made --position {spare_ledger}:0
 topics expire-messages persistent://matrix/ns/spare --subscription none --expireTime 3600
-topics expire-messages-all-subscriptions persistent://matrix/ns/spare --expireTime 3600
+!topics expire-messages-all-subscriptions persistent://matrix/ns/spare --expireTime 3600
 topics expire-messages-all-subscriptions persistent://matrix/ns/none --expireTime 3600
 topics clear-backlog persistent://matrix/ns/spare --subscription made
 topics clear-backlog persistent://matrix/ns/spare --subscription none
@@ -514,7 +518,7 @@ brokers healthcheck
 brokers healthcheck --topic-version V2
 brokers backlog-quota-check
 brokers version
-broker-stats topics
+^broker-stats topics
 broker-stats topics --indent
 broker-stats destinations
 broker-stats monitoring-metrics
@@ -688,6 +692,7 @@ def play(known: set[str]) -> list[str]:
         "topics set-backlog-quota persistent://matrix/policies/u --limit 10M --policy producer_exception",
         "~topics get-backlog-quotas persistent://matrix/policies/u",
         "topics remove-backlog-quota persistent://matrix/policies/u",
+        "~topics get-backlog-quotas persistent://matrix/policies/u",
         "topics set-retention persistent://matrix/policies/u --size 0 --time 10m",
         "topicPolicies set-retention persistent://matrix/policies/u --size 0 --time 10m",
     ]  # fmt: skip
