@@ -19,7 +19,7 @@ from geminga.testing.apache_pulsar import ApachePulsar
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
 columns: Any = importlib.import_module("columns")
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1500)]
 
 Outcomes = dict[str, dict[str, Any]]
 

@@ -13,7 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 KEYS = Path(__file__).parents[1] / "vectors" / "keys"
-TIMEOUT_MILLIS = 15_000
+TIMEOUT_MILLIS = 40_000
+"""For what has to come: many programs run at a time, on a machine that may be busy otherwise."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def raised(call: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def until(condition: Callable[[], Any], seconds: float = 15) -> bool:
+def until(condition: Callable[[], Any], seconds: float = 40) -> bool:
     """Whether a condition comes true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -14,7 +14,7 @@ from geminga.broker.serving.embedded import embedded
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
 columns: Any = importlib.import_module("columns")
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
