@@ -138,6 +138,15 @@ def _deleted(delete: Callable[[], None]) -> bool:
     return True
 
 
+def _expired(expire: Callable[[], None]) -> bool:
+    """Apache Pulsar refuses while it has not noted down where the expiration before led to."""
+    try:
+        expire()
+    except geminga.AdminConflict:
+        return False
+    return True
+
+
 POLICIES: dict[str, Any] = {
     "retention": Retention(minutes=60, megabytes=100_000),
     "message_ttl": 3600,
@@ -279,7 +288,7 @@ def check_subscriptions(admin: Any, place: Place) -> None:
     admin.subscriptions.reset_to_id(name, "early", geminga.MessageId.earliest)
     admin.subscriptions.expire_to_id(name, "early", third)
     eventually(lambda: [m.data for m in admin.subscriptions.peek(name, "early")] == [b"3"])
-    admin.subscriptions.expire(name, None, dt.timedelta(days=1))
+    eventually(lambda: _expired(lambda: admin.subscriptions.expire(name, None, dt.timedelta(days=1))))
     assert len(admin.subscriptions.peek(name, "late", 20)) == 10
     admin.subscriptions.clear(name, "late")
     eventually(lambda: admin.topics.stats(name).subscriptions["late"].msg_backlog == 0)

@@ -86,6 +86,17 @@ def eventually(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def settled(expire: Callable[[], object]) -> bool:
+    """Apache Pulsar refuses (409) while it has not noted down where the expiration before led to."""
+    try:
+        expire()
+    except AssertionError as refusal:
+        if "HTTP 409" not in str(refusal):
+            raise
+        return False
+    return True
+
+
 def check_tenants(run: Run, _place: Place) -> None:
     name = fresh("tenant")
     run("tenants", "create", name, "--admin-role", "boss")
@@ -204,7 +215,7 @@ def check_subscriptions(run: Run, place: Place) -> None:
     assert len(run("peek", name, "s", "-n", "20", "--json").rows) == 10
     run("subscriptions", "expire", name, "s", "--to", f"{ledger}:4")
     eventually(lambda: run("peek", name, "s", "-n", "1", "--json").rows[0]["value"] == "5")
-    run("subscriptions", "expire", name, "s", "--older-than", "1d")
+    eventually(lambda: settled(lambda: run("subscriptions", "expire", name, "s", "--older-than", "1d")))
     run("subscriptions", "clear", name, "s", stdin="n\n", fails="")
     run("subscriptions", "clear", name, "s", "--yes")
     eventually(lambda: run("peek", name, "s", "--json").rows == [])
@@ -253,8 +264,11 @@ def check_messages(run: Run, place: Place) -> None:
         ("one", "k", {"a": "b"}), ("two", "k", {"a": "b"}),
     ]  # fmt: skip
     run("produce", name, "-m", "three")
-    rows = run("tail", name, "--since", "1h", "--for", "1s", "--grep", "^t", "--json").rows
+    rows = run("tail", name, "--since", "1h", "-n", "2", "--grep", "^t", "--json").rows
     assert [r["value"] for r in rows] == ["two", "three"]
+    # How many of them come in a time depends on the machine; that it ends does not.
+    rows = run("tail", name, "--since", "1h", "--for", "1s", "--grep", "^t", "--json").rows
+    assert [r["value"] for r in rows] == ["two", "three"][: len(rows)]
     assert run("tail", name, "--since", "1h", "-n", "1", "--key", "k", "-p", "a=b").stdout.endswith("  one\n")
     run("tail", name, "--grep", "(", fails="no regular expression")
 
