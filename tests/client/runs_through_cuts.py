@@ -154,6 +154,6 @@ def read_all(client: Any, topic: str, earliest: Any, timeout: type[Exception], l
     reader = client.create_reader(topic, earliest)
     found: list[bytes] = []
     while not found or found[-1] != last:
-        found.append(reader.read_next(30_000).data())
+        found.append(reader.read_next(60_000).data())
     reader.close()
     return found[:-1]

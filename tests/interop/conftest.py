@@ -26,12 +26,16 @@ def pulsar_home() -> Path:
 def apache_pulsar(pulsar_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApachePulsar]:
     """Batch-index acknowledgement is on, so that both ways of acknowledging a batch are met.
 
-    Tenants and namespaces may be deleted with all that is in them, as Geminga's may without a setting.
+    Tenants and namespaces may be deleted with all that is in them, as Geminga's may without a setting. Topics
+    that nobody uses for a minute stay: how long a test takes does not decide whether its topic is there. The
+    statistics of the whole broker, which are a minute old otherwise, are of the last seconds.
     """
     folder = tmp_path_factory.mktemp("apache-pulsar")
     with ApachePulsar.start(
-        pulsar_home, folder, acknowledgmentAtBatchIndexLevelEnabled=True, brokerDeduplicationEnabled=True,
-        forceDeleteNamespaceAllowed=True, forceDeleteTenantAllowed=True,
+        pulsar_home, folder, timeout_seconds=180, acknowledgmentAtBatchIndexLevelEnabled=True,
+        brokerDeduplicationEnabled=True, forceDeleteNamespaceAllowed=True, forceDeleteTenantAllowed=True,
+        brokerDeleteInactiveTopicsEnabled=False,
+        statsUpdateFrequencyInSecs=2, statsUpdateInitialDelayInSecs=2,
     ) as broker:  # fmt: skip
         yield broker
 

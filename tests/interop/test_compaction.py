@@ -35,7 +35,7 @@ class Admin:
             f"{self.url}/admin/v2/{path}", method=method, headers={"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 data = answer.read()
                 return answer.status, json.loads(data) if data else None
         except urllib.error.HTTPError as error:
@@ -45,7 +45,7 @@ class Admin:
     def compact(self, topic: str) -> None:
         path = f"{topic.replace('://', '/')}/compaction"
         assert self.call("PUT", path)[0] == 204
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while time.monotonic() < until:
             status, found = self.call("GET", path)
             assert status == 200
@@ -93,7 +93,7 @@ def given(client: pulsar.Client, topic: str, *, compacted: bool = True) -> list[
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(60_000)
         if message.data():
             found.append((message.partition_key(), message.data(), message.message_id().batch_index()))
     reader.close()
@@ -104,7 +104,7 @@ def positions(client: pulsar.Client, topic: str, *, compacted: bool) -> list[tup
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=compacted)
     found = []
     while reader.has_message_available():
-        place = reader.read_next(10_000).message_id()
+        place = reader.read_next(60_000).message_id()
         found.append((place.ledger_id(), place.entry_id(), place.batch_index()))
     reader.close()
     return found
@@ -175,7 +175,7 @@ def test_admin_answers_the_same(apache_pulsar: ApachePulsar, ours: Any, topic: T
             f"{broker.admin_url}/admin/v2/{parts.replace('://', '/')}/partitions", method="PUT", data=b"2",
             headers={"Content-Type": "application/json"},
         )  # fmt: skip
-        urllib.request.urlopen(request, timeout=20).close()
+        urllib.request.urlopen(request, timeout=60).close()
         path = f"{parts.replace('://', '/')}/compaction"
         found.append(admin.call("PUT", path)[0])
         found.append(admin.call("GET", path)[0])

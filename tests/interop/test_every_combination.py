@@ -24,7 +24,7 @@ from geminga.client.crypto import CryptoKeyReader
 from geminga.testing.apache_pulsar import ApachePulsar
 
 pytest.importorskip("cryptography")
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 PUBLIC, PRIVATE = KEYS / "k1_public.pem", KEYS / "k1_private_pkcs1.pem"
@@ -86,7 +86,7 @@ def test_the_java_client_reads_them_all(
     output = apache_pulsar.tool(
         "pulsar-client", "consume", f"{prefix}-.*", "--regex", "-s", "java", "-p", "Earliest",
         "-n", str(len(published) * MESSAGES), "-ekv", PRIVATE.as_uri(),
-        timeout_seconds=150,
+        timeout_seconds=300,
     )  # fmt: skip
     assert output.returncode == 0, output.stderr[-2000:]
     seen = re.findall(r"content:(<\d+/\d+>[a-p]+)", output.stdout)
@@ -100,7 +100,7 @@ def test_pulsar_client_reads_them_all(apache_pulsar: ApachePulsar, published: li
         consumer = client.subscribe(
             one.topic, "witness", initial_position=pulsar.InitialPosition.Earliest, crypto_key_reader=reader
         )
-        messages: list[Any] = [consumer.receive(20_000) for _ in range(MESSAGES)]
+        messages: list[Any] = [consumer.receive(60_000) for _ in range(MESSAGES)]
         assert [m.data().decode() for m in messages] == one.contents, one.topic
         assert {m.partition_key() for m in messages} == {one.key or ""}
         consumer.close()

@@ -18,7 +18,7 @@ import pytest
 import geminga
 from geminga.functions import FunctionRunner, FunctionSettings
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -48,8 +48,8 @@ def test_a_function_written_for_pulsar_client(
         for expected in (b"v!", b"v!!"):
             with FunctionRunner(settings):  # the second finds the state of the first
                 producer.send(b"v")
-                assert results.receive(30_000).data() == expected
-                assert aside.receive(30_000).properties() == {"p": "q"}
+                assert results.receive(60_000).data() == expected
+                assert aside.receive(60_000).properties() == {"p": "q"}
 
 
 def test_killed_in_the_middle_with_deduplication(apache_pulsar: Any, topic: Callable[[str], str]) -> None:
@@ -91,7 +91,7 @@ def test_killed_in_the_middle_with_deduplication(apache_pulsar: Any, topic: Call
                 take(len(seen) + chance.randrange(1, 2000), 1)
                 process.send_signal(signal.SIGKILL)
             else:
-                take(count, 120)
+                take(count, 240)
                 take(count + 1, 1)
             process.stdin.close()
             process.wait(60)

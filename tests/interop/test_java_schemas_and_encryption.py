@@ -14,7 +14,7 @@ from geminga import schema
 from geminga.client.crypto import CryptoKeyReader
 from geminga.testing.apache_pulsar import run_tool
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 pytest.importorskip("cryptography")
 pytest.importorskip("fastavro")
 

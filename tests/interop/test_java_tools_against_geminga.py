@@ -13,7 +13,7 @@ import pytest
 import geminga
 from geminga.testing.apache_pulsar import run_tool
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 Tool = Callable[..., str]
 Topic = Callable[[str], str]
@@ -98,11 +98,11 @@ def test_java_admin_resets_a_cursor_for_our_consumer(tool: Tool, broker: Any, to
                 producer.send(f"{i}".encode())
         consumer = client.subscribe(name, "s", initial_position=geminga.InitialPosition.Earliest)
         for _ in range(5):
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(60_000))
         consumer.close()
         tool("pulsar-admin", "topics", "reset-cursor", name, "-s", "s", "-t", "1h")
         consumer = client.subscribe(name, "s")
-        assert [bytes(consumer.receive(10_000).data()) for _ in range(5)] == [
+        assert [bytes(consumer.receive(60_000).data()) for _ in range(5)] == [
             f"{i}".encode() for i in range(5)
         ]
 

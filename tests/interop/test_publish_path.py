@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ import geminga
 from geminga.client.admin import admin, topic_path
 from geminga.testing.apache_pulsar import ApachePulsar
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 COMPRESSIONS = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
 WAYS: dict[str, dict[str, Any]] = {
@@ -30,6 +30,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 Topic = Callable[[str], str]
 EARLIEST = geminga.InitialPosition.Earliest
+WAIT_MS = 60_000
+"""For what has to come, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +52,29 @@ def rest(broker: ApachePulsar, method: str, topic: str, action: str) -> Any:
     return admin(broker.admin_url, method, f"{topic_path(geminga.TopicName.parse(topic))}/{action}")
 
 
-def read_all(client: geminga.Client, topic: str, *, quiet_ms: int = 500) -> list[bytes]:
-    """Everything in a topic from its start, until nothing has come for a while."""
+def read_all(
+    client: geminga.Client, topic: str, *, count: int = 0, last: bytes | None = None, quiet_ms: int = 500
+) -> list[bytes]:
+    """Everything in a topic from its start: ``count`` messages, and up to the one that says ``last``, are
+    waited for; and then whether more come."""
     consumer = client.subscribe(topic, f"reader-{random.random()}", initial_position=EARLIEST)
     contents: list[bytes] = []
+    misses = {last} - {None}
     while True:
         try:
-            message = consumer.receive(quiet_ms if contents else 10_000)
+            message = consumer.receive(WAIT_MS if len(contents) < count or misses else quiet_ms)
         except geminga.Timeout:
             consumer.close()
             return contents
         contents.append(message.data())
+        misses.discard(contents[-1])
         consumer.acknowledge(message)
+
+
+def read_these(client: geminga.Client, topic: str, expected: Sequence[bytes]) -> None:
+    """They are in the topic, in this order, and nothing else."""
+    found = read_all(client, topic, count=len(expected))
+    assert found == list(expected), f"{len(found)} messages, and there should be {len(expected)}"
 
 
 class Outcomes:
@@ -76,7 +89,7 @@ class Outcomes:
     def codes(self) -> set[geminga.Result]:
         return {result for result, _ in self.results}
 
-    def wait(self, count: int, seconds: float = 20) -> None:
+    def wait(self, count: int, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while len(self.results) < count:
             assert time.monotonic() < deadline, f"{len(self.results)} of {count} callbacks came"
@@ -112,7 +125,7 @@ def test_every_way_of_sending_is_read_by_both(
     for consumer in (theirs, mine):
         order: dict[str, list[int]] = defaultdict(list)
         for _ in sent:
-            message = consumer.receive(10_000)
+            message = consumer.receive(WAIT_MS)
             i = int(message.properties()["i"])
             assert message.data() == sent[i]
             assert message.partition_key() == f"k{i % 4}"
@@ -142,7 +155,7 @@ def test_keyed_messages_go_where_pulsar_client_sends_them(
         producer.close()
     places = defaultdict(set)
     for _ in range(80):
-        message = consumer.receive(10_000)
+        message = consumer.receive(WAIT_MS)
         places[message.partition_key()].add(message.message_id().partition())
     assert len(places) == 40
     assert all(len(partitions) == 1 for partitions in places.values())
@@ -159,12 +172,12 @@ def test_added_partitions_are_used(apache_pulsar: ApachePulsar, ours: geminga.Cl
         used = {int(producer.send(b"before").partition) for _ in range(4)}
         assert used == {0, 1}
         admin(apache_pulsar.admin_url, "POST", f"{path}/partitions", 4)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while used != {0, 1, 2, 3} and time.monotonic() < deadline:
             sent.append(producer.send(b"after"))
             used.add(int(sent[-1].partition))
         assert used == {0, 1, 2, 3}
-    assert len(read_all(ours, name)) == 4 + len(sent)
+    assert len(read_all(ours, name, count=4 + len(sent))) == 4 + len(sent)
 
 
 def test_what_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None:
@@ -180,7 +193,7 @@ def test_what_is_too_big_fails_alone(ours: geminga.Client, topic: Topic) -> None
     assert sorted(codes, key=lambda code: code.value) == [geminga.Result.Ok] * 4 + [
         geminga.Result.MessageTooBig
     ]
-    assert [len(content) for content in read_all(ours, name)] == [10, 3 << 20, 3 << 20, 20]
+    assert [len(content) for content in read_all(ours, name, count=4)] == [10, 3 << 20, 3 << 20, 20]
 
 
 def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> None:
@@ -191,19 +204,23 @@ def test_delayed_messages(ours: geminga.Client, witness: Any, topic: Topic) -> N
     with ours.create_producer(name) as producer:
         # The first message waits for the broker to make a ledger, which may take longer than a delay.
         producer.send(b"first")
-        assert consumer.receive(30_000).data() == b"first"
+        assert consumer.receive(WAIT_MS).data() == b"first"
         started = time.time()
-        producer.send(b"after", deliver_after=timedelta(seconds=3.5))
-        producer.send(b"at", deliver_at=int(started * 1000) + 1_500)
-        producer.send(b"now")
+        outcomes = Outcomes()
+        # One behind the other at once: "now" has to be there before one of the delays is over.
+        producer.send_async(b"after", outcomes, deliver_after=timedelta(seconds=4.5))
+        producer.send_async(b"at", outcomes, deliver_at=int(started * 1000) + 2_500)
+        producer.send_async(b"now", outcomes)
+        producer.flush()
+        assert outcomes.codes() == {geminga.Result.Ok}
     arrived = {}
     for _ in range(3):
-        content = consumer.receive(10_000).data()
+        content = consumer.receive(WAIT_MS).data()
         arrived[content] = time.time() - started
     assert list(arrived) == [b"now", b"at", b"after"]
     # The broker counts in ticks of a second and may deliver one tick early or late.
-    assert arrived[b"at"] > 0.4
-    assert arrived[b"after"] > 2.4
+    assert arrived[b"at"] > 1.4
+    assert arrived[b"after"] > 3.4
     consumer.close()
 
 
@@ -227,7 +244,7 @@ def test_a_schema_is_registered_and_read(ours: geminga.Client, witness: Any, top
             producer.send_async(Flight(tail=f"N{i}", delay=i), None)
         producer.flush()
     for i in range(10):
-        value = consumer.receive(10_000).value()
+        value = consumer.receive(WAIT_MS).value()
         assert (value.tail, value.delay) == (f"N{i}", i)
     consumer.close()
 
@@ -256,7 +273,7 @@ def test_explicit_sequence_ids_are_deduplicated(ours: geminga.Client, topic: Top
         assert producer.send(b"30", sequence_id=30).ledger_id() == -1
         assert producer.send(b"31").ledger_id() >= 0  # automatic ids go on behind the broker's last one
         assert producer.last_sequence_id() == 31
-    assert read_all(ours, name) == [b"10", b"20", b"30", b"31"]
+    read_these(ours, name, [b"10", b"20", b"30", b"31"])
 
 
 # --- access modes ---------------------------------------------------------------------------------
@@ -286,7 +303,7 @@ def test_a_fencing_producer_ends_the_one_before(ours: geminga.Client, topic: Top
     second.send(b"second")
     first.close()
     second.close()
-    assert read_all(ours, name) == [b"first", b"second"]
+    read_these(ours, name, [b"first", b"second"])
 
 
 def test_waiting_for_exclusive_access(ours: geminga.Client, topic: Topic) -> None:
@@ -303,10 +320,10 @@ def test_waiting_for_exclusive_access(ours: geminga.Client, topic: Topic) -> Non
     assert got == []
     first.send(b"first")
     first.close()
-    thread.join(20)
+    thread.join(60)
     got[0].send(b"second")
     got[0].close()
-    assert read_all(ours, name) == [b"first", b"second"]
+    read_these(ours, name, [b"first", b"second"])
 
 
 # --- when things go wrong -------------------------------------------------------------------------
@@ -327,7 +344,7 @@ def test_a_terminated_topic_ends_the_producer(
     producer.close()
     with pytest.raises(geminga.TopicTerminated):
         ours.create_producer(name)
-    assert read_all(ours, name) == [b"last"]
+    read_these(ours, name, [b"last"])
 
 
 def test_unloading_loses_and_repeats_nothing(
@@ -352,19 +369,19 @@ def test_unloading_loses_and_repeats_nothing(
     for unloads in range(1, 4):
         time.sleep(0.3)
         rest(apache_pulsar, "PUT", name, "unload")
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while producer.statistics().reconnects < unloads and time.monotonic() < end:
             time.sleep(0.01)
     time.sleep(0.3)
     stop.set()
-    thread.join(20)
+    thread.join(60)
     producer.flush()
     statistics = producer.statistics()
     producer.close()
     assert statistics.reconnects >= 3
     assert outcomes.codes() == {geminga.Result.Ok}
     assert len(outcomes.results) == len(sent)
-    assert read_all(ours, name) == sent
+    read_these(ours, name, sent)
 
 
 @pytest.mark.parametrize("keepalive_seconds", [30, 1])
@@ -416,16 +433,19 @@ def test_a_dead_broker_costs_bounded_memory_and_no_message(
         codes = [result for result, _ in bytes_outcomes.results]
         assert codes == [geminga.Result.MemoryBufferIsFull] + [geminga.Result.Ok] * kept
         by_count.send(b"after")
-        assert read_all(client, name) == [b"before", *taken, b"after"]
-        assert read_all(client, limited) == [b"%d:" % i + content for i in range(kept)]
+        read_these(client, name, [b"before", *taken, b"after"])
+        read_these(client, limited, [b"%d:" % i + content for i in range(kept)])
 
 
 def test_a_dead_broker_lets_sends_time_out(
     apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
 ) -> None:
     name = topic("time-out")
-    with ours.create_producer(name, send_timeout_millis=500) as producer:
-        producer.send(b"before")
+    with (
+        ours.create_producer(name) as patient,
+        ours.create_producer(name, send_timeout_millis=2_000) as producer,
+    ):
+        patient.send(b"before")  # the broker makes a ledger, which may take longer than the time-out
         outcomes = Outcomes()
         apache_pulsar.suspend()
         try:
@@ -433,16 +453,17 @@ def test_a_dead_broker_lets_sends_time_out(
             for i in range(50):
                 producer.send_async(b"%d" % i, outcomes)
             outcomes.wait(50)
-            assert 0.4 < time.monotonic() - started < 3
+            assert 1.9 < time.monotonic() - started < 20, "neither at once nor after the usual half minute"
             assert outcomes.codes() == {geminga.Result.Timeout}
             with pytest.raises(geminga.Timeout):
                 producer.send(b"waits in vain")
         finally:
             apache_pulsar.resume()
-        time.sleep(0.5)  # a paused JVM may need longer than the time-out for its first answers
+        # A paused JVM may need longer than the time-out for its first answers: others wait for those.
+        patient.send(b"awake")
         producer.send(b"after")
         # A time-out does not tell whether the broker has stored the message.
-        contents = read_all(ours, name)
+        contents = read_all(ours, name, last=b"after")
         assert contents[0] == b"before"
         assert contents[-1] == b"after"
         assert len(contents) == len(set(contents))
@@ -465,7 +486,7 @@ def test_a_waiting_sender_goes_on_after_the_pause(
             assert producer.statistics().pending_messages <= 50
         finally:
             apache_pulsar.resume()
-        thread.join(20)
+        thread.join(60)
         producer.flush()
         assert outcomes.codes() == {geminga.Result.Ok}
-    assert read_all(ours, name) == [b"before", *sent]
+    read_these(ours, name, [b"before", *sent])

@@ -204,7 +204,7 @@ def test_dead_letters_are_in_a_topic_once(
         letters = theirs.create_reader(f"{name}-letters", pulsar.MessageId.earliest)
         told = []
         while letters.has_message_available():
-            told.append(letters.read_next(10_000))
+            told.append(letters.read_next(60_000))
         assert [message.data() for message in told] == bad
         assert told[3].properties()["REAL_TOPIC"] == name
         assert told[3].properties()["DEAD_LETTER_ERROR"] == "its producer named no schema"

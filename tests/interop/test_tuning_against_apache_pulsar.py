@@ -22,7 +22,7 @@ from geminga.tuning.sample import standard_sample
 from geminga.tuning.stock import JAVA
 from geminga.tuning.traffic import TrafficProfile
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROFILE = TrafficProfile(rate_messages_per_second=10_000, message_bytes=200, partitions=20)
 
@@ -52,26 +52,31 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     stock, tuned = runs["Geminga, stock, LZ4"], runs["Geminga, formula, ZSTD"]
     for outcome in runs.values():
         assert outcome.failure == ""
-        assert outcome.batch_fill > 0.95  # receipts and entries are counted a moment apart
+        assert outcome.batch_fill > 0.95  # messages and entries are counted a moment apart
         assert outcome.wire_bytes
         assert outcome.disk_bytes
-    assert tuned.receipts == tuned.sent == tuned.delivered == pytest.approx(50_000, rel=0.02)
+    assert tuned.receipts == tuned.sent == tuned.delivered
+    assert tuned.offered == 50_000
+    # All that was due, but for what a busy machine did not come to: so long the sender was behind its clock.
+    assert tuned.sent >= 0.98 * tuned.offered - 10_000 * tuned.behind_seconds_max
     assert tuned.entries < stock.entries / 10
     # How much less is for the proof to say: five seconds hold one collection of garbage, or none.
     assert tuned.broker_cpu_above_idle < stock.broker_cpu_above_idle
     assert (tuned.wire_bytes or 0) < 0.6 * (stock.wire_bytes or 0)
-    # Receipts and entries are counted a moment apart.
+    # Messages and entries are counted a moment apart.
     assert runs["pulsar-client, stock"].batch_fill == pytest.approx(1.0, rel=0.05)
     java = runs["Java client, stock, LZ4"]
     assert java.receipt.p99_ms
     assert java.end_to_end.p99_ms
-    # What was expected is what came, the fill within a tenth, and bytes too.
+    # What was expected is what came. Whoever is late, because the machine is busy, finds more to put into a
+    # batch, up to what it may hold.
     foreseen = expected(
         PROFILE, PublishSettings.from_dict(tuned.settings), cost=standard(), sample=standard_sample(200)
     )
-    assert tuned.batch_fill == pytest.approx(foreseen.batch_fill, rel=0.1)
-    assert (tuned.wire_bytes or 0) / tuned.seconds == pytest.approx(
-        foreseen.network_bytes_per_second, rel=0.15
+    limit = PublishSettings.from_dict(tuned.settings).producer.batching_max_messages
+    assert 0.9 * foreseen.batch_fill < tuned.batch_fill < max(1.1 * foreseen.batch_fill, 1.02 * limit)
+    assert (tuned.wire_bytes or 0) / tuned.sent == pytest.approx(
+        foreseen.network_bytes_per_second / PROFILE.rate_messages_per_second, rel=0.15
     )
 
 
