@@ -12,7 +12,7 @@ from geminga.testing import spark_cluster
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def script() -> ModuleType:

@@ -20,7 +20,7 @@ from scenarios import QUICK_ON_APACHE_PULSAR, on_apache_pulsar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

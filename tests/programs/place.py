@@ -27,7 +27,7 @@ class Place:
 
     def client(self, **options: Any) -> Any:
         options = {
-            "operation_timeout_seconds": 20,
+            "operation_timeout_seconds": 60,
             "logger": self.p.ConsoleLogger(self.p.LoggerLevel.Error),
             **options,
         }

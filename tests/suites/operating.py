@@ -259,7 +259,7 @@ def check_schemas(run: Run, _place: Place, folder: Path) -> None:
 def check_messages(run: Run, place: Place) -> None:
     name = topic("messages")
     run("produce", name, "-m", "one", "-m", "two", "-k", "k", "-p", "a=b")
-    rows = run("consume", name, "-n", "2", "--json").rows
+    rows = run("consume", name, "-n", "2", "--timeout", "60", "--json").rows
     assert [(r["value"], r["key"], r["properties"]) for r in rows] == [
         ("one", "k", {"a": "b"}), ("two", "k", {"a": "b"}),
     ]  # fmt: skip

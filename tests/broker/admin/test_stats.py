@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from geminga.broker.admin.partitioned import merge_stats
 from geminga.broker.admin.stats import iso_time
 from geminga.ids import TopicName
 
@@ -142,3 +143,16 @@ def test_counters_outlive_the_consumers(harness: Any) -> None:
 def test_times() -> None:
     assert iso_time(0) == "1970-01-01T00:00:00.000Z"
     assert iso_time(1_795_222_002_051) == "2026-11-21T00:46:42.051Z"
+
+
+def test_of_several_partitions_the_one_that_waits_longest_is_named() -> None:
+    parts: list[dict[str, Any]] = [
+        {"oldestBacklogMessageAgeSeconds": -1},
+        {"oldestBacklogMessageAgeSeconds": 9, "oldestBacklogMessageSubscriptionName": "slow"},
+        {"oldestBacklogMessageAgeSeconds": 3, "oldestBacklogMessageSubscriptionName": "quick"},
+    ]
+    for order in (parts, parts[::-1]):
+        merged = merge_stats(order)
+        assert merged["oldestBacklogMessageAgeSeconds"] == 9
+        assert merged["oldestBacklogMessageSubscriptionName"] == "slow"
+    assert "oldestBacklogMessageSubscriptionName" not in merge_stats(parts[:1])

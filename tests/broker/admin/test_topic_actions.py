@@ -349,7 +349,10 @@ def test_the_backlog_is_counted_in_messages(harness: Any, make_entry: Callable[.
     harness.advance(7)
     assert subscription_stats(actions)["oldestBacklogMessageAgeSeconds"] == 7
     assert actions.stats(NAME)["oldestBacklogMessageAgeSeconds"] == 7
+    assert actions.stats(NAME)["oldestBacklogMessageSubscriptionName"] == "s"
     actions.skip_all(NAME, "s", ignore)
+    # As Apache Pulsar has it: no name where nothing waits.
+    assert "oldestBacklogMessageSubscriptionName" not in actions.stats(NAME)
     stats = subscription_stats(actions)
     assert (stats["messagesInBacklog"], stats["bytesInBacklog"]) == (0, 0)
     assert stats["oldestBacklogMessageAgeSeconds"] == -1

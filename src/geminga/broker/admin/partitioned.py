@@ -179,6 +179,9 @@ def merge_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
     for stats in parts:
         for key, value in stats.items():
             merged[key] = _merge_value(key, merged.get(key), value)
+    if "oldestBacklogMessageSubscriptionName" in merged:
+        oldest = max(parts, key=lambda part: part.get("oldestBacklogMessageAgeSeconds", -1))
+        merged["oldestBacklogMessageSubscriptionName"] = oldest["oldestBacklogMessageSubscriptionName"]
     sizes, messages = merged.get("bytesInCounter", 0), merged.get("msgInCounter", 0)
     if "averageMsgSize" in merged and messages:
         merged["averageMsgSize"] = sizes / messages

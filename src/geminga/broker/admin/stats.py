@@ -78,9 +78,7 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
         "backlogQuotaLimitSize": policies.backlog_quota_bytes,
         "backlogQuotaLimitTime": policies.backlog_quota_seconds,
         "backlogQuotaExceeded": str(topic.quota_exceeded or ""),
-        "oldestBacklogMessageAgeSeconds": max(
-            (each.get("oldestBacklogMessageAgeSeconds", -1) for each in subscriptions.values()), default=-1
-        ),
+        **_oldest(subscriptions),
         "publishers": publishers,
         "waitingPublishers": topic.access.waiting,
         "subscriptions": subscriptions,
@@ -93,6 +91,15 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
         "ownerBroker": broker_id,
         **_offloaded(topic),
     }
+
+
+def _oldest(subscriptions: dict[str, Json]) -> Json:
+    """The age of the message that waits longest; and where, which Apache Pulsar leaves out when none does."""
+    ages = {name: each.get("oldestBacklogMessageAgeSeconds", -1) for name, each in subscriptions.items()}
+    name = max(ages, key=ages.__getitem__, default="")
+    if ages.get(name, -1) < 0:
+        return {"oldestBacklogMessageAgeSeconds": -1}
+    return {"oldestBacklogMessageAgeSeconds": ages[name], "oldestBacklogMessageSubscriptionName": name}
 
 
 def _offloaded(topic: Topic) -> Json:
