@@ -93,7 +93,8 @@ def test_a_stuck_subscription_of_an_apache_pulsar(
 
         console.until(f"{base}/explain", lambda each: each[0]["facts"]["entriesInBacklog"] == 37)
         board = console.until(
-            f"/admin/v2/geminga/subscriptions?search={quote(name, safe='')}", lambda each: bool(each["rows"])
+            f"/admin/v2/geminga/subscriptions?search={quote(name, safe='')}",
+            lambda each: [row["consumers"] for row in each["rows"]] == [1],
         )
         row = board["rows"][0]
         assert (row["topic"], row["subscription"], row["type"]) == (name, "workers", "Shared")

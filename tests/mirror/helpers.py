@@ -34,7 +34,7 @@ def stored(client: geminga.Client, topic: str) -> list[tuple[pb.MessageMetadata,
         newest = reader.last_message_id()
         found = []
         while newest.entry_id >= 0:
-            raws = reader.read(1000, 10)
+            raws = reader.read(1000, 60)
             assert raws, "no entry came"
             for raw in raws:
                 parsed = parse_entry(raw.entry)
