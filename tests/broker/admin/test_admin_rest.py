@@ -20,6 +20,7 @@ import pytest
 
 import geminga
 from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.refusal import Refused
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -652,10 +653,34 @@ def test_broker(rest: Rest, broker: EmbeddedBroker) -> None:
     assert "dispatchThrottlingRateInMsg" in rest.get("brokers/configuration")
     assert rest.get("brokers/configuration/values") == {}
     rest.call("GET", "brokers/backlog-quota-check", status=204)
-    rest.get("broker-stats/topics")
     rest.get("broker-stats/metrics")
     rest.call("GET", "broker-stats/load-report", status=204)
     rest.get("resource-quotas")
+
+
+def test_statistics_of_all_topics_are_by_bundle(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:
+    domains_known = ("persistent", "non-persistent")
+    names = [TopicName.parse(f"{domain}://{namespace}/t{n}") for n in range(9) for domain in domains_known]
+    with broker.client() as client:
+        for name in names:
+            client.create_producer(str(name)).close()
+        client.subscribe(str(names[0]), "s").close()
+    found = rest.get("broker-stats/topics")[namespace]
+    boundaries = rest.get(f"namespaces/{namespace}/bundles")["boundaries"]
+    expected: dict[str, dict[str, set[str]]] = {}
+    for name in names:
+        domains = expected.setdefault(bundle_of(boundaries, name), {})
+        domains.setdefault(name.domain, set()).add(str(name))
+    assert len(expected) > 1
+    assert {b: {d: set(each) for d, each in of.items()} for b, of in found.items()} == expected
+    assert rest.get("broker-stats/destinations")[namespace].keys() == found.keys()
+    kept = found[bundle_of(boundaries, names[0])]["persistent"][str(names[0])]
+    assert kept["subscriptions"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 1
+    assert kept["subscriptions"]["s"]["totalNonContiguousDeletedMessagesRange"] == 0
+    assert kept["pendingAddEntriesCount"] == 0
+    rows = [row for domains in found.values() for topics in domains.values() for row in topics.values()]
+    counts = [(row["msgInCount"], row["producerCount"], row["filteredEntriesCount"]) for row in rows]
+    assert set(counts) == {(0, 0, 0)}
 
 
 def test_lookup(rest: Rest, broker: EmbeddedBroker, namespace: str) -> None:

@@ -25,6 +25,7 @@ from geminga.broker.admin.http import (
     part,
     stepwise,
 )
+from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.core import Broker
 from geminga.broker.rules.dynamic import DYNAMIC
 from geminga.broker.topics import quota
@@ -267,19 +268,31 @@ class BrokerStats(Resource):
 
     async def _by_bundle(self) -> AsyncIterator[str]:
         """An object by namespace, bundle, domain and topic, in pieces."""
-        found: dict[str, dict[str, list[TopicName]]] = {}
+        found: dict[str, dict[tuple[str, str], list[TopicName]]] = {}
+        boundaries: dict[str, list[str]] = {}
         async for topic in stepwise(self.topics.loaded()):
-            found.setdefault(topic.namespace_name, {}).setdefault(topic.domain, []).append(topic)
+            namespace = topic.namespace_name
+            if not self.namespaces.exists(topic.tenant, topic.namespace):
+                continue  # it has been deleted meanwhile
+            if namespace not in boundaries:
+                bundles = self.namespaces.document(topic.tenant, topic.namespace)["bundles"]
+                boundaries[namespace] = list(bundles["boundaries"])
+            place = bundle_of(boundaries[namespace], topic), topic.domain
+            found.setdefault(namespace, {}).setdefault(place, []).append(topic)
         outer = "{"
-        for namespace, domains in found.items():
-            yield f'{outer}{json.dumps(namespace)}:{{"0x00000000_0xffffffff":'
-            middle, outer = "{", ","
-            for domain, topics in domains.items():
-                yield f"{middle}{json.dumps(domain)}:{{"
-                inner, middle = "", ","
-                async for topic in stepwise(topics):
+        for namespace, places in found.items():
+            yield f"{outer}{json.dumps(namespace)}:"
+            outer, before = ",", ""
+            for bundle, domain in sorted(places):
+                if bundle == before:
+                    yield ","
+                else:
+                    yield ("}," if before else "{") + json.dumps(bundle) + ":{"
+                yield f"{json.dumps(domain)}:{{"
+                before, inner = bundle, ""
+                async for topic in stepwise(places[bundle, domain]):
                     if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
-                        stats = json.dumps(self.actions.stats(topic), separators=(",", ":"))
+                        stats = json.dumps(self.actions.stats_among_all(topic), separators=(",", ":"))
                         yield f"{inner}{json.dumps(str(topic))}:{stats}"
                         inner = ","
                 yield "}"

@@ -93,6 +93,34 @@ def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
     }
 
 
+_OTHER_NAMES = {
+    "msgInCount": "msgInCounter", "bytesInCount": "bytesInCounter",
+    "msgOutCount": "msgOutCounter", "bytesOutCount": "bytesOutCounter",
+}  # fmt: skip
+
+
+def stats_among_all(topic: Topic, now: float, broker_id: str) -> Json:
+    """One topic's part of ``broker-stats/topics``: as `topic_stats`, and what only that list has."""
+    found = topic_stats(topic, now, broker_id)
+    found |= {name: found[known] for name, known in _OTHER_NAMES.items()}
+    found |= {"producerCount": len(found["publishers"]), "filteredEntriesCount": 0}
+    if isinstance(topic, PersistentTopic):
+        found["pendingAddEntriesCount"] = topic.ledger.end - topic.ledger.confirmed
+        for name, subscription in topic.subscriptions.items():
+            if name in found["subscriptions"] and isinstance(subscription, PersistentSubscription):
+                found["subscriptions"][name] |= _read_and_open(subscription)
+    return found
+
+
+def _read_and_open(subscription: PersistentSubscription) -> Json:
+    cursor = subscription.cursor
+    read_offset = getattr(subscription.dispatcher, "read_offset", cursor.mark)
+    return {
+        "numberOfEntriesSinceFirstNotAckedMessage": max(0, read_offset - cursor.mark) + 1,
+        "totalNonContiguousDeletedMessagesRange": cursor.holes.range_count(),
+    }
+
+
 def _oldest(subscriptions: dict[str, Json]) -> Json:
     """The age of the message that waits longest; and where, which Apache Pulsar leaves out when none does."""
     ages = {name: each.get("oldestBacklogMessageAgeSeconds", -1) for name, each in subscriptions.items()}
@@ -424,8 +452,7 @@ def _cursor_internals(subscription: PersistentSubscription) -> Json:
         "lastLedgerSwitchTimestamp": iso_time(0),
         "state": "Open" if subscription.durable else "NoLedger",
         "active": bool(subscription.consumers),
-        "numberOfEntriesSinceFirstNotAckedMessage": max(0, read_offset - cursor.mark) + 1,
-        "totalNonContiguousDeletedMessagesRange": cursor.holes.range_count(),
+        **_read_and_open(subscription),
         "partlyAcknowledgedBatches": _partly_acknowledged(subscription),
         "partlyAcknowledgedBatchCount": len(cursor.batches),
         "subscriptionHavePendingRead": bool(subscription.consumers),

@@ -12,7 +12,13 @@ from typing import Any
 from geminga.broker import landmarks
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.explain import explain
-from geminga.broker.admin.stats import internal_info, internal_stats, light_internal_stats, topic_stats
+from geminga.broker.admin.stats import (
+    internal_info,
+    internal_stats,
+    light_internal_stats,
+    stats_among_all,
+    topic_stats,
+)
 from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
@@ -213,6 +219,10 @@ class TopicActions:
     def stats(self, name: TopicName) -> dict[str, Any]:
         """``GET .../stats``"""
         return topic_stats(self._topic(name), self._agenda.now, self._settings.broker_id)
+
+    def stats_among_all(self, name: TopicName) -> dict[str, Any]:
+        """Its part of ``GET broker-stats/topics``."""
+        return stats_among_all(self._topic(name), self._agenda.now, self._settings.broker_id)
 
     def internal_stats(self, name: TopicName) -> dict[str, Any]:
         """``GET .../internalStats``"""
