@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 admin_matrix: Any = importlib.import_module("admin_matrix")
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
 def test_every_command_answers_as_apache_pulsar_does(
