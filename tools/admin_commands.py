@@ -644,6 +644,7 @@ OTHERWISE: Final = {
     "brokers list nowhere": "there is no such cluster; Apache Pulsar lists its own brokers",
     "brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value many": "that is no number; Apache Pulsar keeps it",
     "brokers list-dynamic-config": "another broker has other settings; those that can be changed have Pulsar's names",
+    "brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value many": "Apache Pulsar takes what is no number, and stumbles over it when it reads it",
     "brokers get-runtime-config": "another broker has other settings; those that it shares are there by Pulsar's names",
     "broker-stats monitoring-metrics": "another program has other metrics",
     "broker-stats mbeans": "another program has other metrics, and no Java beans",
