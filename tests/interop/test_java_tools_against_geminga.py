@@ -13,7 +13,7 @@ import pytest
 import geminga
 from geminga.testing.apache_pulsar import run_tool
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 Tool = Callable[..., str]
 Topic = Callable[[str], str]

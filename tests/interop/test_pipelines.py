@@ -288,7 +288,7 @@ def test_health_finds_who_is_stuck_and_draws_it(world: World, tmp_path: Path) ->
     assert min(picture.stat().st_size for picture in pictures) > 5000
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(700)
 def test_rollup_tells_the_lake_and_a_topic_the_same(world: World, tmp_path: Path) -> None:
     producer = world.client.create_producer("events", batching_enabled=True)
     for number in range(600):

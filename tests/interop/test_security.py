@@ -15,7 +15,7 @@ import geminga
 from geminga.cli.token import command as token_command
 from geminga.testing.apache_pulsar import run_tool
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
