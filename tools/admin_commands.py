@@ -642,7 +642,6 @@ OTHERWISE: Final = {
     "namespaces clear-backlog matrix/none --force": "there is no such namespace",
     "schemas compatibility persistent://matrix/ns/schema --filename {files}/other.json": "the answer is that it does not fit; Apache Pulsar ends with an internal error",
     "brokers list nowhere": "there is no such cluster; Apache Pulsar lists its own brokers",
-    "brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value many": "that is no number; Apache Pulsar keeps it",
     "brokers list-dynamic-config": "another broker has other settings; those that can be changed have Pulsar's names",
     "brokers update-dynamic-config --config dispatchThrottlingRateInMsg --value many": "Apache Pulsar takes what is no number, and stumbles over it when it reads it",
     "brokers get-runtime-config": "another broker has other settings; those that it shares are there by Pulsar's names",
