@@ -165,7 +165,7 @@ class World:
         self.answer_until(self.now + 1.0)
 
 
-def measure(stuck: str | None, *, seconds: float = 60.0, **settings: Any) -> World:
+def measure(stuck: str | None, *, seconds: float = 10.0, **settings: Any) -> World:
     """A run with one healthy second first, then ``seconds`` that count."""
     world = World(**settings)
     world.play(1.0)

@@ -184,7 +184,7 @@ print(writer.start().awaitTermination(120), spark.table("rows").count())
 
 def run(script: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=150, check=False,
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=400, check=False,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -192,12 +192,14 @@ def run(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(450)
 def test_a_session_that_is_there_is_left_as_it_is() -> None:
     assert run(PLAIN_SESSION).split() == ["Europe/Berlin", "3", "True", "False"]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(450)
 def test_a_spark_connect_server(
     pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
 ) -> None:

@@ -54,7 +54,7 @@ def read(reader: PulsarReader | PulsarStreamReader, parts: Any) -> list[bytes]:
 
 
 def publish(client: Client, topic: str, first: int, count: int) -> None:
-    with client.create_producer(topic, batching_max_messages=5) as producer:
+    with client.create_producer(topic, batching_max_messages=5, send_timeout_millis=0) as producer:
         values = [b"%d" % number for number in range(first, first + count)]
         producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
 
