@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -345,3 +347,26 @@ def test_a_batch_with_keys_is_that_of_its_messages(messages: list[tuple[bytes, s
         )
     payloads, keys = [payload for payload, _ in messages], [key for _, key in messages]
     assert encode_keyed_batch(payloads, keys, first) == b"".join(pieces)
+
+
+def test_batches_that_several_threads_write_at_once() -> None:
+    """Also the first ones, which make what all of them use: in a process of its own, switched in the midst."""
+    program = """
+import sys, threading
+from geminga.wire import batch
+payloads = [b"x" * (n % 2) for n in range(1000)]
+pieces = []
+for number, payload in enumerate(payloads, 20_000):
+    batch.append_message(pieces, payload, number)
+expected, written, together = b"".join(pieces), [], threading.Barrier(4)
+def write():
+    together.wait()
+    written.append(bytes(batch.encode_plain_batch(payloads, 20_000)))
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=write) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+write_again = bytes(batch.encode_plain_batch(payloads, 20_000))
+assert [*written, write_again] == [expected] * 5, len(written)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import chain
 from operator import add
 from struct import Struct
@@ -196,11 +197,15 @@ class _PrefixesOfSize(dict[int, bytes]):
 
 _PREFIXES_BY_NUMBER = tuple(_PrefixesOfSize(size) for size in range(11))
 _BELOW = 1 << 14
-_low_numbers: list[bytes] = []
-"""The low 14 bits of a sequence id, as two bytes that say "more follows"; filled at the first use."""
 _LOWEST_SEVEN_BITS = bytes(number & 0x7F | 0x80 for number in range(128)) * (_BELOW >> 7)
 _NEXT_SEVEN_BITS = b"".join(bytes((number | 0x80,)) * 128 for number in range(128))
-"""The same by columns."""
+"""The low 14 bits of sequence ids, as two bytes that say "more follows", by columns."""
+
+
+@cache
+def _low_numbers() -> list[bytes]:
+    """The same, one by one. Several threads may encode: each has all of them, or makes them anew."""
+    return [MORE[number] for number in range(_BELOW)]
 
 
 def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes | bytearray:
@@ -220,12 +225,10 @@ def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> byt
     while start < count:
         low, high = (first_sequence_id + start) & _BELOW - 1, (first_sequence_id + start) >> 14
         if high:
-            if not _low_numbers:
-                _low_numbers.extend(MORE[number] for number in range(_BELOW))
             end = min(count, start + _BELOW - low)
             rest = varint(high)
             number_size = 2 + len(rest)
-            pieces[4 * start + 1 : 4 * end : 4] = _low_numbers[low : low + end - start]
+            pieces[4 * start + 1 : 4 * end : 4] = _low_numbers()[low : low + end - start]
             pieces[4 * start + 2 : 4 * end : 4] = [rest] * (end - start)
         else:
             number_size = 1 if low < 128 else 2
