@@ -41,11 +41,24 @@ def test_parses(text, addresses):
         ("pulsar://[::1", "ipv6"),
         ("pulsar://h :1", "spaces"),
         ("pulsar://h:٣", "1 to 65535"),
+        # Asking for these raises no OSError.
+        ("pulsar://a..b", "no resolver"),
+        ("pulsar://.a", "no resolver"),
+        ("pulsar://" + "a" * 64, "no resolver"),
+        ("pulsar://a\0b:1", "no resolver"),
+        ("pulsar://" + "é" * 60, "no resolver"),
     ],
 )
 def test_refuses(text, hint):
     with pytest.raises(InvalidUrl, match=hint):
         ServiceUrl.parse(text)
+
+
+@pytest.mark.parametrize(
+    "host", ["a.b.", "bücher.example", "under_score", "a" * 63 + ".b", "[fe80::1%eth0.5]"]
+)
+def test_takes(host):
+    assert ServiceUrl.parse(f"pulsar://{host}").addresses[0].host == host.strip("[]")
 
 
 def test_user_data_is_refused_and_never_echoed():

@@ -85,14 +85,30 @@ def _parse_host(url: str, part: str, scheme: str) -> Address:
     else:
         host, colon, tail = part.partition(":")
         port_text = tail if colon else None
-    if not host or any(c.isspace() for c in host):
-        raise InvalidUrl(f"service URL {url!r} has an empty host or one with spaces; {_FORM}")
+    if not is_host(host):
+        raise InvalidUrl(
+            f"service URL {url!r} has an empty host, one with spaces, or one that no resolver takes: "
+            f"{host!r}; {_FORM}"
+        )
     port = default
     if port_text is not None:
         if not (port_text.isascii() and port_text.isdigit() and 1 <= int(port_text) <= 65535):
             raise InvalidUrl(f"service URL {url!r} has the port {port_text!r}; allowed: 1 to 65535")
         port = int(port_text)
     return Address(host, port, scheme in TLS_SCHEMES)
+
+
+def is_host(text: str) -> bool:
+    """Whether a resolver can be asked for it: of a name that cannot be written for it, nobody says that it is
+    unknown, but something else is raised."""
+    if not text or not text.isprintable() or " " in text:
+        return False
+    if not text.isascii():
+        try:
+            text = text.encode("idna").decode()
+        except UnicodeError:
+            return False
+    return all(0 < len(label) < 64 for label in text.removesuffix(".").split("."))
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from geminga.connection.addresses import Address
+from geminga.connection.addresses import Address, is_host
 from geminga.errors import LookupError
 
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -25,18 +25,18 @@ def followed(status: int, location: str, address: Address, path: str) -> tuple[A
     Raises `LookupError` for what is not followed: anything but HTTP, a way from TLS to a plain address, and
     another host by anything but Pulsar's own redirects.
     """
-    parts = urlsplit(location)
-    target = f"{parts.path}?{parts.query}" if parts.query else parts.path or "/"
+    try:
+        parts = urlsplit(location)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # no IPv6 address, no port
+        raise _refused(location, "no HTTP address") from None
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     if not (target.isascii() and target.isprintable()) or " " in target:
         raise _refused(location, "no HTTP address")
     if not parts.netloc and location.startswith("/"):
         return address, target
     secure = parts.scheme == "https"
-    try:
-        host, port = parts.hostname or "", parts.port or (443 if secure else 80)
-    except ValueError:
-        host, port = "", 0
-    if parts.scheme not in ("http", "https") or not host:
+    if parts.scheme not in ("http", "https") or not is_host(host) or port == 0:
         raise _refused(location, "no HTTP address")
     if address.tls and not secure:
         raise _refused(location, "credentials do not go from TLS to a plain address")
@@ -46,7 +46,7 @@ def followed(status: int, location: str, address: Address, path: str) -> tuple[A
             f"status {status} to another host is not how a broker of a cluster leads to another, and "
             "credentials do not go there; if it is the cluster's, give that address",
         )
-    return Address(host, port, secure), target
+    return Address(host, port or (443 if secure else 80), secure), target
 
 
 def _root(path: str) -> str:
