@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -113,3 +115,27 @@ def test_an_error_may_be_made_from_a_result() -> None:
     assert str(errors.PulsarException(errors.Result.Timeout, msg="why")) == "3 Timeout: why"
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.error(), str(copy)) == (error.error(), str(error))
+
+
+def test_names_that_are_asked_for_while_another_thread_loads_the_errors() -> None:
+    program = """
+import sys, threading
+from importlib.machinery import SourceFileLoader
+begun, go_on = threading.Event(), threading.Event()
+load = SourceFileLoader.exec_module
+def slowly(self, module):
+    if module.__name__ == "geminga.choices":  # which the errors load first
+        begun.set()
+        assert go_on.wait(60)
+    load(self, module)
+SourceFileLoader.exec_module = slowly
+import geminga
+other = threading.Thread(target=lambda: __import__("geminga.errors"))
+other.start()
+assert begun.wait(60)
+geminga.Context
+go_on.set()
+other.join()
+assert geminga.Timeout is geminga.errors.Timeout
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

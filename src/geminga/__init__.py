@@ -170,7 +170,9 @@ def __getattr__(name: str) -> object:
         value = here[name] = _from(home, name)
         if (errors := sys.modules.get("geminga.errors")) is not None:
             # A finalizer may catch one of them when the interpreter ends, and loads nothing any more.
-            here.update({error: getattr(errors, error) for error in _HOMES["geminga.errors"]})
+            # Another thread may be loading them just now: whoever wants the others asks again.
+            loaded = vars(errors)
+            here.update({error: loaded[error] for error in _HOMES["geminga.errors"] if error in loaded})
         return value
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")

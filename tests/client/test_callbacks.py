@@ -146,6 +146,25 @@ def test_what_fails_to_be_sent_is_told_to_all(broker: Any, kind: type[BaseExcept
     assert told == [geminga.Result.AlreadyClosed] * 10
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_is_refused_on_the_caller_s_thread_is_told_to_all(
+    broker: Any, kind: type[BaseException]
+) -> None:
+    """The client has ended: there is no other thread; the program ends when all are told."""
+    client = geminga.Client(broker.url)
+    producer = client.create_producer("t")
+    client.close()
+    told: list[Any] = []
+
+    def callback(result: Any, message_id: Any) -> None:
+        told.append(result)
+        raise kind("said by a callback")
+
+    with pytest.raises(kind, match="said by a callback"):
+        producer.send_many([b"%d" % n for n in range(10)], [callback] * 10)
+    assert told == [geminga.Result.AlreadyClosed] * 10
+
+
 def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: str) -> None:
     """It would wait for itself; nothing is half closed by the attempt."""
     raised: list[BaseException] = []

@@ -301,3 +301,101 @@ def test_the_interpreter_s_end_survives_an_interrupt_at_any_place(monkeypatch, c
     assert count >= 8
     assert uncaught <= 4, "at the function's start, and between two rounds of its outermost loop"
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_loop_that_is_broken_ends_and_everybody_is_told(monkeypatch, caplog):
+    """A program that closes descriptors that are not its own, say: nothing would ever come to its turn."""
+    from geminga.client import runtime as module
+
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(module, "new_event_loop", lambda: loop)
+    runtime = LoopThread("test-io")
+    told, steps = [], []
+
+    async def farewell():
+        steps.append("farewell")
+
+    runtime.at_end("a runtime", farewell, lambda: steps.append("drop"), lambda: steps.append("sweep"))
+
+    def wait():
+        try:
+            runtime.call(for_ever())
+        except AlreadyClosed as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    deadline = time.monotonic() + 60
+    while not runtime.call(calls_of(runtime)):
+        assert time.monotonic() < deadline
+
+    class Broken:
+        def __getattr__(self, name):
+            raise OSError(9, "Bad file descriptor")
+
+    selector = loop._selector
+    runtime.post(setattr, loop, "_selector", Broken())
+    waiting.join(60)
+    runtime.thread.join(60)
+    assert len(told) == 1
+    assert steps == ["drop", "sweep"]
+    assert runtime.closed
+    assert 1 <= len(caplog.records) <= 2, "a line for each turn would fill the disk"
+    with pytest.raises(AlreadyClosed):
+        runtime.call(value(1))
+    loop._selector = selector
+    loop.close()
+
+
+async def calls_of(runtime):
+    """Whether somebody else waits."""
+    return len(runtime._inner.calls) > 1
+
+
+def test_one_failure_of_a_loop_is_no_end(monkeypatch, caplog):
+    from geminga.client import runtime as module
+
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(module, "new_event_loop", lambda: loop)
+    runtime = LoopThread("test-io")
+    run_once, failures = loop._run_once, [MemoryError("for once")]
+
+    def failing_once():
+        if failures:
+            raise failures.pop()
+        run_once()
+
+    loop._run_once = failing_once
+    assert runtime.call(value(7)) == 7
+    assert "which goes on" in caplog.text
+    runtime.close()
+    assert not runtime.thread.is_alive()
+
+
+def test_a_call_that_outlives_its_cancellation_is_told_of_the_end(runtime):
+    """Whoever waits for it waits no longer than for the thread."""
+    begun, told = threading.Event(), []
+
+    async def stubborn():
+        begun.set()
+        while True:
+            try:
+                await for_ever()
+            except asyncio.CancelledError:
+                continue
+            except GeneratorExit:  # dropped
+                return
+
+    def wait():
+        try:
+            runtime.call(stubborn())
+        except AlreadyClosed as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert begun.wait(60)
+    runtime.close()
+    waiting.join(60)
+    assert len(told) == 1

@@ -311,6 +311,21 @@ def test_loggers(broker, tmp_path):
     assert len(records) == before
 
 
+def test_closing_that_is_interrupted_while_it_waits_leaves_nothing(broker, tmp_path, monkeypatch):
+    """A listener is waited for: the program is interrupted there, and nobody closes the client again."""
+    path = tmp_path / "client.log"
+    client = geminga.Client(broker.url, logger=geminga.FileLogger(geminga.LoggerLevel.Debug, str(path)))
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client._listener_threads, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    logging.getLogger("geminga").debug("of somebody else")
+    assert "of somebody else" not in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -339,8 +339,14 @@ class Rows:
         tokens = self.tokens[start:end]
 
         def tell() -> None:
+            raised: BaseException | None = None
             for token in tokens:
-                fail(token, error)
+                try:
+                    fail(token, error)
+                except BaseException as end:  # of the program: when all are told
+                    raised = raised or end
+            if raised is not None:
+                raise raised
 
         self._on_loop(tell)
 

@@ -50,7 +50,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 class _Call:
     """A coroutine that a thread waits for. `start`, `give_up` and `ended` run on the loop's thread."""
 
-    __slots__ = ("_coroutine", "_discard", "_given_up", "_task", "error", "result", "waiter")
+    __slots__ = ("_coroutine", "_discard", "_given_up", "_task", "_told", "error", "result", "waiter")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], discard: Callable[[Any], object] | None) -> None:
         self.waiter = Waiter()
@@ -59,6 +59,7 @@ class _Call:
         self._coroutine = coroutine
         self._discard = discard
         self._given_up = False
+        self._told = False
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
@@ -79,6 +80,7 @@ class _Call:
             self._discard(self._task.result())
 
     def _done(self, task: asyncio.Task[Any]) -> None:
+        self._told = True
         if task.cancelled():
             self.error = AlreadyClosed("the client was closed during the call")
         elif (error := task.exception()) is not None:
@@ -91,10 +93,15 @@ class _Call:
 
     def ended(self) -> None:
         """The loop has ended: it will not be started, or not be finished."""
+        if self._told:
+            return
+        if self._task is not None and self._task.done():
+            self._done(self._task)
+            return
         if self._task is None:
             self._coroutine.close()
-            self.error = AlreadyClosed("the client was closed during the call")
-            self.waiter.wake()
+        self.error = AlreadyClosed("the client was closed during the call")
+        self.waiter.wake()
 
 
 class _Loop:
@@ -111,6 +118,8 @@ class _Loop:
         self.drop: Callable[[], None] | None = None
         self.sweep: Callable[[], None] | None = None
         self._stopped = False
+        self._turned = False
+        self._broken = False
         self._leaving = False
         self._begun = False
         self._ready = Waiter()
@@ -201,24 +210,21 @@ class _Loop:
         self._ready.wake()
         try:
             while not self.closed:
-                try:
-                    self.loop.run_forever()
-                except BaseException:
-                    # SystemExit, say: it would end this thread, and nothing else.
-                    logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
+                self._turn()
         finally:
             self.closed = True
             try:
-                if self.drop is not None:
-                    self.drop()
-                self._cancel_all()
-                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-                self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            except Exception:
-                logger.debug("closing the I/O loop", exc_info=True)
+                for step in (self.drop, self._cancel_all, self._end_others):
+                    if step is None or (self._broken and step != self.drop):
+                        continue  # what needs turns of the loop
+                    try:
+                        step()
+                    except Exception:
+                        logger.debug("closing the I/O loop", exc_info=True)
             finally:
                 asyncio.set_event_loop(None)
-                self.loop.close()
+                with contextlib.suppress(Exception):  # a loop that is broken
+                    self.loop.close()
                 # From here on nobody can post; those who could, just before, are told.
                 for call in list(self.calls):
                     call.ended()
@@ -226,6 +232,30 @@ class _Loop:
                     self.sweep()
                 # Whoever still holds this (a finalizer does, for ever) holds nothing of the client's.
                 self.farewell = self.drop = self.sweep = None
+
+    def _turn(self) -> None:
+        """Run until it is stopped, or something is raised that nobody caught."""
+        self._turned = False
+        self.loop.call_soon(self._has_turned)
+        try:
+            self.loop.run_forever()
+        except Exception:
+            # The loop's own: what a callback raises stays there. Where it cannot even begin, it never will.
+            if self._turned:
+                logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
+            else:
+                logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
+                self.closed = self._broken = True
+        except BaseException:
+            # SystemExit, say: it would end this thread, and nothing else.
+            logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
+
+    def _has_turned(self) -> None:
+        self._turned = True
+
+    def _end_others(self) -> None:
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)

@@ -73,13 +73,14 @@ class SyncBase:
         self._end(0.0)
 
     def _end(self, listeners_seconds: float) -> None:
-        if not self._runtime.closed and not self._runtime.forked and not self._runtime.is_here:
-            with contextlib.suppress(PulsarException):
-                self._runtime.call(_shutdown(self._hub), _GRACE_SECONDS)
-        self._runtime.close()
-        self._source.stop()
-        self._listener_threads.close(listeners_seconds)
-        detach(self._log_handler)
+        with contextlib.ExitStack() as steps:  # each of them, for any may be interrupted: it waits
+            steps.callback(detach, self._log_handler)
+            steps.callback(self._listener_threads.close, listeners_seconds)
+            steps.callback(self._source.stop)
+            steps.callback(self._runtime.close)
+            if not self._runtime.closed and not self._runtime.forked and not self._runtime.is_here:
+                with contextlib.suppress(PulsarException):
+                    self._runtime.call(_shutdown(self._hub), _GRACE_SECONDS)
 
     def close(self) -> None:
         """Close the client with all that it opened; what producers have pending is sent first, and a call of
