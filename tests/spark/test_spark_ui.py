@@ -16,7 +16,7 @@ from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.schema import AvroSchema, BytesSchema
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 APPLICATION = """
 import json, sys, time, urllib.request
@@ -29,14 +29,14 @@ frame = spark.readStream.format("pulsar").options(**options).load(topic)
 kept = geminga.spark.observed(frame).where("_corrupt_record IS NULL")
 writer = kept.writeStream.format("noop").option("checkpointLocation", folder).queryName("readings")
 query = writer.trigger(availableNow=True).start()
-query.awaitTermination(120)
+query.awaitTermination(300)
 
 def page(path):
     with urllib.request.urlopen(spark.sparkContext.uiWebUrl + path, timeout=60) as answer:
         return answer.read().decode()
 
 path = f"/api/v1/applications/{spark.sparkContext.applicationId}/sql?details=true&length=100"
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 120
 while True:  # listeners are told a moment later
     executions = json.loads(page(path))
     list_of_all, statistics = page("/StreamingQuery/"), page(f"/StreamingQuery/statistics/?id={query.runId}")
@@ -65,7 +65,7 @@ def test_rates_and_what_was_left_out(
             bad.send(b"no reading")
     done = subprocess.run(
         [sys.executable, "-c", APPLICATION, pulsar_broker.service_url, pulsar_topic, str(tmp_path)],
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=500, check=False,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -74,11 +74,14 @@ def test_rates_and_what_was_left_out(
     assert all(name in told["statistics"] for name in ("Input Rate", "Process Rate", "Input Rows"))
     nodes = [node for each in told["executions"] for node in each["nodes"]]
 
-    def metrics(kind: str) -> dict[str, str]:
-        (found,) = [node["metrics"] for node in nodes if node["nodeName"].startswith(kind)]
-        return {each["name"]: each["value"] for each in found}
+    def shown(kind: str, metric: str) -> set[str]:
+        """By all executions: the query's own has its micro-batches' plans within it."""
+        found = [node["metrics"] for node in nodes if node["nodeName"].startswith(kind)]
+        return {each["value"] for metrics in found for each in metrics if each["name"] == metric}
 
-    scan, kept = metrics("MicroBatchScan"), metrics("Filter")
-    assert scan["number of output rows"] == "57"
-    assert re.search(r"[1-9]", scan["data returned from Python workers"])
-    assert kept["number of output rows"] == "50"
+    rows = "number of output rows"
+    told_of = {kind: shown(kind, rows) for kind in ("MicroBatchScan", "Filter")}
+    assert "57" in told_of["MicroBatchScan"], told_of
+    assert "50" in told_of["Filter"], told_of
+    sizes = shown("MicroBatchScan", "data returned from Python workers")
+    assert any(re.search(r"[1-9]", size) for size in sizes), sizes
