@@ -26,8 +26,14 @@ SECONDS_MAX = 1_000_000_000
 MILLISECONDS_MAX = 1000 * SECONDS_MAX
 
 
+INT_MAX = (1 << 63) - 1
+"""What Apache Pulsar's numbers hold. Far above it arithmetic with times and rates overflows."""
+
+
 def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
-    """A whole number within the closed range; a bool is refused."""
+    """A whole number within the closed range, of 64 bits at most; a bool is refused."""
+    if maximum is None and isinstance(value, int) and value > INT_MAX:
+        maximum = INT_MAX
     low = "" if minimum is None else f" >= {minimum}"
     high = "" if maximum is None else f" <= {maximum}"
     allowed = f"a whole number{low}{' and' if low and high else ''}{high}"

@@ -160,6 +160,7 @@ def test_backlog_that_may_be_given_up_now(make_harness: Callable[..., Any]) -> N
         ("backlogQuotaDefaultRetentionPolicy", "hope", "backlog_quota_action"),
         ("ttlDurationDefaultInSeconds", "-5", "message_ttl_seconds"),
         ("managedLedgerOffloadDeletionLagMs", "1.5", "a whole number"),
+        ("managedLedgerOffloadDeletionLagMs", "9" * 400, "offload_deletion_lag_seconds"),
     ],
 )
 def test_what_is_refused(make_harness: Callable[..., Any], name: str, text: str, told: str) -> None:
@@ -174,16 +175,58 @@ def test_what_is_refused(make_harness: Callable[..., Any], name: str, text: str,
             harness.broker.dynamic.remove(name)
 
 
+@pytest.mark.parametrize("digits", [19, 20, 400])
+@pytest.mark.parametrize("name", sorted(DYNAMIC))
+def test_a_number_is_refused_or_the_broker_lives_with_it(
+    make_harness: Callable[..., Any], name: str, digits: int
+) -> None:
+    """One that was kept, and that arithmetic cannot do with, would stand in the way of every start."""
+    harness = make_harness()
+    harness.peer().producer(TOPIC)
+    try:
+        harness.broker.dynamic.set(name, "9" * digits)
+    except RuleBroken:
+        assert not harness.broker.dynamic.changed
+    harness.advance(400)
+    harness.restart()
+    harness.broker.dynamic.shown()
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.publish(1)
+    harness.advance(400)
+    assert not any(harness.broker.agenda.failures.values())
+
+
 def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
     make_harness: Callable[..., Any],
 ) -> None:
     harness = make_harness()
     harness.store.put("dynamic-configuration/fromTheFuture", b"1")
-    harness.store.put("dynamic-configuration/ttlDurationDefaultInSeconds", b"nonsense")
     harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"3")
     harness.restart()
     assert harness.broker.dynamic.changed == {"defaultRetentionTimeInMinutes": "3"}
     assert policies(harness).retention_minutes == 3
+    harness.broker.dynamic.remove("fromTheFuture")
+    assert harness.store.get("dynamic-configuration/fromTheFuture") is None
+    with pytest.raises(RuleBroken, match="non-dynamic configuration fromTheFuture"):
+        harness.broker.dynamic.remove("fromTheFuture")
+
+
+@pytest.mark.parametrize("mended", ["-1", None])
+def test_nothing_is_deleted_by_rules_while_a_setting_cannot_be_in_force(
+    make_harness: Callable[..., Any], mended: str | None
+) -> None:
+    """What another version wrote, or what does not go with the start's settings: it may have said "keep"."""
+    harness = make_harness(retention_minutes=0)
+    harness.store.put("dynamic-configuration/defaultRetentionTimeInMinutes", b"for ever")
+    harness.restart()
+    assert policies(harness).retention_minutes == -1
+    assert not harness.broker.dynamic.changed
+    harness.restart()
+    assert policies(harness).retention_minutes == -1
+    change(harness, "defaultRetentionTimeInMinutes", mended)
+    assert policies(harness).retention_minutes == (0 if mended is None else -1)
+    assert not harness.broker.dynamic.lost
 
 
 def test_nothing_is_deleted_by_rules_while_damage_has_taken_a_setting(

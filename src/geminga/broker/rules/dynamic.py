@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +37,10 @@ def _number(text: str) -> int:
 
 
 def _seconds_of_ms(text: str) -> float:
-    return _number(text) / 1000 if _number(text) >= 0 else -1.0
+    try:
+        return _number(text) / 1000 if _number(text) >= 0 else -1.0
+    except OverflowError:
+        return inf  # which the setting refuses, and says what it takes
 
 
 class _Dynamic(NamedTuple):
@@ -93,20 +97,30 @@ class DynamicSettings:
         self.current = settings
         self.changed: dict[str, str] = {}
         self.lost: set[str] = set()
-        """Names whose change damage took: nothing is deleted by rules until they are set again."""
+        """Names whose change damage took, or which cannot be in force (another version wrote it, or it does
+        not go with the settings of the start): nothing is deleted by rules until they are set again."""
+        self._unknown: set[str] = set()
+        """Names that another version of Geminga wrote. They stay, for that one, unless they are deleted."""
         self._store = store
         self._start = settings
         self._watchers: list[Callable[[BrokerSettings], None]] = []
         for key, value in store.scan(_PREFIX):
             name = key[len(_PREFIX) :]
             text = value.base.decode("utf-8", "replace")
+            if name not in DYNAMIC:
+                self._unknown.add(name)
+                log.error("the setting %s that was changed is not in force: this version has none such", name)
+                continue
             try:
                 if value.lost is not None:
-                    self.lost.add(name)
                     raise RuleBroken(Wrong.NOT_ALLOWED, f"damage took it: {value.lost}")
                 self.current = self._with({**self.changed, name: text})
             except RuleBroken as broken:
-                log.error("the setting %s that was changed is not in force: %s", name, broken)
+                self.lost.add(name)
+                log.error(
+                    "the setting %s that was changed is not in force, and nothing is deleted by rules until "
+                    "it is set again or deleted: %s", name, broken,
+                )  # fmt: skip
             else:
                 self.changed[name] = text
         if self.changed:
@@ -128,12 +142,13 @@ class DynamicSettings:
 
     def remove(self, name: str, done: Done | None = None) -> None:
         """What the broker was started with is in force again."""
-        if name not in DYNAMIC:
+        if name not in DYNAMIC and name not in self._unknown:
             raise RuleBroken(Wrong.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
         changed = {other: text for other, text in self.changed.items() if other != name}
         current = self._with(changed)
         self._store.delete(_PREFIX + name, done)
         self.lost.discard(name)
+        self._unknown.discard(name)
         self._take(changed, current)
 
     def accept(self, key: str) -> None:
