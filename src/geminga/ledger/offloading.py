@@ -44,9 +44,12 @@ PUBLISHING_REST_TIMES = 3.0
 """While others publish, it rests so many times as long as it has worked, where the owner's thread idles."""
 BUSY_REST_TIMES = 20.0
 """The same where the owner's thread is busy: who has no room left feels whatever is taken. The worker goes on
-always, if slowly."""
+always, if slowly, and does not rest where the disk has little room: else what is published fills it, and what
+is to be offloaded is what gives way."""
 IDLE_LOAD, BUSY_LOAD = 0.3, 0.7
 """Parts of its time that the owner's thread wants the processor, for either."""
+REST_SECONDS_MAX = 2.0
+"""So long at most, for each piece: one that took longer has waited for a slow place, which is not work."""
 PUBLISHING_BYTES_MIN = 64 * 1024
 """So much since the last piece is publishing."""
 
@@ -81,6 +84,9 @@ class Tier(Protocol):
 
     def pause(self, seconds: float) -> None:
         """Wait; on the worker's thread."""
+
+    def rest(self, seconds: float) -> None:
+        """Leave the processor to others, unless room is short on the disk; on the worker's thread."""
 
     def load(self) -> float | None:
         """The part of its time since the last call that the owner's thread wanted the processor, as far as
@@ -214,7 +220,9 @@ class Offloading:
             writer.add(entries)
             took = time.monotonic() - began
             times = rest_times(self._tier.load()) if is_published else 0.0
-            self._tier.pause(max(len(entries) * ENTRY_PAUSE_SECONDS, took * times))
+            pause = len(entries) * ENTRY_PAUSE_SECONDS
+            self._tier.pause(pause)
+            self._tier.rest(min(took * times, REST_SECONDS_MAX) - pause)
 
         self._tier.work(add, self._added)
 

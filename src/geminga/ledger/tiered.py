@@ -103,7 +103,9 @@ class TieredStore:
         self._under_way: dict[int, Offloading] = {}
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         self._looks_bytes = 0
-        self._is_closing = False
+        self._is_closing = self._is_short = False
+        self._stirred = threading.Event()
+        """Set while nobody is to rest: room is short, or the store is being closed."""
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
         # What is called most goes straight to the store.
         self.append = local.append
@@ -419,6 +421,16 @@ class TieredStore:
         if self._pool is not None:
             time.sleep(seconds)
 
+    def rest(self, seconds: float) -> None:
+        if self._pool is not None and seconds > 0:
+            self._stirred.wait(seconds)
+
+    def _stir(self) -> None:
+        if self._is_short or self._is_closing:
+            self._stirred.set()
+        else:
+            self._stirred.clear()
+
     def _signal(self) -> None:
         if self._wakeup is not None:
             try:
@@ -588,6 +600,8 @@ class TieredStore:
         self._local.refuse_entries(why)
 
     def give_back(self, *, eagerly: bool) -> None:
+        self._is_short = eagerly
+        self._stir()
         self._local.give_back(eagerly=eagerly)
 
     @property
@@ -646,6 +660,7 @@ class TieredStore:
         if self._is_closing:
             return
         self._is_closing = True
+        self._stir()
         for each in list(self._under_way.values()):
             each.cancel("the store is being closed")
         is_done = self._worker.stop(STOP_SECONDS_MAX)

@@ -1,0 +1,74 @@
+"""The offload's worker rests while others publish: not where room is short, nor when it is to end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from geminga.errors import StoreError
+from geminga.ledger import offloading
+from geminga.ledger.store import FileStore
+from geminga.ledger.tiered import TieredStore, place_at
+
+TOPIC = "persistent://public/default/t"
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredStore]:
+    """One whose worker rests for hours after each piece."""
+    monkeypatch.setattr(offloading, "PUBLISHING_BYTES_MIN", -1)
+    monkeypatch.setattr(offloading, "REST_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr(offloading, "rest_times", lambda load: 1e9)
+    store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
+    yield store
+    store.close()
+
+
+def until(store: TieredStore, found: list[StoreError | None]) -> None:
+    deadline = time.monotonic() + 60
+    while not found:
+        store.poll()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def begin(store: TieredStore) -> list[StoreError | None]:
+    """An offload whose worker rests."""
+    ledger = store.create_ledger(TOPIC)
+    written: list[StoreError | None] = []
+    store.append(ledger, b"\0" * 100, written.append)
+    until(store, written)
+    rests: list[StoreError | None] = []
+    rest, said = store.rest, list[StoreError | None]()
+
+    def noted(seconds: float) -> None:
+        rests.append(None)
+        rest(seconds)
+
+    store.rest = noted  # type: ignore[method-assign]
+    store.offload(TOPIC, ledger, 1, said.append, offset=0)
+    until(store, rests)
+    return said
+
+
+def test_it_does_not_rest_where_room_is_short(store: TieredStore) -> None:
+    said = begin(store)
+    store.poll()
+    assert not said
+    store.give_back(eagerly=True)
+    until(store, said)
+    assert said == [None]
+    store.give_back(eagerly=False)
+    assert not store._stirred.is_set()
+
+
+def test_it_ends_at_once(store: TieredStore, caplog: pytest.LogCaptureFixture) -> None:
+    begin(store)
+    with caplog.at_level(logging.WARNING):
+        store.close()
+    assert "does not answer" not in caplog.text
