@@ -12,7 +12,7 @@ import pytest
 import geminga
 from geminga.mirror import Mirror
 from geminga.mirror.cursor_state import CursorState, Partly, went_back
-from geminga.mirror.cursors import IN_USE, MOVED_BACK
+from geminga.mirror.cursors import BACK_THERE, IN_USE, MOVED_BACK
 from geminga.mirror.positions import Position
 from geminga.mirror.status import SubscriptionStatus
 from tests.mirror.helpers import mirror, mirrored
@@ -294,6 +294,30 @@ def test_a_rewind_with_a_mirror_each_way(sides: tuple[Any, Any]) -> None:
         take(other, count=30, but=(5, 25))  # the other one goes on
         until(lambda: backlog(one) == 2)
     assert waiting(one) == waiting(other) == [5, 25]
+
+
+def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(sides: tuple[Any, Any]) -> None:
+    """The one there has told the other cluster more, and has not seen the rewind when the one back looks."""
+    one, other = sides
+    subscribe(one)
+    publish(other, 100)
+    with mirror(other, one) as back:
+        arrived(back, 1)
+        publish(one, *range(20))
+        with mirror(one, other) as there:
+            arrived(there, 20)
+            take(one, count=11)
+            until(lambda: backlog(other) == 10)
+            until(lambda: [status.marked[-2:] for status in followed(back)] == [":0"])
+        rewind(one)
+        with geminga.Admin(other.admin_url) as admin:
+            admin.subscriptions.skip("t", "s", 5)  # as the one there would have told it
+        until(lambda: notes(back) == [BACK_THERE])
+        assert backlog(one) == 21
+        # What is taken from now on is told, and leaves the rest as it is.
+        take(other, count=2)
+        until(lambda: backlog(one) == 19)
+    assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]
 
 
 def position(entry: int) -> Position:

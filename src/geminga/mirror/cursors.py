@@ -39,6 +39,7 @@ logger = logging.getLogger("geminga.mirror")
 
 IN_USE = "in use in the target"
 MOVED_BACK = "moved back in the source; stays in the target, where it was used since"
+BACK_THERE = "moved back in the target: what was taken in the source before is not taken there again"
 _ACKS_AT_ONCE = 5_000
 
 
@@ -58,10 +59,13 @@ class Applied:
     """The last mark-delete position in the target."""
     stood: tuple[str, str] | None = None
     """How the target's subscription stood when it was told last; None: it has more than it was told."""
+    seen: Position = NOWHERE
+    """The mark of the target's subscription when it was looked at last."""
 
     def forget(self) -> None:
         """All is to be told anew."""
         self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
+        self.seen = NOWHERE
         self.echoed, self.waits = {}, False
 
 
@@ -121,7 +125,7 @@ class CursorMirror:
             try:
                 if applied.state is not None and went_back(applied.state, state):
                     note = await self._take_back(name, state, applied, readers)
-                await self._apply(name, state, applied, readers)
+                note = await self._apply(name, state, applied, readers) or note
             except ConsumerBusy:
                 applied.in_use, applied.note = True, IN_USE
                 continue
@@ -131,11 +135,20 @@ class CursorMirror:
 
     async def _apply(
         self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
-    ) -> None:
+    ) -> str:
+        """Tell the target what it was not told yet. What is to be said about that."""
         target, session = self._ends.target_admin, self._partition.counters.sessions
         inside = await target.topics.internal_stats(self.topic)
         places = await self._places(state)
         stands, echoes = mark_of(inside, name), []
+        if readers and Shape(inside).offset_behind(stands) < Shape(inside).offset_behind(applied.seen):
+            # Another mirror has told the source what was taken there before, and may not have taken the
+            # rewind along yet: to bring that back would undo it. What is taken from now on is told.
+            logger.info("%s of %s was moved back in the target", name, self.topic)
+            applied.seen, applied.stood, applied.waits = stands, None, False
+            applied.echoed = dict.fromkeys(readers, self._partition.done)
+            return BACK_THERE
+        applied.seen = stands
         for pair, reader in readers.items():
             told = NOWHERE if applied.state is None else applied.state.marked
             told = min(told, applied.echoed.get(pair, NOWHERE))
@@ -190,6 +203,7 @@ class CursorMirror:
         if marked is not None:
             applied.marked = marked
         applied.echoed, applied.waits = echoed, waits
+        return ""
 
     async def _own(
         self,
@@ -243,6 +257,7 @@ class CursorMirror:
             await consumer.acknowledging.receipt()
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
             applied.stood = cursor_of(inside, name) if mine else None
+            applied.seen = mark_of(inside, name)
         finally:
             await consumer.close()
 
