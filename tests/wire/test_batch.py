@@ -350,7 +350,7 @@ def test_a_batch_with_keys_is_that_of_its_messages(messages: list[tuple[bytes, s
 
 
 def test_batches_that_several_threads_write_at_once() -> None:
-    """Also the first ones, which make what all of them use: in a process of its own, switched in the midst."""
+    """Also the first ones, which make what all of them use: in its own process, switched in the midst."""
     program = """
 import sys, threading
 from geminga.wire import batch
