@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 import time
+
+logger = logging.getLogger("geminga.ledger")
+
+NICENESS = 5
+"""Of a thread that has stepped back, where threads have one."""
+
+
+def step_back() -> None:
+    """The calling thread leaves the processor to others that want it: publishing comes first."""
+    if sys.platform == "linux":
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        except OSError as error:
+            logger.debug("a thread keeps its priority: %s", error)
 
 
 class ThreadLoad:

@@ -15,8 +15,6 @@ reads there.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 import time
 from collections import OrderedDict, deque
@@ -43,7 +41,7 @@ from geminga.ledger.offload_folder import FolderPlace
 from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.store import FileStore
-from geminga.ledger.thread_load import ThreadLoad
+from geminga.ledger.thread_load import ThreadLoad, step_back
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
 from geminga.ledger.tier_claim import NotClaimed, PlaceClaim, State
 from geminga.ledger.tier_reading import Offloaded, TierReader
@@ -65,8 +63,6 @@ LOOKS_BYTES_MAX = 8 * 1024 * 1024
 STOP_SECONDS_MAX = 10.0
 CLAIM_CHECKED_SECONDS = 5.0
 """So long after the claim was read files are deleted without reading it again."""
-NICENESS = 5
-"""Of the worker's thread, where threads have one: publishing comes first."""
 
 
 class TieredStore:
@@ -124,7 +120,7 @@ class TieredStore:
             )
             self._pool.start()
             self._worker.start("geminga-offload")
-            self._worker.submit(_step_back, lambda _: None)
+            self._worker.submit(step_back, lambda _: None)
             self.claim.start(self._claim_changed)
 
     # --- the tier ---
@@ -692,12 +688,3 @@ def _taken(answer: Offloaded) -> list[bytes]:
     if answer.damage is not None and not answer.entries:
         raise EntriesDamaged(f"{answer.damage.thing}: {answer.damage.what}", answer.damage)
     return answer.entries
-
-
-def _step_back() -> None:
-    """Publishing comes first where both want the processor."""
-    if sys.platform == "linux":
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        except OSError as error:
-            logger.debug("the thread that offloads keeps its priority: %s", error)
