@@ -56,7 +56,7 @@ class Timer:
         self.about = about
 
     def cancel(self) -> None:
-        self.callback = None
+        self.callback = self.about = None  # who has it may be what it is about: no cycle is left
 
 
 class Agenda:
@@ -129,9 +129,10 @@ class Agenda:
         while self._heap and self._heap[0][0] <= self.now:
             due.append(heapq.heappop(self._heap)[2])
         for timer in due:
-            callback, timer.callback = timer.callback, None
+            callback, about = timer.callback, timer.about
+            timer.cancel()
             if callback is not None:
-                self.isolated("timer", timer.about, callback)
+                self.isolated("timer", about, callback)
 
     # --- topics and cursors ---
     def dispatch_ready(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from geminga.broker.serving.collector import Collector
 from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
+from geminga.broker.serving.untangling import untangle_transports
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import PulsarException, StoreError
 
@@ -80,6 +81,7 @@ async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
     await server.start()
     _announce(server, out, err)
     loop = asyncio.get_running_loop()
+    untangle_transports()
     collector = Collector(loop)
     loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
     await _first_of(asked, server.store_stopped)
