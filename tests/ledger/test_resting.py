@@ -44,13 +44,13 @@ def begin(store: TieredStore) -> list[StoreError | None]:
     store.append(ledger, b"\0" * 100, written.append)
     until(store, written)
     rests: list[StoreError | None] = []
-    rest, said = store.rest, list[StoreError | None]()
+    rest, said = store.rests.rest, list[StoreError | None]()
 
     def noted(seconds: float) -> None:
         rests.append(None)
         rest(seconds)
 
-    store.rest = noted  # type: ignore[method-assign]
+    store.rests.rest = noted  # type: ignore[method-assign]
     store.offload(TOPIC, ledger, 1, said.append, offset=0)
     until(store, rests)
     return said
@@ -64,7 +64,9 @@ def test_it_does_not_rest_where_room_is_short(store: TieredStore) -> None:
     until(store, said)
     assert said == [None]
     store.give_back(eagerly=False)
-    assert not store._stirred.is_set()
+    again = begin(store)
+    store.poll()
+    assert not again
 
 
 def test_it_ends_at_once(store: TieredStore, caplog: pytest.LogCaptureFixture) -> None:

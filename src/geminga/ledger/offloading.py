@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
+from geminga.ledger.rests import Rests
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
 from geminga.ledger.tier_claim import PlaceClaim
 from geminga.offload import manifest
@@ -85,8 +86,9 @@ class Tier(Protocol):
     def pause(self, seconds: float) -> None:
         """Wait; on the worker's thread."""
 
-    def rest(self, seconds: float) -> None:
-        """Leave the processor to others, unless room is short on the disk; on the worker's thread."""
+    @property
+    def rests(self) -> Rests:
+        """The worker's: it hurries while room is short on the disk."""
 
     def load(self) -> float | None:
         """The part of its time since the last call that the owner's thread wanted the processor, as far as
@@ -222,7 +224,7 @@ class Offloading:
             times = rest_times(self._tier.load()) if is_published else 0.0
             pause = len(entries) * ENTRY_PAUSE_SECONDS
             self._tier.pause(pause)
-            self._tier.rest(min(took * times, REST_SECONDS_MAX) - pause)
+            self._tier.rests.rest(min(took * times, REST_SECONDS_MAX) - pause)
 
         self._tier.work(add, self._added)
 

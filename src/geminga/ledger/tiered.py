@@ -15,7 +15,6 @@ reads there.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -40,6 +39,7 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.offload_folder import FolderPlace
 from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
+from geminga.ledger.rests import Rests
 from geminga.ledger.store import FileStore
 from geminga.ledger.thread_load import ThreadLoad, step_back
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
@@ -99,9 +99,8 @@ class TieredStore:
         self._under_way: dict[int, Offloading] = {}
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         self._looks_bytes = 0
-        self._is_closing = self._is_short = False
-        self._stirred = threading.Event()
-        """Set while nobody is to rest: room is short, or the store is being closed."""
+        self._is_closing = False
+        self.rests = Rests(threads=threads)
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
         # What is called most goes straight to the store.
         self.append = local.append
@@ -417,16 +416,6 @@ class TieredStore:
         if self._pool is not None:
             time.sleep(seconds)
 
-    def rest(self, seconds: float) -> None:
-        if self._pool is not None and seconds > 0:
-            self._stirred.wait(seconds)
-
-    def _stir(self) -> None:
-        if self._is_short or self._is_closing:
-            self._stirred.set()
-        else:
-            self._stirred.clear()
-
     def _signal(self) -> None:
         if self._wakeup is not None:
             try:
@@ -596,8 +585,7 @@ class TieredStore:
         self._local.refuse_entries(why)
 
     def give_back(self, *, eagerly: bool) -> None:
-        self._is_short = eagerly
-        self._stir()
+        self.rests.hurry(eagerly)
         self._local.give_back(eagerly=eagerly)
 
     @property
@@ -656,7 +644,7 @@ class TieredStore:
         if self._is_closing:
             return
         self._is_closing = True
-        self._stir()
+        self.rests.end()
         for each in list(self._under_way.values()):
             each.cancel("the store is being closed")
         is_done = self._worker.stop(STOP_SECONDS_MAX)
