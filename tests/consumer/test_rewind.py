@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geminga.consumer.rewind import TRIES_MAX, Rewind
+from geminga.consumer.rewind import RESTS_SECONDS, TRIES_MAX, Rewind
 from geminga.consumer.settings import ConsumerType
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -19,6 +19,17 @@ def asked(commands: list[pb.BaseCommand]) -> list[int]:
     """The epochs of those that ask for everything."""
     kind = pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES
     return [c.redeliverUnacknowledgedMessages.consumer_epoch for c in commands if c.type == kind]
+
+
+def pass_time(consumer: Any, seconds: float) -> None:
+    consumer.now += seconds
+    consumer.core.tick(consumer.now)
+
+
+def rest(consumer: Any) -> None:
+    """Time passes until everything is asked for once more, if it is."""
+    if consumer.core.unsettled.rewind.is_resting:
+        pass_time(consumer, consumer.core.next_deadline() - consumer.now)
 
 
 def values(consumer: Any) -> list[bytes]:
@@ -56,6 +67,7 @@ def test_an_entry_that_is_gone_is_not_asked_for_without_end(subscribed: Make, ma
     for epoch in range(1, TRIES_MAX + 1):
         assert asked(make.sent(consumer.core)) == [epoch]
         consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
+        rest(consumer)
     assert asked(make.sent(consumer.core)) == [TRIES_MAX + 1]
     for number in (2, 3):
         consumer.receive(make.single(b"%d" % number), number, consumer_epoch=TRIES_MAX + 1)
@@ -113,13 +125,13 @@ def test_a_new_connection_begins_anew(subscribed: Make, make: SimpleNamespace) -
 def test_the_entry_after_the_newest_may_lie_in_another_ledger() -> None:
     rewind = Rewind()
     rewind.begin([(1, 4), (1, 5)], (1, 5))
-    assert not rewind.skipped((1, 3)), "acknowledged, and the broker did not know it yet"
-    assert not rewind.skipped((1, 4))
-    assert not rewind.skipped((1, 5))
-    assert not rewind.skipped((2, 0))
+    assert not rewind.skipped((1, 3), 0.0), "acknowledged, and the broker did not know it yet"
+    assert not rewind.skipped((1, 4), 0.0)
+    assert not rewind.skipped((1, 5), 0.0)
+    assert not rewind.skipped((2, 0), 0.0)
     assert not rewind.awaited
     rewind.begin([(1, 4)], (1, 5))
-    assert rewind.skipped((2, 0))
+    assert rewind.skipped((2, 0), 0.0)
 
 
 class HonestBroker:
@@ -135,6 +147,9 @@ class HonestBroker:
         self.end = end
         for _ in range(rounds_max):
             self.listen()
+            if self.read >= self.end:
+                rest(self.consumer)
+                self.listen()
             if self.read >= self.end:
                 return
             while self.read < self.end:
@@ -204,10 +219,64 @@ def test_a_wish_counts_its_tries_from_the_beginning(subscribed: Make, make: Simp
             assert asked(make.sent(consumer.core)) == [epoch]
             consumer.receive(make.single(b"0"), 0, consumer_epoch=epoch)
             consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
+            rest(consumer)
         assert asked(make.sent(consumer.core)) == [first + TRIES_MAX]
         for number in range(3):
             consumer.receive(make.single(b"%d" % number), number, consumer_epoch=first + TRIES_MAX)
         assert asked(make.sent(consumer.core)) == []
+
+
+def test_a_broker_that_is_reading_is_asked_after_a_rest(subscribed: Make, make: SimpleNamespace) -> None:
+    """Apache Pulsar skips again as long as it has something to read when it is asked: it gets no permits."""
+    consumer = subscribed(receiver_queue_size=8)
+    for number in range(8):
+        consumer.receive(make.single(b"%d" % number), number)
+    consumer.core.redeliver_unacknowledged()
+    make.sent(consumer.core)
+    consumer.receive(make.single(b"5"), 5, consumer_epoch=1)
+    assert asked(make.sent(consumer.core)) == [2], "at once, the first time"
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=2)
+    for number in range(6, 12):
+        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=2)
+    assert values(consumer) == [b"0", b"1", b"2"]
+    assert make.sent(consumer.core) == [], "neither a question nor permits"
+    assert 0 < consumer.core.next_deadline() - consumer.now <= RESTS_SECONDS[1]
+    rest(consumer)
+    sent = make.sent(consumer.core)
+    assert asked(sent) == [3]
+    assert sum(c.flow.messagePermits for c in sent if c.type == pb.BaseCommand.FLOW) == 1 + 3 + 6
+    for number in range(12):
+        consumer.receive(make.single(b"%d" % number), number, consumer_epoch=3)
+    assert values(consumer) == [b"%d" % number for number in range(12)]
+
+
+@pytest.mark.parametrize("ending", ["wish", "seek", "reconnect", "drain"])
+def test_what_ends_a_rest(subscribed: Make, make: SimpleNamespace, ending: str) -> None:
+    consumer = subscribed(receiver_queue_size=8)
+    core = consumer.core
+    for number in range(3):
+        consumer.receive(make.single(b"%d" % number), number)
+    core.redeliver_unacknowledged()
+    for epoch in (1, 2):
+        consumer.receive(make.single(b"2"), 2, consumer_epoch=epoch)
+    assert core.unsettled.rewind.is_resting
+    make.sent(core)
+    if ending == "wish":
+        core.redeliver_unacknowledged()
+        assert asked(make.sent(core)) == [3]
+    elif ending == "seek":
+        core.begin_seek(0, 7)
+        pass_time(consumer, 1.0)
+        core.seek_done()
+    elif ending == "reconnect":
+        core.disconnected(consumer.now)
+        assert sum(c.flow.messagePermits for c in consumer.attach()) == 8
+    else:
+        core.begin_drain()
+    assert core.next_deadline() == float("inf")
+    pass_time(consumer, 1.0)
+    assert asked(make.sent(core)) == []
 
 
 def test_whoever_takes_over_settles_what_was_awaited(subscribed: Make, make: SimpleNamespace) -> None:

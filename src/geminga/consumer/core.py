@@ -217,9 +217,9 @@ class ConsumerCore:
             self.acks.acknowledge_keys(opened.acknowledge, now)
         key = (frame.ledger_id, frame.entry_id)
         rewind = self.unsettled.rewind
-        if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key):
+        if rewind.awaited and frame.consumer_epoch == self.epoch and rewind.skipped(key, now):
             self._drop(opened.permits)
-            self.redeliver_unacknowledged(is_wish=False)
+            self._ask_once_more(now)
             return
         if entry is None:
             self._refuse(frame, opened)
@@ -241,6 +241,10 @@ class ConsumerCore:
             self._queue_entry(entry, wanted, opened.permits)
         else:
             self._queue_messages(entry, wanted, opened.permits)
+
+    def _ask_once_more(self, now: float) -> None:
+        if self.unsettled.rewind.asks_at <= now and not self.draining:
+            self.redeliver_unacknowledged(is_wish=False)
 
     def stop_at(self, last: MessageId) -> None:
         """``last`` is the last entry wanted from now on; the ones before it are asked for."""
@@ -383,6 +387,7 @@ class ConsumerCore:
                 # Another one goes on: what it leaves comes from the broker, and what it settles never.
                 self.acks.reopen_batches()
                 self.unsettled.rewind.clear()
+                self._grant()
             self.events.append(ActiveChanged(self.is_active))
         elif command.type == pb.BaseCommand.REACHED_END_OF_TOPIC:
             self.reached_end = True
@@ -422,7 +427,7 @@ class ConsumerCore:
         self._grant()
 
     def _grant(self) -> None:
-        if self.state is State.READY and not self.draining:
+        if self.state is State.READY and not self.draining and not self.unsettled.rewind.is_resting:
             grant = self.flow.take_grant()
             if grant:
                 self.output.append(encode_flow(self.consumer_id, grant))
@@ -648,6 +653,7 @@ class ConsumerCore:
             self.acks.next_deadline(),
             self.opener.chunks.next_deadline(),
             self.unsettled.next_deadline() if self._asks_again else float("inf"),
+            self.unsettled.rewind.asks_at if not self.draining else float("inf"),
         )
 
     @property
@@ -667,6 +673,7 @@ class ConsumerCore:
             self._flush_acks()
         if self._asks_again:
             self._redeliver(self.unsettled.take_due(now))
+        self._ask_once_more(now)
 
     def take_output(self) -> list[bytes]:
         """The frames to send, in order."""
