@@ -1,7 +1,9 @@
 """Real runs for the simulations to be held to: ``python -m benchmarks.recorded_runs``.
 
-Each case is published by Geminga's producer at a rate, to our own broker and to a real Apache Pulsar; beside
-the load, round trips of lone entries are measured, and become the modelled broker of the simulation. The
+Each case is published by Geminga's producer at a rate, to our own broker and to a real Apache Pulsar; before
+the load, round trips of lone entries are measured, and become the modelled broker of the simulation. They
+come as close together as the delay lets entries come: a broker and a processor that were just at work answer
+sooner, and beside the load they would join what is being synced for it, which its own entries do not. The
 file that this writes (`tests/vectors/recorded_tuning_runs.json`) is what `tests/tuning/test_recorded_runs.py`
 reads. A busy machine spoils it, latencies are then those of the machine: so each case is tried until nothing
 else runs beside it, at most some times, and the attempt beside which least ran is kept.
@@ -79,13 +81,16 @@ CASES: dict[str, tuple[TrafficProfile, dict[str, Any]]] = {
     ),
 }
 PROBE_SIZES = (200, 5_000, 30_000)
-PROBES_PER_SECOND = 30.0
+PROBES_PER_SECOND_MIN, PROBES_PER_SECOND_MAX = 30.0, 1000.0
+PROBES = 100
+"""Entries of each size."""
+PROBES_UNEVENNESS = 0.2
 WARM_SECONDS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """A run, the round trips beside it by bytes of the entry, and the cores that others used meanwhile."""
+    """A run, the round trips before it by bytes of the entry, and the cores that others used meanwhile."""
 
     outcome: Outcome
     trips: dict[int, list[float]]
@@ -99,32 +104,21 @@ DISTURBED_CORES = 0.3
 """Runs beside which others took more are not kept."""
 
 
-class Probe:
-    """Round trips of lone entries beside the measured part of a run, and what else the machine did."""
+class Watch:
+    """What else the machine did during the measured part of a run."""
 
-    def __init__(self, view: BrokerView, seconds: float) -> None:
-        self._view = view
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self.trips: dict[int, list[float]] = {}
         self.rest_seconds = 0.0
         """CPU of everything but this process during the measured part."""
 
     def measuring(self) -> None:
         """Begins with the measured part."""
-        self._threads = [threading.Thread(target=self._trips), threading.Thread(target=self._watch)]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
 
     def join(self) -> None:
-        for thread in self._threads:
-            thread.join(60)
-
-    def _trips(self) -> None:
-        entries = int(self._seconds * PROBES_PER_SECOND / len(PROBE_SIZES)) - 10
-        self.trips = measure_round_trips(
-            self._view.service_url, "public/default/recorded-round-trips", sizes=PROBE_SIZES,
-            entries=entries, per_second=PROBES_PER_SECOND,
-        )  # fmt: skip
+        self._thread.join(60)
 
     def _watch(self) -> None:
         everything, mine = host.all_cpu_seconds() or 0.0, time.process_time()
@@ -133,16 +127,22 @@ class Probe:
 
 
 def record(view: BrokerView, profile: TrafficProfile, fields: dict[str, Any], seconds: float) -> Recorded:
-    """One run, with the round trips beside it."""
+    """One run, with the round trips before it."""
     settings = PublishSettings(producer=ProducerSettings(batching_enabled=True, **fields))
     subject = Subject(title="recorded", library="geminga", settings=settings)
     conditions = Conditions(profile=profile, seconds=seconds, warm_seconds=WARM_SECONDS)
-    probe = Probe(view, seconds)
-    outcome = Run(view, conditions, subject).measure(probe)
-    probe.join()
+    delay = settings.producer.batching_max_publish_delay_seconds
+    trips = measure_round_trips(
+        view.service_url, "public/default/recorded-round-trips", sizes=PROBE_SIZES, entries=PROBES,
+        per_second=min(max(1 / max(delay, 1e-6), PROBES_PER_SECOND_MIN), PROBES_PER_SECOND_MAX),
+        unevenness=PROBES_UNEVENNESS,
+    )  # fmt: skip
+    watch = Watch(seconds)
+    outcome = Run(view, conditions, subject).measure(watch)
+    watch.join()
     ours = outcome.broker_cpu_seconds + outcome.client_cpu_seconds + outcome.loop_cpu_seconds
-    others = max(0.0, probe.rest_seconds - ours) / seconds
-    return Recorded(outcome=outcome, trips=probe.trips, others=others)
+    others = max(0.0, watch.rest_seconds - ours) / seconds
+    return Recorded(outcome=outcome, trips=trips, others=others)
 
 
 def least_disturbed(

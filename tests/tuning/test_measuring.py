@@ -113,6 +113,17 @@ def test_what_fell_behind_in_the_warm_up_is_not_sent_later(monkeypatch: pytest.M
     assert min(stamps) >= since_ns
 
 
+def test_a_latency_counts_for_every_message_that_was_handed_over_with_it() -> None:
+    """In a burst a chunk holds many: percentiles of chunks were those of the quiet time."""
+    receipts = Receipts("ok")
+    receipts.timed(load.stamp_ns() - 5_000_000_000, 3, "ok", None)
+    receipts.timed(load.stamp_ns(), 1, "ok", None)
+    receipts.timed(load.stamp_ns(), 7, "failed", None)
+    slow = [latency for latency in receipts.all_latencies_ns().tolist() if latency >= 5_000_000_000]
+    assert (len(slow), len(receipts.all_latencies_ns())) == (3, 4)
+    assert Receipts("ok").all_latencies_ns().tolist() == []
+
+
 def test_what_a_refusal_ends_was_sent_up_to_there() -> None:
     def send(payload: bytes, back: Callable[[object, object], None]) -> None:
         if receipts.received == 100:

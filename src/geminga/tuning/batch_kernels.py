@@ -29,6 +29,8 @@ POINTS = 8
 """Messages of a batch whose latency is looked at; each stands for its share of them."""
 INSTANT = 1e-9
 """A sender that finds no room looks again when the batches that it closed have gone out."""
+ROUNDED_SECONDS = 0.0005
+"""What sleeping whole milliseconds adds on the mean, where a receipt has woken the loop meanwhile."""
 
 (
     ENTRIES, MESSAGES, PAYLOAD, WIRE, WAITED, REFUSED, STEPPED, PENDING_MAX, BUSY, LATENCY_SUM, SETTLED,
@@ -51,6 +53,7 @@ RUN = np.dtype(
         ("memory_limit", np.float64),
         ("blocked_after", np.float64),
         ("slack", np.float64),
+        ("tick", np.float64),
         ("lag", np.float64),
         ("telling", np.float64),
         ("network", np.float64),
@@ -98,7 +101,6 @@ PRODUCER = np.dtype(
         ("memory", np.float64),
         ("link_free", np.float64),
         ("switch_at", np.float64),
-        ("stale_timer", np.float64),
         ("blocked_at", np.float64),
         ("blocked_by", np.int64),
         ("cursor", np.int64),
@@ -395,31 +397,30 @@ def _unblock(index, now, run, streams, producers, totals):
 
 
 @inlined
-def _closing_time(number, now, run, lanes, producers, operations):
+def _closing_time(number, now, run, lanes, operations):
     """When the delay of a batch that opens now is over.
 
-    The loop closes what is due within its slack: with a receipt that wakes it shortly before, or with the
-    timer of an earlier batch that a receipt closed.
+    The loop sleeps for whole milliseconds from when it last woke up, and each receipt wakes it. It closes
+    what is due within its slack with a receipt that wakes it shortly before. (The timer that such a batch
+    leaves behind wakes it a millisecond after the next one has opened, and changes nothing.)
     """
-    deadline = now + run.delay
-    closing = deadline + run.lag
+    handed = math.ceil(now / run.tick) * run.tick if run.tick > 0.0 else now
+    opened = handed + run.lag
+    deadline = opened + run.delay
     if run.slack <= 0.0:
-        return closing
-    early = deadline - run.slack
+        return deadline + ROUNDED_SECONDS + run.lag
+    early = max(opened, deadline - run.slack)
+    woke, closing = opened, np.inf
     for lane in range(number * run.partitions, (number + 1) * run.partitions):
         first = lanes[lane].head
         while first >= 0 and operations[first].receipt_at < closing:
-            if operations[first].receipt_at > max(early, now):
+            if operations[first].receipt_at > early:
                 closing = operations[first].receipt_at
                 break
+            woke = max(woke, operations[first].receipt_at)
             first = operations[first].following
-    producer = producers[number]
-    armed = producer.stale_timer if producer.stale_timer > now else deadline + run.lag
-    if armed < closing:
-        producer.stale_timer = -np.inf
-        return armed if armed > early else closing
-    producer.stale_timer = armed if closing < deadline + run.lag else -np.inf
-    return closing
+    fires = woke + math.ceil((deadline - woke) * 1000.0 - 1e-6) / 1000.0 + run.lag
+    return min(closing, fires)
 
 
 @inlined
@@ -438,8 +439,9 @@ def _fill(stream, now, run, clock, lanes, producers, operations):
     """How many messages join a batch that opens now, and when it closes."""
     producer, lane = producers[stream.producer], lanes[stream.lane]
     mark = stream.position
-    deadline = _closing_time(stream.producer, now, run, lanes, producers, operations)
-    end = max(mark, _mark(deadline, clock))
+    deadline = _closing_time(stream.producer, now, run, lanes, operations)
+    handed = math.floor(deadline / run.tick) * run.tick if run.tick > 0.0 else deadline
+    end = max(mark, _mark(handed, clock))
     expected = (end - mark) * stream.weight
     more = np.random.poisson(expected) if expected > 0 else 0
     step = (end - mark) / (more + 1.0)

@@ -93,10 +93,12 @@ def predict(
     seed: int = 0,
     faults: Sequence[Fault] = (),
     sizes: WireBytes | None = None,
+    tick_seconds: float = 0.0,
 ) -> SimulatedRun:
     """What publishing the profile's traffic with these settings comes to, batch by batch.
 
-    ``sizes`` are the entries' bytes where they are known already (`wire_bytes`). Leases of open batches
+    ``sizes`` are the entries' bytes where they are known already (`wire_bytes`). A sender that sleeps in
+    between hands over what has become due at the end of each ``tick_seconds``. Leases of open batches
     are not followed: ``permits_used_max`` is -1 and ``memory_used_max`` counts payload. Raises
     `InvalidConfiguration` for what only the simulation follows.
     """
@@ -105,6 +107,7 @@ def predict(
     check_seconds("seconds", seconds, 0.001, SECONDS_MAX)
     check_seconds("warmup_seconds", warmup_seconds, 0.0, 0.9 * seconds)
     check_int("seed", seed, 0, (1 << 32) - 1)
+    check_seconds("tick_seconds", tick_seconds, 0.0, 10.0)
     if producer.batching_type is BatchingType.KeyBased and profile.keyed:
         refuse(
             "batching_type", producer.batching_type, "Default: the simulation follows batches of one key each"
@@ -115,7 +118,7 @@ def predict(
     scale = profile.producers / followed
     sizes = sizes or wire_bytes(profile, producer.compression_type, producer.compression_level)
     kernels = _kernels()
-    run = _run_record(kernels, profile, settings, model, seconds, warmup_seconds, scale)
+    run = _run_record(kernels, profile, settings, model, seconds, warmup_seconds, scale, tick_seconds)
     clock = np.array(cumulative_rate(profile.rate_per_producer, seconds, profile.bursts))
     latencies = np.zeros(kernels.LATENCY_BINS)
     operations = _operations_likely(profile, settings, seconds, followed)
@@ -123,7 +126,7 @@ def predict(
         totals = kernels.play(
             seed, run, clock, _streams(kernels, profile, producer.hashing_scheme.value, followed),
             _records(kernels.LANE, followed * profile.partitions, head=-1, tail=-1),
-            _records(kernels.PRODUCER, followed, switch_at=-np.inf, stale_timer=-np.inf, blocked_by=-1),
+            _records(kernels.PRODUCER, followed, switch_at=-np.inf, blocked_by=-1),
             np.empty(operations, kernels.OPERATION), np.zeros(model.threads), np.array(model.keeping_seconds),
             np.array(sizes), _faults(kernels, faults), latencies,
         )  # fmt: skip
@@ -142,6 +145,7 @@ def _run_record(
     seconds: float,
     warmup_seconds: float,
     scale: float,
+    tick_seconds: float,
 ) -> Any:
     """What stays the same in a run; without a limit means a very high one."""
     producer = settings.producer
@@ -162,6 +166,7 @@ def _run_record(
         "memory_limit": settings.memory_limit_bytes or UNLIMITED,
         "blocked_after": producer.blocked_after_seconds,
         "slack": TIMER_SLACK_SECONDS if delay < SLACK_DELAYS * TIMER_SLACK_SECONDS else 0.0,
+        "tick": tick_seconds,
         "lag": model.timer_lag_seconds,
         "telling": model.telling_seconds,
         "network": model.network_seconds,

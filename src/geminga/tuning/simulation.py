@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -108,6 +109,11 @@ class SimulatedRun:
         return asdict(self)
 
 
+def wakes_at(deadline: float, now: float) -> float:
+    """When an event loop that goes to sleep now wakes up for a deadline: it sleeps whole milliseconds."""
+    return now + math.ceil(max(0.0, deadline - now) * 1000 - 1e-6) / 1000
+
+
 class _Clock:
     """Virtual time: what is to happen, in order."""
 
@@ -176,6 +182,10 @@ class _Sender:
         self._waiting_since: float | None = None
         self._held: PartitionProducer | None = None
         self._timer_at = _NEVER
+        self._fires_at = _NEVER
+        """When the loop wakes up for it."""
+        self._awake_at = 0.0
+        """When the loop has woken up for the last message that it was told of."""
         self._link_free_at = 0.0
         self._epochs: dict[PartitionProducer, int] = dict.fromkeys(self.producer.partitions, 0)
         self._take_pool(pool)
@@ -263,7 +273,7 @@ class _Sender:
         self._plain_until = min(first + self._room(), len(self._times))
         if self._plain_until < len(self._times):
             at = self._times[self._plain_until]
-            if at >= self._timer_at + self.broker.model.timer_lag_seconds:
+            if at >= self._fires_at:
                 self._arrival_at = _NEVER  # the timer comes first, and plans anew
             elif at != self._arrival_at:
                 self._arrival_at = at
@@ -304,7 +314,9 @@ class _Sender:
             return
         partition = self._held or producer.choose(message, now)
         try:
-            producer.add(payload, self._next, message, now, partition=partition)
+            # A batch opens when the loop has woken up for its first message.
+            self._awake_at = now + self.broker.model.timer_lag_seconds
+            producer.add(payload, self._next, message, self._awake_at, partition=partition)
         except (ProducerQueueIsFull, MemoryBufferIsFull):
             if self.settings.block_if_queue_full:
                 producer.close_batches()  # nothing else can come before receipts do
@@ -350,7 +362,7 @@ class _Sender:
         agenda.attention = False
         if deadline < self._timer_at:
             self._timer_at = agenda.timer_at = deadline
-            self.clock.at(max(deadline, now) + self.broker.model.timer_lag_seconds, self._on_timer, deadline)
+        self._sleep()
         if settled and self._waiting_since is not None:
             self._try_again()
 
@@ -363,11 +375,21 @@ class _Sender:
         if self.producer.agenda.attention:
             self._run()
 
+    def _sleep(self) -> None:
+        """The loop waits for the timer: in whole milliseconds from now, whatever woke it before."""
+        if self._timer_at == _NEVER:
+            return
+        now = max(self.clock.now, self._awake_at)
+        fires_at = wakes_at(self._timer_at, now) + self.broker.model.timer_lag_seconds
+        if fires_at != self._fires_at:
+            self._fires_at = fires_at
+            self.clock.at(fires_at, self._on_timer, fires_at)
+
     def _on_timer(self, planned: float) -> None:
-        if planned != self._timer_at:
+        if planned != self._fires_at:
             return
         self._advance()
-        self._timer_at = self.producer.agenda.timer_at = _NEVER
+        self._timer_at = self._fires_at = self.producer.agenda.timer_at = _NEVER
         self._run()
         self._plan()
 

@@ -41,8 +41,8 @@ KEYS_MAX = 1 << 16
 class Receipts:
     """What came back of the messages of one part of the load. Filled on the client's threads.
 
-    The first message of each chunk tells the time; the others are only counted, so that measuring costs
-    little beside what is measured.
+    The first message of each chunk tells the time, for all of the chunk; the others are only counted, so
+    that measuring costs little beside what is measured.
     """
 
     def __init__(self, ok: Any, until_ns: int = 0) -> None:
@@ -52,6 +52,8 @@ class Receipts:
         self.failed = 0
         self.first_failure = ""
         self.latencies_ns = array("q")
+        self.messages_of = array("q")
+        """For how many messages each latency stands."""
         self.last_at_ns = 0
         self.longest_gap_ns = 0
         self.received_by: dict[int, int] = {}
@@ -70,8 +72,8 @@ class Receipts:
             self.failed += 1
             self.first_failure = self.first_failure or str(result)
 
-    def timed(self, due_ns: int, result: Any, _message_id: Any) -> None:
-        """The same of a message that was due at a time."""
+    def timed(self, due_ns: int, messages: int, result: Any, _message_id: Any) -> None:
+        """The same of a message that was due at a time, as the first of some."""
         self.counted(result, None)
         if result != self._ok:
             return
@@ -82,7 +84,16 @@ class Receipts:
             self.longest_gap_ns = gap
         self.last_at_ns = now
         self.latencies_ns.append(now - due_ns)
+        self.messages_of.append(messages)
         self.received_by[now // SLICE_NS] = self.received
+
+    def all_latencies_ns(self) -> Any:
+        """One for each message: in a burst a chunk holds many, otherwise one or two."""
+        import numpy as np
+
+        return np.repeat(
+            np.frombuffer(self.latencies_ns, np.int64), np.frombuffer(self.messages_of, np.int64)
+        )
 
     def by_slice(self, since_ns: int) -> dict[str, int]:
         """Receipts of each slice of time after ``since_ns``."""
@@ -136,10 +147,10 @@ class Sender:
                     break
                 due_ns = start_ns + int(due_at * 1e9)
                 stamped = head + b"%d" % due_ns
-                back: Callable[[Any, Any], None] = functools.partial(timed, due_ns)
-                first = number
+                first, last = number, min(due, number + CHUNK)
+                back: Callable[[Any, Any], None] = functools.partial(timed, due_ns, last - first)
                 try:
-                    for index in range(number, min(due, number + CHUNK)):
+                    for index in range(first, last):
                         if key_count:
                             key = keys[index % key_count]
                             send(stamped + tails[index % tail_count], back, partition_key=key)
@@ -260,7 +271,7 @@ def publish(given: dict[str, Any]) -> None:
     sent = sender.sent - sent_before
     _drain(lambda: warm.settled + receipts.settled >= sender.sent)
     with open(given["latency_file"], "wb") as file:
-        receipts.latencies_ns.tofile(file)
+        receipts.all_latencies_ns().tofile(file)
     statistics = getattr(producer, "statistics", None)
     conversation.report(
         "sent",
