@@ -186,12 +186,9 @@ def test_a_callback_cannot_close_its_client(pulsar_broker: Any, pulsar_topic: st
     client.close()
 
 
-def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: str) -> None:
-    """Whoever waits on another thread is told of it."""
-    client = geminga.Client(pulsar_broker.service_url)
-    producer = client.create_producer(pulsar_topic)
-    consumer = client.subscribe(pulsar_topic + "-other", "s")
-    ended: list[BaseException] = []
+def receiver(consumer: Any) -> tuple[threading.Thread, list[AlreadyClosed]]:
+    """A thread that waits for a message, and what it was told instead."""
+    ended: list[AlreadyClosed] = []
 
     def receive() -> None:
         try:
@@ -199,8 +196,17 @@ def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: s
         except AlreadyClosed as error:
             ended.append(error)
 
-    receiving = threading.Thread(target=receive)
-    receiving.start()
+    thread = threading.Thread(target=receive)
+    thread.start()
+    return thread, ended
+
+
+def test_a_callback_may_shut_its_client_down(pulsar_broker: Any, pulsar_topic: str) -> None:
+    """Whoever waits on another thread is told of it."""
+    client = geminga.Client(pulsar_broker.service_url)
+    producer = client.create_producer(pulsar_topic)
+    consumer = client.subscribe(pulsar_topic + "-other", "s")
+    receiving, ended = receiver(consumer)
     producer.send_async(b"x", lambda result, message_id: client.shutdown())
     receiving.join(SECONDS)
     assert len(ended) == 1
@@ -241,16 +247,7 @@ def test_what_is_open_is_dropped_when_the_thread_ends_in_any_way(
 ) -> None:
     client = geminga.Client(pulsar_broker.service_url)
     consumer = client.subscribe(pulsar_topic, "s")
-    ended: list[BaseException] = []
-
-    def receive() -> None:
-        try:
-            consumer.receive()
-        except AlreadyClosed as error:
-            ended.append(error)
-
-    receiving = threading.Thread(target=receive)
-    receiving.start()
+    receiving, ended = receiver(consumer)
     while not len(consumer._consumer.receivers):
         threading.Event().wait(0.001)
     client.runtime.close()

@@ -115,16 +115,21 @@ def test_a_range_in_files_alone_asks_the_broker_nothing(tmp_path: Path) -> None:
     source.close()
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "other"])
-def test_a_file_that_is_not_there_any_more_is_asked_of_the_broker(tmp_path: Path, harm: str) -> None:
-    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
-    path = tmp_path / folder_of(TOPIC) / "5.parquet"
+def do_harm(folder: Path, harm: str) -> None:
+    """To the file of ledger 5."""
+    path = folder / "5.parquet"
     if harm == "gone":
         path.unlink()
     elif harm == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:
-        path.write_bytes((tmp_path / folder_of(TOPIC) / "6.parquet").read_bytes())
+        path.write_bytes((folder / "6.parquet").read_bytes())
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other"])
+def test_a_file_that_is_not_there_any_more_is_asked_of_the_broker(tmp_path: Path, harm: str) -> None:
+    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    do_harm(tmp_path / folder_of(TOPIC), harm)
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 0), Broker)
     assert read(source) == ALL
 
@@ -378,13 +383,7 @@ def test_ranges_that_begin_and_end_within_a_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize("harm", ["gone", "cut", "other"])
 def test_columns_of_a_file_that_is_not_there_any_more(tmp_path: Path, harm: str) -> None:
     records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
-    path = tmp_path / folder_of(TOPIC) / "5.parquet"
-    if harm == "gone":
-        path.unlink()
-    elif harm == "cut":
-        path.write_bytes(path.read_bytes()[:-9])
-    else:
-        path.write_bytes((tmp_path / folder_of(TOPIC) / "6.parquet").read_bytes())
+    do_harm(tmp_path / folder_of(TOPIC), harm)
     reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 5, 0), Broker)
     assert reader.read_messages(["value"], (9, 0)) is None
     assert read(reader) == [each for each in ALL if each >= (5, 0)]

@@ -1,4 +1,5 @@
-"""How busy a thread is, as the operating system counts it: for work that is to leave it room."""
+"""How busy a thread is, as the operating system counts it, and stepping back behind it: for work that is to
+leave room."""
 
 from __future__ import annotations
 

@@ -254,8 +254,7 @@ class RangeReader:
             (self.part.kept and place == self.part.start)
             or place.ledger < 0
             or (entry.ledger_id, entry.entry_id) == (wanted.ledger_id, wanted.entry_id)
-            or wanted.entry_id
-            in {each.entries for each in self.part.offloaded if each.ledger == place.ledger}
+            or self._ends_a_file(wanted)
         ):
             return
         if entry.ledger_id > place.ledger and wanted.entry_id > 0:
@@ -268,9 +267,11 @@ class RangeReader:
             "removed before they were read"
         )
 
-    def _ends_a_file(self, place: Offset) -> bool:
-        """Whether it is behind the last entry of an offloaded ledger: that needs no broker to know."""
-        return any((each.ledger, each.entries - 1) == place[:2] for each in self.part.offloaded)
+    def _ends_a_file(self, wanted: MessageId) -> bool:
+        """Whether it would come after the last entry of an offloaded ledger: that needs no broker to know."""
+        return any(
+            (each.ledger, each.entries) == (wanted.ledger_id, wanted.entry_id) for each in self.part.offloaded
+        )
 
     def _ends_early(self) -> MessageId | None:
         """The topic's newest message, when the range goes further."""
