@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.cli.main import command
 from geminga.errors import InvalidConfiguration
-from geminga.tuning.calibrate import DESIGN, Calibration, CalibrationPlan, observation
+from geminga.tuning.calibrate import DESIGN, Calibration, CalibrationPlan, observation, proof_observations
 from geminga.tuning.cost import CostModel, fit
 from geminga.tuning.measuring.outcome import Outcome
 
@@ -36,10 +37,29 @@ def test_recorded_runs_of_a_real_broker_give_a_model() -> None:
     assert {outcome.subject for outcome in runs} == {point.title for point in DESIGN}
     model = fit([observation(outcome) for outcome in runs], broker="recorded", machine={})
     assert model.error < 0.35
-    assert model.sharing > 0  # entries that come together cost less
-    assert model.terms["entry"].low > 0
+    assert model.awake_seconds > 0  # entries that come together cost less
+    assert model.terms["wake"].low > 0
     assert 0.001 < model.receipt_p50_seconds < 0.01
     assert 20 < model.delivered_overhead_bytes < model.published_overhead_bytes < 120
+
+
+def test_runs_of_a_proof_count_as_loads(tmp_path: Path) -> None:
+    one, *_ = recorded()
+    rows = [
+        replace(one, part="settings", subject="formula", broker_idle_per_second=idle)
+        for idle in (0.0, 0.01, 0.05)
+    ]
+    rows += [replace(one, part="slow"), replace(one, part="settings", failure="gone")]
+    (tmp_path / "conditions.json").write_text('{"broker": "Apache Pulsar 4.0.4"}')
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row.to_dict()) + "\n" for row in rows))
+    found = proof_observations(tmp_path, "Apache Pulsar 4.0.4")
+    assert [run.idle_per_second for run in found] == [0.01] * 3
+    assert len({run.title for run in found}) == 1
+    assert {run.receipt_p50_ms for run in found} == {None}
+    with pytest.raises(InvalidConfiguration, match=r"runs of 'Apache Pulsar 4\.0\.4', not of 'Geminga"):
+        proof_observations(tmp_path, "Geminga 0.1.0")
+    with pytest.raises(InvalidConfiguration, match="holds no runs"):
+        proof_observations(tmp_path / "nothing", "Geminga 0.1.0")
 
 
 @pytest.mark.slow

@@ -48,6 +48,13 @@ from geminga.tuning.pictures import check_picture
     help="Folder of the runs; continued when it exists.",
 )
 @click.option(
+    "--proof",
+    "proofs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="Folder of `geminga tune prove` on the same broker: its runs count as loads, too.  [repeatable]",
+)
+@click.option(
     "--output",
     type=OutputFile(),
     default=Path("cost-model.json"),
@@ -63,6 +70,7 @@ def command(
     namespace: str,
     server_pids: tuple[int, ...],
     folder: Path,
+    proofs: tuple[Path, ...],
     output: Path,
     picture_path: Path | None,
     as_json: bool,
@@ -82,6 +90,7 @@ def command(
         repeats=repeats,
         namespace=namespace,
         server_pids=server_pids,
+        proofs=proofs,
     )
     calibration = Calibration(plan, folder, lambda line: click.echo(line, err=True))
     model = calibration.calibrate()

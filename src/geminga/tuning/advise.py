@@ -198,6 +198,7 @@ def _observed_state(observed: TopicObservation, cost: CostModel) -> State:
         entries_per_second=observed.entries_per_second,
         stored_bytes_per_second=observed.stored_bytes_per_second,
         subscriptions=observed.profile.subscriptions, write_quorum=observed.profile.write_quorum,
+        partitions=observed.profile.partitions,
     )  # fmt: skip
     codec = f", {observed.compression.name}" if observed.compression else ""
     return State(

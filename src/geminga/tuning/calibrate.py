@@ -9,6 +9,7 @@ an effect; the first load comes again at the end and shows the drift.
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from geminga.client.cluster import Cluster
 from geminga.config import check_int
-from geminga.errors import PulsarException
+from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType, ProducerSettings
 from geminga.tuning.cost import CostModel, Observation, fit
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
@@ -107,6 +108,8 @@ class CalibrationPlan:
     namespace: str = "public/default"
     server_pids: tuple[int, ...] = ()
     design: tuple[Point, ...] = DESIGN
+    proofs: tuple[Path, ...] = ()
+    """Folders of `geminga.tuning.prove`: their undisturbed runs count as loads, too."""
 
     def __post_init__(self) -> None:
         check_number("seconds", self.seconds, 0.1, 600, "seconds")
@@ -140,6 +143,8 @@ class Calibration:
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         found = [observation(outcome) for outcome in log.outcomes if not outcome.failure]
+        for folder in plan.proofs:
+            found += proof_observations(folder, view.title)
         return fit(found, broker=view.title, machine=machine())
 
     def _todo(self, log: RunLog, view: BrokerView) -> list[tuple[Point, int]]:
@@ -216,6 +221,30 @@ def observation(outcome: Outcome) -> Observation:
         receipt_p50_ms=None if p50 is None else max(0.0, p50 - 0.5 * wait_ms),
         receipt_p99_ms=None if p99 is None else max(0.0, p99 - 0.99 * wait_ms),
     )
+
+
+def proof_observations(folder: Path, broker: str) -> list[Observation]:
+    """The runs of a proof in which nothing was broken, as loads.
+
+    What an idle broker takes is the median of what was seen before all of them. Their receipts waited for
+    batches as long as the settings said, and tell nothing of the broker. Raises `InvalidConfiguration` for
+    a folder without runs, and for runs of another broker.
+    """
+    conditions, outcomes = RunLog.read(folder)
+    if conditions.get("broker") != broker:
+        raise InvalidConfiguration(f"{folder} holds runs of {conditions.get('broker')!r}, not of {broker!r}")
+    mine = [o for o in outcomes if o.part == "settings" and not o.failure and o.entries]
+    idle = statistics.median([o.broker_idle_per_second for o in mine]) if mine else 0.0
+    found = []
+    for outcome in mine:
+        traffic = TrafficProfile.from_dict(outcome.profile)
+        title = (
+            f"{outcome.subject}: {traffic.rate_messages_per_second:g} msg/s of {traffic.message_bytes:g} B, "
+            f"{traffic.partitions} partitions, {traffic.subscriptions} subscriptions"
+        )
+        run = observation(replace(outcome, broker_idle_per_second=idle))
+        found.append(replace(run, title=title, receipt_p50_ms=None, receipt_p99_ms=None))
+    return found
 
 
 def _bookies(view: BrokerView) -> int:

@@ -1,21 +1,29 @@
-"""What publishing costs a broker: CPU and network from entries, bytes, readers and copies.
+"""What publishing costs a broker: CPU and network from entries, wake-ups, bytes, readers and copies.
 
-The work of a broker is counted in entries: it opens no batch. One entry wakes a chain of threads, and
-entries that come close together share what was woken, so that the second thousand a second costs less than
-the first. The model says that with two numbers, and is otherwise a sum::
+The work of a broker is counted in entries: it opens no batch. An entry that comes alone finds a chain of
+threads asleep on cold caches, each of which has to be woken; one that comes in company finds them awake. So
+there are two prices, of an entry and of a wake-up, and how often the chain is woken follows from the rate::
 
     CPU s/s = flowing
-              + entry x w(E) + delivered_entry x w(E) x subscriptions + copied_entry x w(E) x (copies - 1)
+              + entry x E + delivered_entry x E x subscriptions + copied_entry x E x (copies - 1)
+              + wake x W + delivered_wake x W x subscriptions + copied_wake x W x (copies - 1)
+              + position x P x subscriptions
               + byte x B + delivered_byte x B x subscriptions + copied_byte x B x (copies - 1)
 
-    w(E) = E / (1 + E / together) ^ sharing
+    W = E / (1 + E x awake_seconds)
 
-with E entries and B stored bytes a second. ``flowing`` is what a broker takes beyond its idling as soon as
+with E entries and B stored bytes a second. ``awake_seconds`` is for how long the chain stays awake: of few
+entries each wakes it, of many at most one in that time. Each delivery wakes another connection and a reader.
+P is how many partitions are at work within a second: a subscription's position in each of them is written
+once a second, however many entries come. ``flowing`` is what a broker takes beyond its idling as soon as
 anything flows at all: collections of garbage, statistics, what is done once a second. Compression shows in
-B alone. The coefficients are found by least
-squares, none below zero, each run weighed by how well it could be measured; ``together`` and ``sharing`` by
-trying. The intervals come from fits to resampled runs (95 %), and the error of a prediction from runs that
-were left out of the fit.
+B alone. The coefficients are found by least squares, none below zero, each run weighed by how well it could
+be measured; ``awake_seconds`` by trying. The intervals come from fits to resampled runs (95 %).
+
+The error of a prediction is found by leaving out: all runs of one load are left out, everything
+(``awake_seconds`` too) is fitted to the others, and what that foretells is held against each run that was
+left out, load by load. The same against the mean of a load's runs tells the model's error from that of
+measuring.
 
 Network bytes are the stored ones plus what goes with each entry: the command around it and its receipt, the
 command around a delivery and its acknowledgement.
@@ -35,7 +43,7 @@ from typing import Any
 from geminga.config import refuse
 from geminga.errors import InvalidConfiguration
 
-FORMAT = 2
+FORMAT = 3
 RUNS_MIN = 8
 RESAMPLES = 100
 RELATIVE_NOISE = 0.1
@@ -43,8 +51,7 @@ RELATIVE_NOISE = 0.1
 ABSOLUTE_NOISE = 0.003
 """... and in seconds a second: what an idle broker varies by."""
 WEIGHINGS = 3
-TOGETHER_GRID = (1.0, 3.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1e9)
-SHARING_GRID = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+AWAKE_SECONDS_GRID = (0.0, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01)
 DATA = Path(__file__).parent / "data"
 STANDARD = "cost-apache-pulsar-4.0.4.json"
 
@@ -89,15 +96,26 @@ class Load:
 
     entries_per_second: float
     stored_bytes_per_second: float
-    subscriptions: int = 1
-    write_quorum: int = 1
+    subscriptions: float = 1
+    write_quorum: float = 1
+    partitions: float = 1
+    """Over which the entries go."""
+
+    @property
+    def positions_per_second(self) -> float:
+        """Positions of subscriptions that are written in a second: one for each partition at work."""
+        return min(self.partitions, self.entries_per_second) * self.subscriptions
 
 
 TERMS = {
     "flowing": "s of CPU a second as soon as anything flows",
-    "entry": "s of CPU an entry that comes alone",
+    "entry": "s of CPU an entry",
     "delivered_entry": "s of CPU an entry and subscription",
     "copied_entry": "s of CPU an entry and further copy",
+    "wake": "s of CPU a wake-up: an entry that comes alone takes one",
+    "delivered_wake": "s of CPU a wake-up and subscription",
+    "copied_wake": "s of CPU a wake-up and further copy",
+    "position": "s of CPU a position of a subscription written: of each partition at work one a second",
     "byte": "s of CPU a stored byte",
     "delivered_byte": "s of CPU a byte and subscription",
     "copied_byte": "s of CPU a byte and further copy",
@@ -113,12 +131,13 @@ class CostModel:
     machine: dict[str, Any]
     terms: dict[str, Estimate]
     """By the names of `TERMS`; those that no run could tell are missing."""
-    together: float
-    """Entries a second above which they begin to share what they wake."""
-    sharing: float
-    """How much they share: 0 nothing, 1 everything."""
+    awake_seconds: float
+    """For how long what an entry has woken stays awake for others."""
     error: float
-    """Standard deviation of prediction against measurement, relative, of runs left out of the fit."""
+    """Relative error of predictions of single runs that were left out of the fit, as a standard deviation of
+    logarithms: that of measuring included."""
+    error_of_means: float | None
+    """The same against the mean of a load's runs; None where no load was measured twice."""
     idle_per_second: float
     published_overhead_bytes: float
     """Network bytes of an entry beside itself, on its way in: command, receipt."""
@@ -143,8 +162,8 @@ class CostModel:
         return published + delivered + (load.write_quorum - 1) * stored
 
     def _features(self, load: Load) -> dict[str, float]:
-        found = features(load, self.together, self.sharing)
-        missing = {"copied_entry": "entry", "copied_byte": "byte"}
+        found = features(load, self.awake_seconds)
+        missing = {"copied_entry": "entry", "copied_wake": "wake", "copied_byte": "byte"}
         # Without a run that shows them, a further copy is taken to cost what the first one costs.
         for name, like in missing.items():
             if name not in self.terms:
@@ -179,16 +198,25 @@ def standard() -> CostModel:
     return CostModel.load(DATA / STANDARD)
 
 
-def features(load: Load, together: float, sharing: float) -> dict[str, float]:
+def wakes_per_second(entries_per_second: float, awake_seconds: float) -> float:
+    """How often entries that come at a rate find everything asleep."""
+    return entries_per_second / (1 + entries_per_second * awake_seconds)
+
+
+def features(load: Load, awake_seconds: float) -> dict[str, float]:
     """What each coefficient is multiplied by."""
     entries, stored = load.entries_per_second, load.stored_bytes_per_second
-    woken = entries / (1 + entries / together) ** sharing
+    woken = wakes_per_second(entries, awake_seconds)
     copies = load.write_quorum - 1
     return {
         "flowing": 1.0 if entries else 0.0,
-        "entry": woken,
-        "delivered_entry": woken * load.subscriptions,
-        "copied_entry": woken * copies,
+        "entry": entries,
+        "delivered_entry": entries * load.subscriptions,
+        "copied_entry": entries * copies,
+        "wake": woken,
+        "delivered_wake": woken * load.subscriptions,
+        "copied_wake": woken * copies,
+        "position": load.positions_per_second,
         "byte": stored,
         "delivered_byte": stored * load.subscriptions,
         "copied_byte": stored * copies,
@@ -206,9 +234,10 @@ def fit(runs: Sequence[Observation], *, broker: str, machine: Mapping[str, Any])
         name for name in TERMS if not name.startswith("copied") or any(run.write_quorum > 1 for run in runs)
     ]
     fitter, everyone = _Fitter(runs, names), list(range(len(runs)))
-    together, sharing = fitter.shape(everyone)
-    best, _ = fitter.fitted(everyone, (together, sharing))
+    awake_seconds = fitter.shape(everyone)
+    best, _ = fitter.fitted(everyone, awake_seconds)
     draws = fitter.resampled()
+    error, error_of_means = fitter.left_out_errors([run.title for run in runs])
     terms = {
         name: Estimate(value=best[i], low=_quantile(draws[i], 0.025), high=_quantile(draws[i], 0.975))
         for i, name in enumerate(names)
@@ -217,9 +246,9 @@ def fit(runs: Sequence[Observation], *, broker: str, machine: Mapping[str, Any])
         broker=broker,
         machine=dict(machine),
         terms=terms,
-        together=together,
-        sharing=sharing,
-        error=fitter.left_out_error((together, sharing)),
+        awake_seconds=awake_seconds,
+        error=error,
+        error_of_means=error_of_means,
         idle_per_second=statistics.median(run.idle_per_second for run in runs),
         published_overhead_bytes=_overhead(
             [(run.entries, run.wire_published_bytes, run.stored_bytes) for run in runs]
@@ -248,6 +277,7 @@ def load_of(run: Observation) -> Load:
         stored_bytes_per_second=run.stored_bytes / run.seconds,
         subscriptions=run.subscriptions,
         write_quorum=run.write_quorum,
+        partitions=run.partitions,
     )
 
 
@@ -274,16 +304,16 @@ class _Fitter:
         import numpy as np
 
         self._measured = np.array([run.cpu_seconds / run.seconds for run in runs])
-        self._matrices: dict[tuple[float, float], Any] = {}
-        for shape in ((t, s) for t in TOGETHER_GRID for s in SHARING_GRID):
-            rows = [features(load_of(run), *shape) for run in runs]
-            self._matrices[shape] = np.array([[row[name] for name in names] for row in rows])
+        self._matrices: dict[float, Any] = {}
+        for awake_seconds in AWAKE_SECONDS_GRID:
+            rows = [features(load_of(run), awake_seconds) for run in runs]
+            self._matrices[awake_seconds] = np.array([[row[name] for name in names] for row in rows])
 
-    def shape(self, chosen: Any) -> tuple[float, float]:
-        """``together`` and ``sharing`` of the best fit to the runs with some numbers."""
+    def shape(self, chosen: Any) -> float:
+        """``awake_seconds`` of the best fit to the runs with some numbers."""
         return min(self._matrices, key=lambda shape: self.fitted(chosen, shape)[1])
 
-    def fitted(self, chosen: Any, shape: tuple[float, float]) -> tuple[list[float], float]:
+    def fitted(self, chosen: Any, shape: float) -> tuple[list[float], float]:
         """Coefficients and the weighted sum of squares that they leave.
 
         A run's weight is that of the mean of what was measured and what is fitted: by the measured CPU
@@ -311,19 +341,36 @@ class _Fitter:
             list(column) for column in zip(*(self.fitted(d, self.shape(d))[0] for d in drawn), strict=True)
         ]
 
-    def left_out_error(self, shape: tuple[float, float]) -> float:
-        """Relative error of predictions of runs that were left out, as a standard deviation of logarithms."""
+    def left_out_errors(self, loads: Sequence[str]) -> tuple[float, float | None]:
+        """Errors of predictions of loads that were left out: of each run, and of the means of loads that
+        were measured more than once."""
         import numpy as np
 
-        errors = []
-        everyone = np.arange(len(self._measured))
-        for number in everyone:
-            coefficients, _ = self.fitted(everyone[everyone != number], shape)
-            predicted = float(self._matrices[shape][number] @ np.array(coefficients))
-            measured = float(self._measured[number])
-            if predicted > 0 and measured > 0:
-                errors.append(math.log(predicted / measured))
-        return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else math.inf
+        of_runs: list[float] = []
+        of_means: list[float] = []
+        numbers = np.array([list(dict.fromkeys(loads)).index(load) for load in loads])
+        for number in dict.fromkeys(numbers.tolist()):
+            others = np.flatnonzero(numbers != number)
+            if not len(others):
+                continue
+            shape = self.shape(others)
+            coefficients = np.array(self.fitted(others, shape)[0])
+            errors = [
+                math.log(predicted / measured)
+                for predicted, measured in (
+                    (float(self._matrices[shape][run] @ coefficients), float(self._measured[run]))
+                    for run in np.flatnonzero(numbers == number)
+                )
+                if predicted > 0 and measured > 0
+            ]
+            of_runs += errors
+            if len(errors) > 1:
+                of_means.append(statistics.fmean(errors))
+        return _root_mean_square(of_runs) or math.inf, _root_mean_square(of_means)
+
+
+def _root_mean_square(values: Sequence[float]) -> float | None:
+    return math.sqrt(statistics.fmean(value * value for value in values)) if values else None
 
 
 def _non_negative(matrix: Any, target: Any) -> list[float]:

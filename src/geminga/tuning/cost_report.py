@@ -7,25 +7,44 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from geminga.tuning.cost import CostModel, load_of, repeated_error
+from geminga.tuning.cost import CostModel, load_of, repeated_error, wakes_per_second
 from geminga.tuning.pictures import new_figure, save
 
 _SHOWN = {
     "flowing": (1e3, "ms a second as soon as anything flows"),
-    "entry": (1e6, "µs an entry that comes alone"),
+    "entry": (1e6, "µs an entry"),
     "delivered_entry": (1e6, "µs an entry and subscription"),
     "copied_entry": (1e6, "µs an entry and further copy"),
+    "wake": (1e6, "µs a wake-up"),
+    "delivered_wake": (1e6, "µs a wake-up and subscription"),
+    "copied_wake": (1e6, "µs a wake-up and further copy"),
+    "position": (1e6, "µs a position written"),
     "byte": (1e9, "ms a MB stored"),
     "delivered_byte": (1e9, "ms a MB and subscription"),
     "copied_byte": (1e9, "ms a MB and further copy"),
 }
 
 
-def _repeated(model: CostModel) -> str:
+def _percent(error: float) -> str:
+    return f"{100 * math.expm1(error):.0f} %"
+
+
+def _errors(model: CostModel) -> list[str]:
+    lines = [f"error on loads left out of the fit: {_percent(model.error)} of a single run"]
+    if model.error_of_means is not None:
+        lines[0] += f", {_percent(model.error_of_means)} of the mean of a load's runs"
     again = repeated_error(model.observations)
-    if again is None:
-        return ""
-    return f"; the same load measured again differs by {100 * math.expm1(again):.0f} %"
+    if again is not None:
+        lines.append(f"the same load measured again differs by {_percent(again)}")
+    return lines
+
+
+def _woken(model: CostModel) -> str:
+    rates = (25, 250, 2500)
+    shown = ", ".join(
+        f"{wakes_per_second(rate, model.awake_seconds):.0f} times by {rate} entries/s" for rate in rates
+    )
+    return f"  what an entry wakes stays awake for {1000 * model.awake_seconds:g} ms: woken {shown}"
 
 
 def fitted(model: CostModel) -> list[tuple[str, float, float]]:
@@ -50,15 +69,13 @@ def text(model: CostModel) -> str:
         shown = estimate.scaled(factor)
         lines.append(f"  {shown.value:8.2f} {unit:38} {shown.low:8.2f} to {shown.high:.2f}")
     lines += [
-        f"  above {model.together:.0f} entries/s they share what they wake, to the power of {model.sharing:g}"
-        if model.sharing
-        else "  entries cost the same however many come",
+        _woken(model),
         f"idle: {100 * model.idle_per_second:.2f} % of a core",
         f"network beside stored bytes: {model.published_overhead_bytes:.0f} bytes an entry on its way in, "
         f"{model.delivered_overhead_bytes:.0f} on its way to each subscription",
         f"receipts without waiting: {model.receipt_p50_seconds * 1000:.1f} ms p50, "
         f"{model.receipt_p99_seconds * 1000:.1f} ms p99",
-        f"error on loads left out of the fit: {100 * math.expm1(model.error):.0f} %{_repeated(model)}",
+        *_errors(model),
         "",
         "measured  fitted  ratio   (% of a core)",
     ]

@@ -72,6 +72,7 @@ def expected(
     load = Load(
         entries_per_second=entries, stored_bytes_per_second=entries * size,
         subscriptions=profile.subscriptions, write_quorum=profile.write_quorum,
+        partitions=profile.partitions,
     )  # fmt: skip
     wait = batches.wait_seconds
     p50, p99 = wait / 2 + cost.receipt_p50_seconds, 0.99 * wait + cost.receipt_p99_seconds

@@ -93,7 +93,7 @@ def schema() -> pa.Schema:
                 (name, pa.int64())
                 for name in (
                     "batch_messages", "batch_bytes", "permits", "memory_limit_bytes", "subscriptions",
-                    "write_quorum",
+                    "write_quorum", "partitions",
                 )
             ],
             ("compression", pa.string()),
@@ -159,6 +159,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         "message_bytes": profile.message_bytes,
         "subscriptions": profile.subscriptions,
         "write_quorum": profile.write_quorum,
+        "partitions": profile.partitions,
         "delay_ms": producer.batching_max_publish_delay_seconds * 1000,
         "batch_messages": producer.batching_max_messages,
         "batch_bytes": producer.batching_max_allowed_size_in_bytes,
@@ -183,6 +184,7 @@ def _load(profile: TrafficProfile, entries: float, stored: float) -> Load:
     return Load(
         entries_per_second=entries, stored_bytes_per_second=stored,
         subscriptions=profile.subscriptions, write_quorum=profile.write_quorum,
+        partitions=profile.partitions,
     )  # fmt: skip
 
 
@@ -280,6 +282,8 @@ def _sums(rows: list[dict[str, Any]], when: str, plan: FleetPlan) -> Sums:
         load = Load(
             entries_per_second=entries / plan.brokers, stored_bytes_per_second=stored / plan.brokers,
             subscriptions=weighted["subscriptions"], write_quorum=weighted["write_quorum"],
+            partitions=sum(min(row["partitions"], row[f"entries_per_second_{when}"]) for row in rows)
+            / plan.brokers,
         )  # fmt: skip
         cpu = plan.cost.broker_cpu(load).value * plan.brokers
     return Sums(

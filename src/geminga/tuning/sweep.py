@@ -100,6 +100,7 @@ def run_one(spec: RunSpec, seconds: float, broker: BrokerModel, cost: CostModel)
         stored_bytes_per_second=run.wire_bytes_per_second,
         subscriptions=spec.profile.subscriptions,
         write_quorum=spec.profile.write_quorum,
+        partitions=spec.profile.partitions,
     )
     cpu = cost.broker_cpu(load)
     return row | {
