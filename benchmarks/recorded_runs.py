@@ -2,11 +2,13 @@
 
 Each case is published by Geminga's producer at a rate, to our own broker and to a real Apache Pulsar; before
 the load, round trips of lone entries are measured, and become the modelled broker of the simulation. They
-come as close together as the delay lets entries come: a broker and a processor that were just at work answer
-sooner, and beside the load they would join what is being synced for it, which its own entries do not. The
-file that this writes (`tests/vectors/recorded_tuning_runs.json`) is what `tests/tuning/test_recorded_runs.py`
-reads. A busy machine spoils it, latencies are then those of the machine: so each case is tried until nothing
-else runs beside it, at most some times, and the attempt beside which least ran is kept.
+come as close together as the load's own entries will: a broker and a processor that were just at work answer
+sooner, and closer still or beside the load they would join what is being synced, which its own entries do
+not. A thread beside them sends to nobody, as the application's does. What the client takes to encode a batch
+is measured without the broker. The file that this writes (`tests/vectors/recorded_tuning_runs.json`) is what
+`tests/tuning/test_recorded_runs.py` reads. A busy machine spoils it, latencies are then those of the machine:
+so each case is tried until nothing else runs beside it, at most some times, and the attempt beside which
+least ran is kept.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from typing import Any
 
 from benchmarks import brokers
 from geminga.producer.settings import CompressionType, ProducerSettings
+from geminga.tuning.client_times import measured_client, ticking
 from geminga.tuning.measuring import host
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
 from geminga.tuning.measuring.outcome import Outcome
 from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
+from geminga.tuning.modelled_broker import BrokerModel
 from geminga.tuning.prove import JVM_WARM_SECONDS
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.round_trips import fitted, measure_round_trips
@@ -81,11 +85,15 @@ CASES: dict[str, tuple[TrafficProfile, dict[str, Any]]] = {
     ),
 }
 PROBE_SIZES = (200, 5_000, 30_000)
-PROBES_PER_SECOND_MIN, PROBES_PER_SECOND_MAX = 30.0, 1000.0
-PROBES = 100
-"""Entries of each size."""
+PROBES_PER_SECOND_MIN = 30.0
+PROBES = 40
+"""Entries of each size, at the least ..."""
+PROBES_SECONDS = 5.0
+"""... and for how long."""
 PROBES_UNEVENNESS = 0.2
 WARM_SECONDS = 4.0
+SENDER_TICK_SECONDS = 0.00026
+"""The sender sleeps 0.2 ms (`load.TICK_SECONDS`), from which the system makes a little more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,11 +102,15 @@ class Recorded:
 
     outcome: Outcome
     trips: dict[int, list[float]]
+    client: BrokerModel
+    """What the client itself takes, without the broker."""
     others: float
 
 
 QUIET_CORES = 0.15
 """What the rest of the machine may take during a run that counts as undisturbed."""
+QUIET_LOAD = 1.5
+"""The system's mean of the last minute, our own share included."""
 QUIET_WAIT_SECONDS_MAX = 20.0
 DISTURBED_CORES = 0.3
 """Runs beside which others took more are not kept."""
@@ -132,17 +144,21 @@ def record(view: BrokerView, profile: TrafficProfile, fields: dict[str, Any], se
     subject = Subject(title="recorded", library="geminga", settings=settings)
     conditions = Conditions(profile=profile, seconds=seconds, warm_seconds=WARM_SECONDS)
     delay = settings.producer.batching_max_publish_delay_seconds
-    trips = measure_round_trips(
-        view.service_url, "public/default/recorded-round-trips", sizes=PROBE_SIZES, entries=PROBES,
-        per_second=min(max(1 / max(delay, 1e-6), PROBES_PER_SECOND_MIN), PROBES_PER_SECOND_MAX),
-        unevenness=PROBES_UNEVENNESS,
-    )  # fmt: skip
+    per_second = max(1 / (delay + SENDER_TICK_SECONDS), PROBES_PER_SECOND_MIN)
+    # As long for all, so that pauses of a broker are as likely to be seen.
+    entries = max(PROBES, round(PROBES_SECONDS * per_second / len(PROBE_SIZES)))
+    with ticking(profile):
+        trips = measure_round_trips(
+            view.service_url, "public/default/recorded-round-trips", sizes=PROBE_SIZES, entries=entries,
+            per_second=per_second, unevenness=PROBES_UNEVENNESS,
+        )  # fmt: skip
+        client = measured_client(BrokerModel(), settings.producer, profile.message_bytes)
     watch = Watch(seconds)
     outcome = Run(view, conditions, subject).measure(watch)
     watch.join()
     ours = outcome.broker_cpu_seconds + outcome.client_cpu_seconds + outcome.loop_cpu_seconds
     others = max(0.0, watch.rest_seconds - ours) / seconds
-    return Recorded(outcome=outcome, trips=trips, others=others)
+    return Recorded(outcome=outcome, trips=trips, client=client, others=others)
 
 
 def least_disturbed(
@@ -164,8 +180,9 @@ def least_disturbed(
 
 def _wait_for_quiet(view: BrokerView) -> None:
     end = time.monotonic() + QUIET_WAIT_SECONDS_MAX
-    while (measure_idle(view, 1.0).others or 0.0) > QUIET_CORES and time.monotonic() < end:
-        pass
+    while time.monotonic() < end:
+        if (measure_idle(view, 1.0).others or 0.0) <= QUIET_CORES and os.getloadavg()[0] < QUIET_LOAD:
+            break
 
 
 def row_of(name: str, view: BrokerView, found: Recorded) -> dict[str, Any]:
@@ -175,7 +192,7 @@ def row_of(name: str, view: BrokerView, found: Recorded) -> dict[str, Any]:
     assert receipt.p50_ms is not None
     assert receipt.p90_ms is not None
     assert receipt.p99_ms is not None
-    broker = fitted({size: found.trips[size] for size in PROBE_SIZES})
+    broker = fitted({size: found.trips[size] for size in PROBE_SIZES}, work=found.client)
     # The sender's own loop takes about as much for a receipt as for a message.
     broker = broker.changed(telling_seconds=outcome.loop_cpu_seconds / outcome.receipts)
     return {
@@ -190,6 +207,7 @@ def row_of(name: str, view: BrokerView, found: Recorded) -> dict[str, Any]:
         "latency_p50": receipt.p50_ms / 1000,
         "latency_p90": receipt.p90_ms / 1000,
         "latency_p99": receipt.p99_ms / 1000,
+        "counted_late_seconds": 0.0,
         "behind_seconds_max": outcome.behind_seconds_max,
         "others_cores": found.others,
         "at": outcome.at,

@@ -11,6 +11,7 @@ import pytest
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import BatchingType, CompressionType, ProducerSettings
 from geminga.tuning.batch_model import partition_shares, predict, wire_bytes
+from geminga.tuning.event_loops import EventLoop
 from geminga.tuning.modelled_broker import BrokerModel, Fault, FaultKind, quantiles_of
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.simulation import SimulatedRun, simulate
@@ -82,6 +83,45 @@ def test_both_agree_within_ten_percent(case: str) -> None:
     assert {name: error for name, error in off.items() if abs(error) > WIDER.get(case, 0.1)} == {}
     assert other.waited_seconds / other.seconds == pytest.approx(one.waited_seconds / one.seconds, abs=0.02)
     assert other.refused / other.seconds == pytest.approx(one.refused / one.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("case", "even"),
+    [
+        ("compressed", False),
+        ("one millisecond", False),
+        ("one millisecond", True),
+        ("bursts", True),
+        ("few messages", True),
+        ("few messages", False),
+    ],
+)
+def test_both_agree_on_a_client_of_uvloop_that_encodes_elsewhere(case: str, even: bool) -> None:
+    profile, fields = CASES[case]
+    fields = {"compression_type": CompressionType.LZ4, **fields}
+    model = BROKER.changed(
+        event_loop=EventLoop.UVLOOP, encoding_seconds=0.0006, encoding_byte_seconds=5e-9
+    )  # several times what it is
+    seconds = min(40.0, max(6.0, 250_000 / profile.rate_messages_per_second)) + 1
+    run = {"seed": 3, "even": even, "tick_seconds": 0.00026}
+    one = simulate(profile, settings(**fields), model, seconds=seconds, **run)
+    other = predict(profile, settings(**fields), model, seconds=61.0, **run)
+    off = {name: getattr(other, name) / getattr(one, name) - 1 for name in FIGURES}
+    assert {name: error for name, error in off.items() if abs(error) > 0.1} == {}
+
+
+def test_a_batch_that_is_encoded_elsewhere_comes_later() -> None:
+    fields = {**FORMULA, "compression_type": CompressionType.LZ4}
+    slow = BROKER.changed(encoding_seconds=0.005)
+    for play in (simulate, predict):
+        quick_run, slow_run = (
+            play(STEADY, settings(**fields), model, seconds=5.0) for model in (BROKER, slow)
+        )
+        assert slow_run.latency_p50 - quick_run.latency_p50 == pytest.approx(0.005, rel=0.2)
+        plain_run, plain_slow = (
+            play(STEADY, settings(**FORMULA), model, seconds=5.0) for model in (BROKER, slow)
+        )
+        assert plain_slow.latency_p50 == plain_run.latency_p50
 
 
 @pytest.mark.parametrize("kind", [FaultKind.SLOW, FaultKind.STUCK])

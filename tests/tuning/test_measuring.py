@@ -124,6 +124,38 @@ def test_a_latency_counts_for_every_message_that_was_handed_over_with_it() -> No
     assert Receipts("ok").all_latencies_ns().tolist() == []
 
 
+def test_a_message_is_sent_as_soon_as_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the next one is: at 500 a second that made every latency 2 ms longer."""
+    clock = [1_000_000_000]
+    monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
+
+    def wait(seconds: float) -> None:
+        clock[0] += round(seconds * 1e9)
+
+    monkeypatch.setattr(load, "time", SimpleNamespace(**{**vars(time), "sleep": wait}))
+    receipts = Receipts("ok")
+    sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(500), [])
+    sender.run(lambda _payload, back: back("ok", None), receipts, clock[0], 1.0)
+    assert receipts.received == 500
+    assert max(receipts.all_latencies_ns().tolist()) <= 1e9 * load.TICK_SECONDS
+
+
+def test_the_latency_of_a_chunk_is_that_of_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1_000_000_000]
+    monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
+
+    def wait(_seconds: float) -> None:
+        clock[0] += 1_000_000  # 21 messages at a time
+
+    monkeypatch.setattr(load, "time", SimpleNamespace(**{**vars(time), "sleep": wait}))
+    receipts = Receipts("ok")
+    sender = Sender(structured_json(200, kind="logs", variation=0.0), Pace(21_000), [])
+    sender.run(lambda _payload, back: back("ok", None), receipts, clock[0], 1.0)
+    latencies = receipts.all_latencies_ns()
+    assert len(latencies) == receipts.received == 21_000
+    assert latencies.mean() == pytest.approx(0.5e6, rel=0.1)
+
+
 def test_what_a_refusal_ends_was_sent_up_to_there() -> None:
     def send(payload: bytes, back: Callable[[object, object], None]) -> None:
         if receipts.received == 100:

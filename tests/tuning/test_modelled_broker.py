@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from geminga.errors import InvalidConfiguration
-from geminga.tuning.modelled_broker import BrokerModel, Fault, FaultKind, ModelledBroker, quantiles_of
+from geminga.tuning.event_loops import EventLoop
+from geminga.tuning.modelled_broker import BrokerModel, Fault, FaultKind, ModelledBroker, pooled, quantiles_of
 
 
 def broker(faults: tuple[Fault, ...] = (), **fields: Any) -> ModelledBroker:
@@ -76,3 +78,24 @@ def test_a_model_survives_json() -> None:
     assert BrokerModel.from_dict(model.to_dict()) == model
     with pytest.raises(InvalidConfiguration, match="no model of a broker"):
         BrokerModel.from_dict({"colour": 1})
+
+
+def test_measurements_of_one_broker_are_pooled() -> None:
+    quick = BrokerModel(keeping_seconds=(0.001,), keeping_byte_seconds=1e-9, name="first")
+    slow = BrokerModel(keeping_seconds=(0.002, 0.004), keeping_byte_seconds=3e-9)
+    model = pooled([quick, slow])
+    assert model.name == "first"
+    assert model.keeping_seconds[0] == 0.001
+    assert model.keeping_seconds[len(model.keeping_seconds) // 4] == 0.001
+    assert model.keeping_seconds[-1] == pytest.approx(0.004)
+    assert model.keeping_seconds[3 * len(model.keeping_seconds) // 4] == pytest.approx(0.003, rel=0.01)
+    assert model.keeping_byte_seconds == pytest.approx(2e-9)
+    with pytest.raises(InvalidConfiguration, match="at least one"):
+        pooled([])
+
+
+def test_the_clients_part_survives_its_file() -> None:
+    model = BrokerModel(event_loop=EventLoop.UVLOOP, encoding_seconds=1e-4, encoding_byte_seconds=1e-9)
+    assert BrokerModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+    with pytest.raises(InvalidConfiguration, match="no model of a broker: 'trio' is not a valid EventLoop"):
+        BrokerModel.from_dict({"event_loop": "trio"})

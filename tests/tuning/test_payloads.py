@@ -49,7 +49,7 @@ def test_an_unknown_kind_is_named() -> None:
 
 def test_a_steady_pace() -> None:
     pace = Pace(1000)
-    assert [pace.due_by(t) for t in (0.0, 0.0005, 0.001, 2.5)] == [0, 0, 1, 2500]
+    assert [pace.due_by(t) for t in (0.0, 0.0005, 0.001, 2.5)] == [0, 1, 1, 2500]
     assert pace.due_at(2500) == pytest.approx(2.5)
 
 

@@ -35,6 +35,16 @@ def test_times_that_do_not_grow_with_size_make_bytes_free() -> None:
     assert fitted({100: [0.002]}).keeping_byte_seconds == 0.0
 
 
+def test_a_network_is_not_slower_than_a_whole_trip() -> None:
+    quick = fitted({100: [0.00015] * 20})
+    usual = BrokerModel()
+    assert 0 < quick.network_seconds < usual.network_seconds
+    known = quick.timer_lag_seconds + 2 * quick.network_seconds + quick.entry_seconds
+    assert known == pytest.approx(0.00015)
+    assert fitted({100: [0.005] * 20}).network_seconds == usual.network_seconds
+    assert fitted({100: [1e-6] * 20}).network_seconds == 0.0
+
+
 @pytest.mark.parametrize("samples", [{}, {100: []}])
 def test_nothing_measured_is_refused(samples: dict[int, list[float]]) -> None:
     with pytest.raises(InvalidConfiguration, match="at least one time"):

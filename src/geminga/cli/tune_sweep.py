@@ -16,6 +16,7 @@ from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_opt
 from geminga.cli.tune_options import traffic_options, traffic_profile
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
+from geminga.producer.settings import CompressionType, ProducerSettings
 from geminga.tuning.cost import CostModel, standard
 from geminga.tuning.modelled_broker import BrokerModel
 from geminga.tuning.sweep_plan import AXES, DESIGNS, Axis, SweepPlan, default_axes, profiles_of
@@ -198,11 +199,13 @@ def _broker(output: Path, file: Path | None, measured: Cluster | None) -> Broker
         if not isinstance(before, dict) or "broker" not in before:
             raise InvalidConfiguration(f"{plan} is not the plan of a sweep: name another folder")
         return BrokerModel.from_dict(before["broker"])
+    from geminga.tuning.client_times import measured_client
     from geminga.tuning.round_trips import fitted, measure_round_trips
 
     url = measured.service_url
     trips = measure_round_trips(url, "public/default/geminga-round-trips", cluster=measured)
-    return fitted(trips, name=url)
+    encodes = ProducerSettings(batching_enabled=True, compression_type=CompressionType.LZ4)
+    return fitted(trips, name=url, work=measured_client(BrokerModel(), encodes))
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -29,8 +29,6 @@ POINTS = 8
 """Messages of a batch whose latency is looked at; each stands for its share of them."""
 INSTANT = 1e-9
 """A sender that finds no room looks again when the batches that it closed have gone out."""
-ROUNDED_SECONDS = 0.0005
-"""What sleeping whole milliseconds adds on the mean, where a receipt has woken the loop meanwhile."""
 
 (
     ENTRIES, MESSAGES, PAYLOAD, WIRE, WAITED, REFUSED, STEPPED, PENDING_MAX, BUSY, LATENCY_SUM, SETTLED,
@@ -53,6 +51,9 @@ RUN = np.dtype(
         ("memory_limit", np.float64),
         ("blocked_after", np.float64),
         ("slack", np.float64),
+        ("encoding", np.float64),
+        ("encoding_byte", np.float64),
+        ("encoding_from", np.float64),
         ("tick", np.float64),
         ("lag", np.float64),
         ("telling", np.float64),
@@ -65,6 +66,8 @@ RUN = np.dtype(
         ("steps_over", np.bool_),
         ("blocks", np.bool_),
         ("per_message", np.bool_),
+        ("uvloop", np.bool_),
+        ("even", np.bool_),
     ],
     align=True,
 )
@@ -109,6 +112,7 @@ PRODUCER = np.dtype(
 )
 OPERATION = np.dtype(
     [
+        ("encoded_at", np.float64),
         ("receipt_at", np.float64),
         ("opened_at", np.float64),
         ("count", np.float64),
@@ -207,10 +211,19 @@ def _settle_all(number, now, run, lanes, producers, operations):
 
 
 @inlined
+def _encoding(stream, run):
+    """What another thread takes for the stream's batch, on the way there and back too."""
+    if stream.size < run.encoding_from:
+        return 0.0
+    return run.encoding + stream.size * run.encoding_byte
+
+
+@inlined
 def _kept(now, stream, wire, run, lane, producer, servers, keeping, faults, totals):
     """An entry goes to the broker; when it is kept there."""
     producer.link_free = max(producer.link_free, now) + wire / run.bandwidth
     arrived = producer.link_free + run.network
+    arrived += _encoding(stream, run)
     server = np.argmin(servers) if len(servers) > 1 else 0
     work = run.entry_seconds + wire * run.byte_seconds
     servers[server] = max(servers[server], arrived) + work
@@ -232,7 +245,7 @@ def _note_latencies(stream, receipt, run, clock, totals, latencies):
         part, mark, place = 1.0, stream.first_mark, 0.0
         if point:
             place = (point - np.random.random()) / (points - 1)
-            if stream.full:
+            if stream.full or run.even:
                 # They come one after the other, the last one at the end; in other batches just evenly.
                 place = (1.0 + math.floor(place * (count - 1))) / (count - 1)
             mark += span * place
@@ -252,19 +265,23 @@ def _note_latencies(stream, receipt, run, clock, totals, latencies):
 
 
 @inlined
-def _await_message(stream, now, clock):
+def _await_message(stream, now, run, clock):
     """The stream's next event is its next message."""
     if not stream.follows:
-        stream.position += np.random.exponential() / stream.weight
+        if run.even:
+            stream.position = math.floor(stream.position + 0.5) + 0.5
+        else:
+            stream.position += np.random.exponential() / stream.weight
     stream.follows = False
     stream.came = _moment(stream.position, clock)
     stream.at = max(stream.came, now)
 
 
 @inlined
-def _enqueue(number, stream, lane, receipt, operations):
+def _enqueue(number, stream, lane, now, receipt, run, operations):
     """The stream's batch is operation ``number`` and waits for its receipt."""
     operation = operations[number]
+    operation.encoded_at = now + _encoding(stream, run)
     operation.receipt_at = receipt
     operation.opened_at = stream.open_at
     operation.count = stream.count
@@ -382,7 +399,7 @@ def _wait(index, now, run, clock, streams, lanes, producers, operations, totals)
     if now >= run.warmup:
         totals[REFUSED] += max(1.0, (until - stream.position) * stream.weight)
     stream.position = until
-    _await_message(stream, now, clock)
+    _await_message(stream, now, run, clock)
 
 
 @inlined
@@ -397,29 +414,50 @@ def _unblock(index, now, run, streams, producers, totals):
 
 
 @inlined
+def _rounded_sleep(timer, now, uvloop):
+    """See `geminga.tuning.event_loops.EventLoop.wakes_at`."""
+    if uvloop:
+        return now + max(0.0, round(timer * 1000.0) - math.floor(now * 1000.0 + 1e-6)) / 1000.0
+    return now + math.ceil(max(0.0, timer - now) * 1000.0 - 1e-6) / 1000.0
+
+
+@inlined
 def _closing_time(number, now, run, lanes, operations):
     """When the delay of a batch that opens now is over.
 
-    The loop sleeps for whole milliseconds from when it last woke up, and each receipt wakes it. It closes
-    what is due within its slack with a receipt that wakes it shortly before. (The timer that such a batch
-    leaves behind wakes it a millisecond after the next one has opened, and changes nothing.)
+    The loop rounds its timer and its sleep, from when it last woke up; receipts and encoded batches wake it.
+    It closes what is due within its slack with whatever wakes it shortly before. (The timer that such a
+    batch leaves behind wakes it a millisecond after the next one has opened, and changes nothing.)
     """
     handed = math.ceil(now / run.tick) * run.tick if run.tick > 0.0 else now
     opened = handed + run.lag
     deadline = opened + run.delay
-    if run.slack <= 0.0:
-        return deadline + ROUNDED_SECONDS + run.lag
+    timer = deadline
+    if run.uvloop:
+        timer = (math.floor(opened * 1000.0 + 1e-6) + math.floor(run.delay * 1000.0 + 0.5)) / 1000.0
     early = max(opened, deadline - run.slack)
     woke, closing = opened, np.inf
     for lane in range(number * run.partitions, (number + 1) * run.partitions):
         first = lanes[lane].head
-        while first >= 0 and operations[first].receipt_at < closing:
-            if operations[first].receipt_at > early:
-                closing = operations[first].receipt_at
-                break
-            woke = max(woke, operations[first].receipt_at)
+        while first >= 0:
+            encoded, receipt = operations[first].encoded_at, operations[first].receipt_at
+            if encoded > early:
+                closing = min(closing, encoded)
+            else:
+                woke = max(woke, encoded)
+            if receipt > early:
+                closing = min(closing, receipt)
+                if encoded > early:
+                    break
+            else:
+                woke = max(woke, receipt)
             first = operations[first].following
-    fires = woke + math.ceil((deadline - woke) * 1000.0 - 1e-6) / 1000.0 + run.lag
+    fires = _rounded_sleep(timer, woke, run.uvloop) + run.lag
+    if fires < deadline - run.slack:
+        # Too early: the rest is slept anew.
+        rest = math.floor((deadline - fires) * 1000.0 + 0.5)
+        timer = (math.floor(fires * 1000.0 + 1e-6) + rest) / 1000.0
+        fires = _rounded_sleep(timer, fires, run.uvloop) + run.lag
     return min(closing, fires)
 
 
@@ -443,8 +481,12 @@ def _fill(stream, now, run, clock, lanes, producers, operations):
     handed = math.floor(deadline / run.tick) * run.tick if run.tick > 0.0 else deadline
     end = max(mark, _mark(handed, clock))
     expected = (end - mark) * stream.weight
-    more = np.random.poisson(expected) if expected > 0 else 0
-    step = (end - mark) / (more + 1.0)
+    if run.even:
+        more = math.floor(expected)
+        step = 1.0
+    else:
+        more = np.random.poisson(expected) if expected > 0 else 0
+        step = (end - mark) / (more + 1.0)
     room = 1.0 if run.per_message else run.count_max
     by_bytes = _limit_by_bytes(run)
     # A batch that its last message fills to the byte is as full as one that is full by count.
@@ -475,9 +517,11 @@ def _fill(stream, now, run, clock, lanes, producers, operations):
             closes = min(deadline, max(now, _moment(last, clock)))
             if not short and stream.partition < 0:
                 producer.switch_at = closes
+    elif run.even:
+        last = mark + more
     stream.first_mark = mark
     stream.last_mark = last
-    stream.position = last + step if stream.follows else last
+    stream.position = last + step if stream.follows else (last if stream.full else end)
     stream.count = count
     stream.size = count * run.message_bytes
     stream.open_at = now
@@ -513,7 +557,7 @@ def play(seed, run, clock, streams, lanes, producers, operations, servers, keepi
     for producer in producers:
         producer.cursor = int(np.random.random() * run.partitions)
     for stream in streams:
-        _await_message(stream, 0.0, clock)
+        _await_message(stream, 0.0, run, clock)
     number = 0
     while True:
         index = _next_event(streams)
@@ -530,7 +574,7 @@ def play(seed, run, clock, streams, lanes, producers, operations, servers, keepi
             receipt = run.network + _kept(
                 now, stream, wire, run, lane, producer, servers, keeping, faults, totals
             )
-            _enqueue(number, stream, lane, receipt, operations)
+            _enqueue(number, stream, lane, now, receipt, run, operations)
             number += 1
             if run.warmup <= now <= run.seconds:
                 totals[ENTRIES] += 1
@@ -542,7 +586,7 @@ def play(seed, run, clock, streams, lanes, producers, operations, servers, keepi
                 totals[PENDING_MAX] = max(totals[PENDING_MAX], producer.shared)
             _note_latencies(stream, receipt, run, clock, totals, latencies)
             stream.filling = False
-            _await_message(stream, now, clock)
+            _await_message(stream, now, run, clock)
             continue
         if producer.blocked_by >= 0 and producer.blocked_by != index:
             stream.at = np.inf  # behind the one that waits

@@ -22,14 +22,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from geminga.client.publisher import ENCODING_BYTES_MIN, TIMER_SLACK_SECONDS
 from geminga.config import check_int, check_seconds, refuse
 from geminga.producer.backlog import UNLIMITED, partition_share
 from geminga.producer.settings import BatchingType, CompressionType
 from geminga.tuning.arrivals import cumulative_rate, key_text
+from geminga.tuning.event_loops import EventLoop
 from geminga.tuning.modelled_broker import BrokerModel, Fault, FaultKind
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import FILLS, Sample, standard_sample
-from geminga.tuning.simulation import MAX_MESSAGE_SIZE, SECONDS_MAX, TIMER_SLACK_SECONDS, SimulatedRun
+from geminga.tuning.simulation import MAX_MESSAGE_SIZE, SECONDS_MAX, SimulatedRun
 from geminga.tuning.traffic import TrafficProfile, zipf_shares
 from geminga.wire.hashing import PARTITION_HASHES
 
@@ -38,8 +40,6 @@ PRODUCERS_MAX = 64
 HASHED_KEYS_MAX = 1 << 14
 """Keys whose partition is computed; the rest are taken to spread evenly."""
 OPERATIONS_MAX = 50_000_000
-SLACK_DELAYS = 20
-"""The loop's early closing matters for delays below so many times `TIMER_SLACK_SECONDS`."""
 COMMAND_BYTES = 26
 """Of a SEND before the entry."""
 
@@ -93,11 +93,13 @@ def predict(
     seed: int = 0,
     faults: Sequence[Fault] = (),
     sizes: WireBytes | None = None,
+    even: bool = False,
     tick_seconds: float = 0.0,
 ) -> SimulatedRun:
     """What publishing the profile's traffic with these settings comes to, batch by batch.
 
-    ``sizes`` are the entries' bytes where they are known already (`wire_bytes`). A sender that sleeps in
+    ``sizes`` are the entries' bytes where they are known already (`wire_bytes`). Messages come at random, or
+    ``even`` as a benchmark's sender has them (with keys always at random). A sender that sleeps in
     between hands over what has become due at the end of each ``tick_seconds``. Leases of open batches
     are not followed: ``permits_used_max`` is -1 and ``memory_used_max`` counts payload. Raises
     `InvalidConfiguration` for what only the simulation follows.
@@ -119,6 +121,7 @@ def predict(
     sizes = sizes or wire_bytes(profile, producer.compression_type, producer.compression_level)
     kernels = _kernels()
     run = _run_record(kernels, profile, settings, model, seconds, warmup_seconds, scale, tick_seconds)
+    run["even"] = even and not profile.keyed
     clock = np.array(cumulative_rate(profile.rate_per_producer, seconds, profile.bursts))
     latencies = np.zeros(kernels.LATENCY_BINS)
     operations = _operations_likely(profile, settings, seconds, followed)
@@ -165,7 +168,11 @@ def _run_record(
         "permits_shared": across or UNLIMITED,
         "memory_limit": settings.memory_limit_bytes or UNLIMITED,
         "blocked_after": producer.blocked_after_seconds,
-        "slack": TIMER_SLACK_SECONDS if delay < SLACK_DELAYS * TIMER_SLACK_SECONDS else 0.0,
+        "slack": TIMER_SLACK_SECONDS,
+        "uvloop": model.event_loop is EventLoop.UVLOOP,
+        "encoding": model.encoding_seconds,
+        "encoding_byte": model.encoding_byte_seconds,
+        "encoding_from": ENCODING_BYTES_MIN if producer.compression_type else math.inf,
         "tick": tick_seconds,
         "lag": model.timer_lag_seconds,
         "telling": model.telling_seconds,

@@ -18,6 +18,7 @@ times are arguments, chance is a generator that the caller seeds.
 from __future__ import annotations
 
 import heapq
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -27,6 +28,7 @@ import numpy as np
 
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
+from geminga.tuning.event_loops import EventLoop
 
 THREADS_MAX = 1024
 QUANTILES_MAX = 10_001
@@ -60,6 +62,13 @@ class BrokerModel:
     telling_seconds: float = 0.0
     """What the client takes to tell the application of one message's receipt, callback included: those of
     an entry are told one after the other."""
+    event_loop: EventLoop = EventLoop.ASYNCIO
+    """What the client runs on: it rounds the delay of a batch."""
+    encoding_seconds: float = 0.0
+    """What it takes the client to give a batch to another thread and to get it back: batches are compressed
+    on other threads from `geminga.client.publisher.ENCODING_BYTES_MIN` bytes on."""
+    encoding_byte_seconds: float = 0.0
+    """What that thread takes for a byte of the batch."""
     name: str = "modelled broker"
 
     def __post_init__(self) -> None:
@@ -72,6 +81,9 @@ class BrokerModel:
         check_seconds("keeping_byte_seconds", self.keeping_byte_seconds, 0.0, 1.0)
         check_seconds("timer_lag_seconds", self.timer_lag_seconds, 0.0, 1.0)
         check_seconds("telling_seconds", self.telling_seconds, 0.0, 1.0)
+        check_choice("event_loop", self.event_loop, list(EventLoop))
+        check_seconds("encoding_seconds", self.encoding_seconds, 0.0, 1.0)
+        check_seconds("encoding_byte_seconds", self.encoding_byte_seconds, 0.0, 1.0)
         check_type("name", self.name, str)
         quantiles = self.keeping_seconds
         if not 1 <= len(quantiles) <= QUANTILES_MAX or list(quantiles) != sorted(quantiles):
@@ -85,7 +97,7 @@ class BrokerModel:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` reads them."""
-        return asdict(self)
+        return {**asdict(self), "event_loop": self.event_loop.value}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> BrokerModel:
@@ -94,8 +106,10 @@ class BrokerModel:
             given = dict(values)
             if "keeping_seconds" in given:
                 given["keeping_seconds"] = tuple(given["keeping_seconds"])
+            if "event_loop" in given:
+                given["event_loop"] = EventLoop(given["event_loop"])
             return BrokerModel(**given)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InvalidConfiguration(f"this is no model of a broker: {error}") from None
 
 
@@ -191,4 +205,23 @@ def quantiles_of(samples: Sequence[float], count: int = 201) -> tuple[float, ...
     return tuple(float(q) for q in np.quantile(np.maximum(0.0, np.asarray(samples, float)), levels))
 
 
-__all__ = ["BrokerModel", "Fault", "FaultKind", "ModelledBroker", "quantiles_of"]
+def pooled(models: Sequence[BrokerModel]) -> BrokerModel:
+    """One model of a broker that was measured several times: the first, with what all of them saw of keeping.
+
+    Each measurement counts alike. Pauses are rare: those of a few seconds hold none or too many.
+    """
+    if not models:
+        refuse("models", models, "at least one")
+    levels = np.linspace(0.0, 1.0, 2001)
+    seen = [
+        np.interp(levels, np.linspace(0.0, 1.0, len(model.keeping_seconds)), model.keeping_seconds)
+        for model in models
+    ]
+    return models[0].changed(
+        keeping_seconds=quantiles_of(np.concatenate(seen).tolist(), 401),
+        keeping_byte_seconds=statistics.median(model.keeping_byte_seconds for model in models),
+        network_seconds=statistics.median(model.network_seconds for model in models),
+    )
+
+
+__all__ = ["BrokerModel", "Fault", "FaultKind", "ModelledBroker", "pooled", "quantiles_of"]

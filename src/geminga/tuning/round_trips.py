@@ -90,17 +90,27 @@ def fitted(
     """The model that gives entries the measured times.
 
     Bytes cost what the medians of the sizes say (least squares); the rest is the distribution of keeping.
-    ``work`` gives what a lightly loaded broker does not show: its threads and their time for an entry.
+    ``work`` gives what a lightly loaded broker does not show: its threads and their time for an entry; a
+    network that is slower than what was measured is taken to be as fast as that.
     """
     model = work or BrokerModel()
     if not trips or not all(len(times) for times in trips.values()):
         refuse("trips", trips, "at least one time for each size")
     slope = _slope({size: statistics.median(times) for size, times in trips.items()})
     # A lone message wakes the client's loop, as the first one of a batch does.
-    known = model.timer_lag_seconds + 2 * model.network_seconds + model.entry_seconds
+    without_network = model.timer_lag_seconds + model.entry_seconds
+    soonest = statistics.median(_soonest(times, slope * size) for size, times in trips.items())
+    network = min(model.network_seconds, max(0.0, soonest - without_network) / 2)
+    model = model.changed(network_seconds=network)
+    known = without_network + 2 * network
     per_byte = max(0.0, slope - model.byte_seconds - 1 / model.bandwidth_bytes_per_second)
     rest = [max(0.0, seconds - slope * size - known) for size, times in trips.items() for seconds in times]
     return model.changed(keeping_seconds=quantiles_of(rest), keeping_byte_seconds=per_byte, name=name)
+
+
+def _soonest(times: Sequence[float], for_bytes: float) -> float:
+    """What a tenth of the trips stays below, without what their bytes take."""
+    return sorted(times)[len(times) // 10] - for_bytes
 
 
 def _slope(medians: Mapping[int, float]) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from geminga.client.publisher import ENCODING_BYTES_MIN, TIMER_SLACK_SECONDS
 from geminga.config import check_int, check_seconds
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull, PulsarException
 from geminga.producer.backlog import ByteBudget
@@ -43,8 +43,6 @@ PRODUCERS_MAX = 64
 """Producers of one run; more of the same kind tell nothing new."""
 SECONDS_MAX = 3600.0
 MESSAGES_MAX = 50_000_000
-TIMER_SLACK_SECONDS = 0.0006
-"""What is due within this time is done now: the shells' event loops round timers to milliseconds."""
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 DRAIN_SECONDS = 60.0
 """How long receipts are waited for at the end; what is stuck for longer stays without."""
@@ -107,11 +105,6 @@ class SimulatedRun:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def wakes_at(deadline: float, now: float) -> float:
-    """When an event loop that goes to sleep now wakes up for a deadline: it sleeps whole milliseconds."""
-    return now + math.ceil(max(0.0, deadline - now) * 1000 - 1e-6) / 1000
 
 
 class _Clock:
@@ -181,13 +174,19 @@ class _Sender:
         self._arrival_at = _NEVER
         self._waiting_since: float | None = None
         self._held: PartitionProducer | None = None
+        self._loop = broker.model.event_loop
         self._timer_at = _NEVER
+        """The deadline that the loop has a timer for."""
+        self._timer_set_for = _NEVER
+        """The same as the loop's clock takes it."""
         self._fires_at = _NEVER
         """When the loop wakes up for it."""
         self._awake_at = 0.0
         """When the loop has woken up for the last message that it was told of."""
         self._link_free_at = 0.0
         self._epochs: dict[PartitionProducer, int] = dict.fromkeys(self.producer.partitions, 0)
+        self._reached_at: dict[PartitionProducer, float] = dict.fromkeys(self.producer.partitions, 0.0)
+        """When the last entry of a partition comes to the broker."""
         self._take_pool(pool)
         for partition in self.producer.partitions:
             self._connect(partition)
@@ -362,6 +361,7 @@ class _Sender:
         agenda.attention = False
         if deadline < self._timer_at:
             self._timer_at = agenda.timer_at = deadline
+            self._timer_set_for = self._loop.set_for(deadline, max(now, self._awake_at))
         self._sleep()
         if settled and self._waiting_since is not None:
             self._try_again()
@@ -380,7 +380,7 @@ class _Sender:
         if self._timer_at == _NEVER:
             return
         now = max(self.clock.now, self._awake_at)
-        fires_at = wakes_at(self._timer_at, now) + self.broker.model.timer_lag_seconds
+        fires_at = self._loop.wakes_at(self._timer_set_for, now) + self.broker.model.timer_lag_seconds
         if fires_at != self._fires_at:
             self._fires_at = fires_at
             self.clock.at(fires_at, self._on_timer, fires_at)
@@ -402,10 +402,24 @@ class _Sender:
         operations = itertools.islice(partition.pending, written, None)
         for head, body, operation in zip(pieces[::2], pieces[1::2], operations, strict=False):
             size = len(head) + len(body)
-            free_at += size / model.bandwidth_bytes_per_second
-            clock.at(free_at + model.network_seconds, self._reach_broker, (operation, epoch, size))
             self.entries.append((now, operation.count, operation.size, size))
+            free_at += size / model.bandwidth_bytes_per_second
+            reaches_at = free_at + model.network_seconds
+            assert isinstance(operation, SendOperation)  # nothing is handed over in runs
+            if operation.compression and operation.size >= ENCODING_BYTES_MIN:
+                # Another thread has it first; batches of one partition keep their order.
+                encoding = model.encoding_seconds + operation.size * model.encoding_byte_seconds
+                clock.at(now + encoding, self._woken)
+                reaches_at += encoding
+            reaches_at = self._reached_at[partition] = max(reaches_at, self._reached_at[partition])
+            clock.at(reaches_at, self._reach_broker, (operation, epoch, size))
         self._link_free_at = free_at
+
+    def _woken(self, _: None) -> None:
+        """Something else than time, messages or receipts has woken the loop."""
+        self._advance()
+        self._run()
+        self._plan()
 
     def _reach_broker(self, entry: tuple[SendOperation, int, int]) -> None:
         operation, _, size = entry

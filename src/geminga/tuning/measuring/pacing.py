@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from geminga.tuning.traffic import Bursts
+
+_FUZZ = 1e-9
+"""Of a message: what arithmetic with fractions may be off."""
 
 
 class Pace:
@@ -13,15 +18,15 @@ class Pace:
         self._bursts = bursts
 
     def due_by(self, seconds: float) -> int:
-        """How many messages are due before a time."""
+        """How many messages are due before a time: the first one is due at 0."""
         bursts = self._bursts
         if bursts is None:
-            return int(seconds * self._rate)
+            return math.ceil(seconds * self._rate - _FUZZ)
         periods, rest = divmod(seconds, bursts.period_seconds)
         inside = min(rest, bursts.burst_seconds)
         whole = periods * bursts.period_seconds
         quiet = (rest - inside) * bursts.quiet_factor
-        return int(self._rate * (whole + inside * bursts.factor + quiet))
+        return math.ceil(self._rate * (whole + inside * bursts.factor + quiet) - _FUZZ)
 
     def first_due(self, seconds: float) -> int:
         """The number of the first message that is not due before a time."""
