@@ -190,6 +190,7 @@ def test_the_command_watches_and_writes_a_file(
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     assert told["observed"]["producers"] == 1
+    assert told["observed"]["service_url"] == broker.service_url
     tuned = geminga.load_settings(path)
     again = PublishSettings.from_dict(told["settings"])
     assert tuned.client == again.client_arguments()
@@ -222,6 +223,23 @@ def test_every_form_of_the_settings_is_complete() -> None:
     assert "BatcherBuilder.DEFAULT" in render.java(settings)
     assert "compressionType: ZLIB" in render.yaml(settings)
     assert '"compression", "ZLIB"' in render.spark(settings)
+
+
+def test_a_topic_that_was_watched_stands_in_the_settings() -> None:
+    settings = formula(PROFILE).settings
+    place = render.Place(service_url='pulsar://"x', topic="persistent://a/b/c")
+    for kind in render.FORMATS:
+        shown = render.settings_as(kind, settings, place)
+        assert '"pulsar://\\"x"' in shown
+        assert '"persistent://a/b/c"' in shown
+        assert '"my-topic"' not in shown
+    compile(render.python(settings, place), "settings", "exec")
+
+
+def test_numbers_beside_a_topic_are_refused() -> None:
+    result = run("--topic", "t", "--partitions", "4")
+    assert result.exit_code == 2
+    assert "--partitions and --topic" in result.output
 
 
 def test_sparks_form_is_what_spark_takes() -> None:

@@ -83,7 +83,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     "--apply",
     "apply_path",
     type=OutputFile(),
-    help="Write a settings file that geminga.load_settings and Spark's sink read.",
+    help="Write a settings file (TOML) that geminga.load_settings and Spark's sink read.",
 )
 @picture_option
 @json_option
@@ -114,6 +114,7 @@ def command(
     cost = standard() if cost_model is None else CostModel.load(cost_model)
     observed = None
     if topic is not None:
+        _refuse_numbers(traffic)
         observed = observe(
             cluster.service_url,
             cluster.admin_url,
@@ -139,6 +140,18 @@ def command(
     if picture_path is not None:
         render.picture(found, picture_path)
     click.echo(json.dumps(as_dict(found)) if as_json else render.text(found, kinds))
+
+
+def _refuse_numbers(traffic: dict[str, Any]) -> None:
+    """A topic that is watched tells its traffic: numbers beside it would be for nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        asked = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if name in traffic and name != "latency_budget_ms" and asked:
+            raise click.UsageError(
+                f"{parameter.opts[0]} and --topic: a topic that is watched tells its traffic; leave one out"
+            )
 
 
 def _complete(traffic: dict[str, Any], sample: Path | None) -> dict[str, Any]:
@@ -190,6 +203,8 @@ def as_dict(advice: Advice) -> dict[str, Any]:
         "observed": None
         if seen is None
         else {
+            "topic": seen.topic,
+            "service_url": seen.service_url,
             "seconds": seen.seconds,
             "batch_fill": seen.batch_fill,
             "compression": seen.compression.name,

@@ -59,6 +59,7 @@ class TopicObservation:
     """A topic over some seconds."""
 
     topic: str
+    service_url: str
     broker: str
     seconds: float
     profile: TrafficProfile
@@ -123,6 +124,7 @@ def observe(
     codec, ratio = _compression(sampled)
     return TopicObservation(
         topic=str(name),
+        service_url=service_url,
         broker=view.title,
         seconds=elapsed,
         profile=profile,

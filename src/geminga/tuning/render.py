@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +29,29 @@ def _codec(compression: CompressionType) -> str:
 # --- settings ---------------------------------------------------------------------------------------
 
 
-def python(settings: PublishSettings) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a program of the advice publishes to."""
+
+    service_url: str = "pulsar://localhost:6650"
+    topic: str = "my-topic"
+
+
+SOMEWHERE = Place()
+"""Where only numbers were given."""
+
+
+def python(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     """Lines of a program with Geminga's client."""
     lines = [
         "import geminga",
         "",
         "client = geminga.Client(",
-        '    "pulsar://localhost:6650",',
+        f"    {_quoted(place.service_url)},",
         *(f"    {name}={value!r}," for name, value in settings.client_arguments().items()),
         ")",
         "producer = client.create_producer(",
-        '    "my-topic",',
+        f"    {_quoted(place.topic)},",
     ]
     for name, value in settings.producer_arguments().items():
         shown = f"geminga.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
@@ -45,18 +59,18 @@ def python(settings: PublishSettings) -> str:
     return "\n".join([*lines, ")"])
 
 
-def java(settings: PublishSettings) -> str:
+def java(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     """Lines of a program with the Java client. Stepping over blocked partitions it does not know."""
     producer = settings.producer
     batcher = "KEY_BASED" if producer.batching_type is BatchingType.KeyBased else "DEFAULT"
     micros = round(producer.batching_max_publish_delay_seconds * 1e6)
     return textwrap.dedent(f"""\
         PulsarClient client = PulsarClient.builder()
-            .serviceUrl("pulsar://localhost:6650")
+            .serviceUrl({_quoted(place.service_url)})
             .memoryLimit({settings.memory_limit_bytes}, SizeUnit.BYTES)
             .build();
         Producer<byte[]> producer = client.newProducer()
-            .topic("my-topic")
+            .topic({_quoted(place.topic)})
             .enableBatching({str(producer.batching_enabled).lower()})
             .batcherBuilder(BatcherBuilder.{batcher})
             .batchingMaxMessages({producer.batching_max_messages})
@@ -89,15 +103,20 @@ def _java_properties(settings: PublishSettings) -> dict[str, Any]:
     }
 
 
-def yaml(settings: PublishSettings) -> str:
+def yaml(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     """The names of Java's configuration maps, for ``loadConf`` and for tools that are configured so."""
-    lines = ["client:", f"  memoryLimitBytes: {settings.memory_limit_bytes}", "producer:"]
+    lines = ["client:"]
+    if place is not SOMEWHERE:
+        lines.append(f"  serviceUrl: {_quoted(place.service_url)}")
+    lines += [f"  memoryLimitBytes: {settings.memory_limit_bytes}", "producer:"]
+    if place is not SOMEWHERE:
+        lines.append(f"  topicName: {_quoted(place.topic)}")
     for name, value in _java_properties(settings).items():
         lines.append(f"  {name}: {str(value).lower() if isinstance(value, bool) else value}")
     return "\n".join(lines)
 
 
-def spark(settings: PublishSettings) -> str:
+def spark(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     """Options of Spark's sink, which makes whole batches of what it is given and so knows no delay."""
     producer = settings.producer
     options = {
@@ -108,7 +127,18 @@ def spark(settings: PublishSettings) -> str:
         "sendTimeoutMs": round(producer.send_timeout_seconds * 1000),
     }
     lines = [f'    .option("{name}", "{value}")' for name, value in options.items()]
-    return "\n".join(["(", '    frame.write.format("pulsar")', *lines, "    # service.url, topic ...", ")"])
+    where = ["    # service.url, topic ..."]
+    if place is not SOMEWHERE:
+        where = [
+            f'    .option("service.url", {_quoted(place.service_url)})',
+            f'    .option("topic", {_quoted(place.topic)})',
+        ]
+    return "\n".join(["(", '    frame.write.format("pulsar")', *lines, *where, ")"])
+
+
+def _quoted(text: str) -> str:
+    """As Python, Java and YAML alike write it."""
+    return json.dumps(text)
 
 
 def toml(advice: Advice) -> str:
@@ -131,7 +161,7 @@ def toml(advice: Advice) -> str:
     return dump_settings(settings, comments, heading)
 
 
-FORMATS: dict[str, Callable[[PublishSettings], str]] = {
+FORMATS: dict[str, Callable[[PublishSettings, Place], str]] = {
     "python": python,
     "java": java,
     "yaml": yaml,
@@ -139,9 +169,9 @@ FORMATS: dict[str, Callable[[PublishSettings], str]] = {
 }
 
 
-def settings_as(kind: str, settings: PublishSettings) -> str:
+def settings_as(kind: str, settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     """The settings in one of `FORMATS`."""
-    return FORMATS[check_choice("format", kind, tuple(FORMATS))](settings)
+    return FORMATS[check_choice("format", kind, tuple(FORMATS))](settings, place)
 
 
 # --- the comparison ---------------------------------------------------------------------------------
@@ -215,7 +245,9 @@ def text(advice: Advice, kinds: tuple[str, ...] = ("python",)) -> str:
     for title, findings in (("Before:", advice.before_findings), ("Beware:", advice.findings)):
         if findings:
             parts.append("\n".join([title, *(_indented(str(f), "  - ", "    ") for f in findings)]))
-    parts += [settings_as(kind, advice.settings) for kind in kinds]
+    seen = advice.observed
+    place = SOMEWHERE if seen is None else Place(service_url=seen.service_url, topic=seen.topic)
+    parts += [settings_as(kind, advice.settings, place) for kind in kinds]
     return "\n\n".join(parts)
 
 
