@@ -130,7 +130,7 @@ def command(
         runs=runs,
         seconds=seconds,
         seed=seed,
-        broker=_broker(output, broker_model, _measured(round_trips_of, connecting)),
+        broker=_broker(output, broker_model, measured_cluster(round_trips_of, connecting)),
     )
     sweep = Sweep(plan, output, standard() if cost_model is None else CostModel.load(cost_model))
     left = len(sweep.left())
@@ -171,7 +171,7 @@ def _axes(given: tuple[str, ...], fixed: tuple[str, ...]) -> list[Axis]:
     return [axis for axis in default_axes() if axis.name not in names] + chosen
 
 
-def _measured(service_url: str | None, connecting: dict[str, Any]) -> Cluster | None:
+def measured_cluster(service_url: str | None, connecting: dict[str, Any]) -> Cluster | None:
     """The broker that is to be measured. Raises `click.UsageError` for options that would have no effect."""
     if service_url is not None and given("service_url"):
         raise click.UsageError("--round-trips-of and --url name the same broker: give one of them")
@@ -189,16 +189,21 @@ def _measured(service_url: str | None, connecting: dict[str, Any]) -> Cluster | 
 
 def _broker(output: Path, file: Path | None, measured: Cluster | None) -> BrokerModel:
     """The modelled broker: from a file, from the sweep that is continued, measured, or the standard one."""
-    if file is not None:
-        return BrokerModel.from_dict(read_json(file, "a modelled broker"))
-    if measured is None:
-        return BrokerModel()
     plan = output / "plan.json"
-    if plan.exists():
+    if file is None and measured is not None and plan.exists():
         before = read_json(plan, "the plan of a sweep")
         if not isinstance(before, dict) or "broker" not in before:
             raise InvalidConfiguration(f"{plan} is not the plan of a sweep: name another folder")
         return BrokerModel.from_dict(before["broker"])
+    return broker_model_of(file, measured)
+
+
+def broker_model_of(file: Path | None, measured: Cluster | None) -> BrokerModel:
+    """The modelled broker: from a file, measured together with this machine's client, or the standard one."""
+    if file is not None:
+        return BrokerModel.from_dict(read_json(file, "a modelled broker"))
+    if measured is None:
+        return BrokerModel()
     from geminga.tuning.client_times import measured_client
     from geminga.tuning.round_trips import fitted, measure_round_trips
 

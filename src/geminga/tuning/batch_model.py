@@ -110,6 +110,8 @@ def predict(
     check_seconds("warmup_seconds", warmup_seconds, 0.0, 0.9 * seconds)
     check_int("seed", seed, 0, (1 << 32) - 1)
     check_seconds("tick_seconds", tick_seconds, 0.0, 10.0)
+    for fault in faults:
+        check_int("fault.partition", fault.partition, 0, profile.partitions - 1)
     if producer.batching_type is BatchingType.KeyBased and profile.keyed:
         refuse(
             "batching_type", producer.batching_type, "Default: the simulation follows batches of one key each"

@@ -8,7 +8,7 @@ they are joined with the client's memory limit, named in a few words, and turned
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from geminga.config import check_int, check_type
@@ -85,6 +85,22 @@ class PublishSettings:
             else:
                 found[name] = value
         return found
+
+    @staticmethod
+    def from_arguments(client: Mapping[str, Any], producer: Mapping[str, Any]) -> PublishSettings:
+        """Settings from arguments of `geminga.Client` and ``create_producer``; those that do not matter for
+        what is published when are left out."""
+        milliseconds = {argument: field for field, argument in IN_MILLISECONDS.items()}
+        known = {field.name for field in fields(ProducerSettings)}
+        given: dict[str, Any] = {}
+        for name, value in producer.items():
+            if name in milliseconds:
+                given[milliseconds[name]] = value / 1000
+            elif name in known:
+                given[name] = value
+        return PublishSettings(
+            producer=ProducerSettings(**given), memory_limit_bytes=client.get("memory_limit_bytes", 0)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, enumerations by name; `from_dict` reads them."""
