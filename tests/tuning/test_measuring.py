@@ -7,13 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import geminga
 from geminga.client.admin import admin
-from geminga.errors import InvalidUrl, ProducerQueueIsFull
+from geminga.errors import InvalidConfiguration, InvalidUrl, ProducerQueueIsFull
 from geminga.producer.settings import ProducerSettings
 from geminga.tuning.measuring import host, load
 from geminga.tuning.measuring.conversation import Child, ChildFailedError
@@ -22,6 +23,7 @@ from geminga.tuning.measuring.outcome import Latency, Outcome, Spread
 from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
 from geminga.tuning.measuring.perf import arguments
+from geminga.tuning.measuring.run_log import RunLog
 from geminga.tuning.measuring.slow_partition import SlowPartition
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.stock import JAVA, PULSAR_CLIENT
@@ -243,3 +245,9 @@ def test_the_relays_thread_ends() -> None:
     with SlowPartition("pulsar://127.0.0.1:1", 0, 1.0):
         assert any(t.name == "geminga-relay" for t in threading.enumerate())
     assert not any(t.name == "geminga-relay" for t in threading.enumerate())
+
+
+def test_runs_of_other_conditions_are_named_by_what_differs(tmp_path: Path) -> None:
+    RunLog(tmp_path, {"seconds": 5, "profile": {"rate": 1.0, "partitions": 4, "bursts": None}})
+    with pytest.raises(InvalidConfiguration, match=r"\(profile\.rate 1\.0 and now 2\.0\)"):
+        RunLog(tmp_path, {"seconds": 5, "profile": {"rate": 2.0, "partitions": 4, "bursts": None}})

@@ -62,11 +62,23 @@ def _outcomes(file: Path) -> list[Outcome]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    before, now = _flat(before), _flat(now)
     return ", ".join(
         f"{name} {before.get(name)!r} and now {now.get(name)!r}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dictionaries within dictionaries as ``outer.inner``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
 
 
 def machine(at: str = "") -> dict[str, Any]:
