@@ -35,6 +35,8 @@ BATCHES = 60
 MESSAGE_BYTES = 200.0
 BATCHES_PER_SECOND = 150.0
 WAIT_SECONDS_MAX = 30.0
+TICKING = "geminga-ticking"
+"""The thread's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ def ticking(profile: TrafficProfile) -> Iterator[None]:
             until += 100 * TICK_SECONDS
             sender.run(nowhere, receipts, start, until)
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=run, name=TICKING, daemon=True)
     thread.start()
     try:
         yield
