@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,3 +96,19 @@ def test_patterns_match_whole_local_names_and_no_system_topics() -> None:
     assert matching_topics(f"{prefix}a", topics) == [f"{prefix}a"]
     assert matching_topics(f"{prefix}a.*", topics) == [f"{prefix}a", f"{prefix}ab"]
     assert matching_topics(f"{prefix}.*", topics) == [f"{prefix}a", f"{prefix}ab", f"{prefix}b"]
+
+
+def test_what_a_worker_of_spark_has_loaded_is_looked_through_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Python's collector, which Spark calls after every piece of work. Once: garbage comes later too."""
+    frozen: list[int] = []
+    monkeypatch.setattr(clusters, "gc", SimpleNamespace(freeze=lambda: frozen.append(len(frozen))))
+    monkeypatch.setattr(clusters, "_clients", {})
+    monkeypatch.delenv("SPARK_PYTHON_RUNTIME", raising=False)
+    opened = [client_for(ConnectionOptions(service_url="pulsar://a-program-of-its-own"))]
+    assert not frozen
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    monkeypatch.setattr(clusters, "_kept_loaded_in", os.getpid() + 1)
+    opened += [client_for(ConnectionOptions(service_url=f"pulsar://h{number}")) for number in (1, 2, 1)]
+    assert frozen == [0]
+    for client in opened:
+        client.shutdown()

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import subprocess
 import sys
+from pathlib import Path
+from typing import Protocol
+
+import pytest
 
 
 def test_preload_leaves_a_process_that_can_be_forked() -> None:
@@ -35,3 +42,51 @@ def test_a_preload_that_fails_stops_no_worker() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=True
     )
     assert "workers start without preloading" in done.stderr
+
+
+def test_workers_do_not_look_through_what_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's daemon has them collect garbage after each piece of work; they are asked as Spark asks."""
+    (tmp_path / "pyspark_asked.py").write_text(
+        "import gc, struct\n"
+        "def main(infile, outfile):\n"
+        "    infile.read(1)\n"
+        "    outfile.write(struct.pack('!ii', len(gc.get_objects()), gc.get_freeze_count()))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "secret")
+    monkeypatch.delenv("SPARK_PREFER_IPV6", raising=False)
+    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    command = [sys.executable, "-m", "geminga.spark.daemon", "pyspark_asked"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        try:
+            place = ("127.0.0.1", _number(daemon.stdout))
+            with socket.create_connection(place, 60) as connection, connection.makefile("rwb") as worker:
+                _number(worker)  # its process
+                worker.write(struct.pack("!i", len(b"secret")) + b"secret")
+                worker.flush()
+                assert _read(worker, _number(worker)) == b"ok"
+                for _ in range(2):
+                    worker.write(b"?")
+                    worker.flush()
+                    tracked, frozen = _number(worker), _number(worker)
+                    assert frozen > 100_000
+                    assert tracked < 20_000
+        finally:
+            daemon.terminate()
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _number(stream: _Stream) -> int:
+    (number,) = struct.unpack("!i", _read(stream, 4))
+    return int(number)
+
+
+def _read(stream: _Stream, size: int) -> bytes:
+    found = stream.read(size)
+    assert len(found) == size, "the daemon or its worker ended"
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import re
 import threading
@@ -271,6 +272,8 @@ def _authentication(options: ConnectionOptions) -> Authentication | None:
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, ConnectionOptions], Client] = {}
+_kept_loaded_in = 0
+"""The process whose collector was told what stays."""
 
 
 def client_for(options: ConnectionOptions) -> Client:
@@ -280,6 +283,7 @@ def client_for(options: ConnectionOptions) -> Client:
         client = _clients.pop(place, None)
         if client is None:
             client = open_client(options)
+            _keep_loaded()
         _clients[place] = client
         while len(_clients) > CLIENTS_MAX:
             oldest = next(iter(_clients))
@@ -287,6 +291,18 @@ def client_for(options: ConnectionOptions) -> Client:
             if oldest[0] == os.getpid():
                 stale.close()
         return client
+
+
+def _keep_loaded() -> None:
+    """In a process that Spark made for its tasks or plans, leave what is loaded by now to no collection more.
+
+    Such a process collects garbage after every piece of work, and what it is asked next waits for that. Once
+    a process: what becomes garbage later has to be found.
+    """
+    global _kept_loaded_in
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER" and _kept_loaded_in != os.getpid():
+        _kept_loaded_in = os.getpid()
+        gc.freeze()
 
 
 def _pulsar_cluster(options: ConnectionOptions) -> Cluster:
