@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,9 @@ QUERY_SECONDS_MAX = 240
 AVAILABLE_NOW = {"availableNow": True}
 TOO_SLOW = "Python worker failed to connect back"
 """What Spark says when a process did not start within ten seconds, on a machine that has much to do."""
+BEGIN_SECONDS_MAX = 60.0
+"""As long a query is begun again that Spark does not begin."""
+REST_SECONDS = 1.0
 POINTS = (*OF_THE_SOURCE, *OF_READING, *OF_WRITING, *OF_THE_SINK)
 KEEPING, TRIMMING = "public/chaos", "public/chaos-trimmed"
 
@@ -444,7 +448,13 @@ class Play:
             raise TimeoutError(f"the query did not end: {query.status}")
 
     def start(self, checkpoint: Path, trigger: Mapping[str, Any] = AVAILABLE_NOW) -> StreamingQuery:
-        """The scenario's stream."""
+        """The scenario's stream; begun again as a person would where Spark itself does not begin it.
+
+        Nothing of ours runs in there, and no Python process is asked: Spark's own process makes the
+        checkpoint's folder, notes the query's id in it, and starts a thread. The report tells what it said.
+        """
+        from py4j.protocol import Py4JJavaError
+
         options = {
             **self._source_options(), "maxRowsPerTrigger": str(ROWS_PER_TRIGGER), **self.scenario.source,
             **self.more,
@@ -454,7 +464,17 @@ class Play:
             writer = stream.writeStream.foreachBatch(self._keep)
         else:
             writer = stream.writeStream.format(FaultyDataSource.name()).options(**self._sink_options())
-        return writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).start()
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger)
+        deadline = time.monotonic() + BEGIN_SECONDS_MAX
+        while True:
+            try:
+                return writer.start()
+            except Py4JJavaError as error:
+                told = f"Spark did not begin the query: {_causes(error.java_exception)}"
+            if time.monotonic() > deadline:
+                raise AssertionError(told)
+            warnings.warn(told, stacklevel=1)
+            time.sleep(REST_SECONDS)
 
     def _sink_options(self) -> dict[str, str]:
         exactly = {"exactlyOnce": "true"} if self.scenario.exactly_once else {}
@@ -498,6 +518,16 @@ class Play:
             assert not missing, told
         if self.scenario.outcome != "superset":
             assert not surplus, told
+
+
+def _causes(error: Any) -> str:
+    """What a Java exception says, and then each of its causes, with the places that they come from."""
+    told: list[str] = []
+    while error is not None and len(told) < 8:
+        places = [place.toString() for place in error.getStackTrace()[:6]]
+        told.append(f"{error.toString()} at {' < '.join(places)}")
+        error = error.getCause()
+    return "; because of ".join(told)
 
 
 def _rows_of(frame: DataFrame) -> Rows:
