@@ -12,8 +12,13 @@ import json
 import sys
 
 from faulty_source import FaultyDataSource
+from pyspark.errors import StreamingQueryException
 
 import geminga.spark
+
+TOO_SLOW = "Python worker failed to connect back"
+"""What ends a stream whose process Spark waited for longer than ten seconds, where much else runs."""
+ATTEMPTS = 5
 
 
 def main() -> None:
@@ -24,8 +29,14 @@ def main() -> None:
     name = FaultyDataSource.name()
     for stream in job["streams"]:
         rows = spark.readStream.format(name).options(**stream["source"]).load()
-        sink = rows.writeStream.format(name).options(**stream["sink"])
-        sink.trigger(availableNow=True).start().awaitTermination()
+        sink = rows.writeStream.format(name).options(**stream["sink"]).trigger(availableNow=True)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                sink.start().awaitTermination()
+                break
+            except StreamingQueryException as error:
+                if TOO_SLOW not in str(error) or not left:
+                    raise
     spark.stop()
 
 
