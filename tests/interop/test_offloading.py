@@ -21,6 +21,7 @@ from geminga.offload.manifest import load
 from geminga.offload.places import folder_of
 from geminga.offload.residue import Residue
 from geminga.testing.apache_pulsar import run_tool
+from geminga.testing.inside import inside
 from geminga.testing.spark_cluster import ObjectStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -46,7 +47,7 @@ def start(folder: Path, location: str) -> EmbeddedBroker:
 def until_gone(broker: EmbeddedBroker, topic: str, kept: int) -> None:
     """Until so many ledgers have their entries in the store."""
     deadline = time.monotonic() + 60
-    while len(broker._server.store.tier.local_ledgers(topic)) > kept:
+    while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) > kept:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -117,7 +118,7 @@ def test_batches_of_the_java_client_come_back(
             until_gone(broker, name, kept=1)
             assert entries(client, name) == before
         store = broker._server.store
-        for record in store.offloaded(name):
+        for record in inside(broker, lambda: list(store.offloaded(name))):
             file = LedgerFile(store.place.open(f"{folder_of(name)}/{record.file}"))
             for _, _, _, _, at, size, _ in file.summary.groups:
                 file._source.seek(at)

@@ -23,6 +23,7 @@ from geminga.offload.places import folder_of
 from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
+from geminga.testing.inside import inside
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -168,7 +169,7 @@ def offload_all(broker: EmbeddedBroker) -> None:
     while admin(broker.admin_url, "GET", f"{path}/offload")["status"] == "RUNNING":
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    while len(broker._server.store.tier.local_ledgers(TOPIC)) > 1:
+    while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(TOPIC))) > 1:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -32,6 +32,8 @@ from geminga.ledger.format import (
 )
 from geminga.wire.checksum import crc32c
 
+NO_DAMAGE = (sqlite3.OperationalError, sqlite3.ProgrammingError)
+"""What SQLite raises when the machine, or the caller, is at fault and the database is not."""
 SCHEMA_VERSION = 1
 CHUNK_ENTRIES_MAX = 4096
 CHECKED_BYTES_MAX = 32 * 1024 * 1024
@@ -190,7 +192,7 @@ class Catalog:
         """What a query gives; raises `CatalogDamaged` when the database is not intact."""
         try:
             return self._cursor.execute(statement, parameters).fetchall()
-        except sqlite3.OperationalError as error:
+        except NO_DAMAGE as error:
             raise StoreError(f"the store's catalog cannot be read: {error}") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(f"the catalog is damaged ({error})") from error
@@ -443,7 +445,7 @@ class Catalog:
         except BaseException as error:
             if connection.in_transaction:
                 writes.execute("ROLLBACK")
-            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, NO_DAMAGE):
                 raise self._damaged(f"the catalog is damaged ({error})") from error
             raise
 

@@ -26,6 +26,7 @@ from geminga.broker.refusal import Refused
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.ids import TopicName
 from geminga.ledger.memory import MemoryStore
+from geminga.testing.inside import inside
 
 EARLIEST = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
 LATEST = {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1, "partitionIndex": -1, "batchIndex": -1}
@@ -164,7 +165,8 @@ def test_who_comes_back_leaves_nothing_in_a_namespace_that_is_deleted(
     monkeypatch.setattr(TopicActions, "delete", delete_and_come_back)
     rest.call("DELETE", f"namespaces/{namespace}?force=true")
     assert came_back == []
-    assert list(broker._server.broker.store.names(f"topic/persistent://{namespace}/")) == []
+    store = broker._server.broker.store
+    assert inside(broker, lambda: list(store.names(f"topic/persistent://{namespace}/"))) == []
 
 
 def test_a_forced_deletion_says_what_went_wrong(
@@ -574,18 +576,22 @@ def test_policies_of_all_clusters_are_told_from_those_of_this_one(
     assert rest.get(f"{path}/maxProducers") is None
     assert rest.get(f"{path}/maxProducers?isGlobal=true") == 7
     assert rest.get(f"{path}/maxProducers?applied=true") == 7
-    policies = broker._server.broker.namespaces.topic_policies
+    core = broker._server.broker
     name = TopicName.parse(f"persistent://{namespace}/t")
-    assert policies(name).max_producers_per_topic == 7
+
+    def producers_max() -> int:
+        return inside(broker, lambda: core.namespaces.topic_policies(name).max_producers_per_topic)
+
+    assert producers_max() == 7
     rest.call("POST", f"{path}/maxProducers", 3)
     assert rest.get(f"{path}/maxProducers?applied=true") == 3
-    assert policies(name).max_producers_per_topic == 3
+    assert producers_max() == 3
     rest.call("DELETE", f"{path}/maxProducers")
-    assert policies(name).max_producers_per_topic == 7
+    assert producers_max() == 7
     rest.fails(412, "POST", f"{path}/maxProducers?isGlobal=true", -1)
     rest.call("DELETE", f"{path}/maxProducers?isGlobal=true")
-    assert policies(name).max_producers_per_topic == 0
-    assert broker._server.store.get(f"topic-policies/{name}") is None
+    assert producers_max() == 0
+    assert inside(broker, lambda: core.store.get(f"topic-policies/{name}")) is None
     rest.call("POST", f"{path}/messageTTL?isGlobal=true&messageTTL=9")
     assert rest.get(f"{path}/messageTTL?isGlobal=true") == 9
     assert rest.get(f"{path}/messageTTL") is None

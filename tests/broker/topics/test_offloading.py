@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.backup import backup
 from geminga.ledger.tier_reading import TierReader
+from geminga.testing.inside import inside
 
 TOPIC = "persistent://public/default/flights"
 PATH = "persistent/public/default/flights"
@@ -85,10 +85,7 @@ def ledgers(broker: EmbeddedBroker) -> list[dict[str, Any]]:
 
 def here(broker: EmbeddedBroker) -> set[int]:
     """The ledgers whose entries the store has."""
-    found: Future[set[int]] = Future()
-    server = broker._server
-    broker._loop.call_soon_threadsafe(lambda: found.set_result(server.store.tier.local_ledgers(TOPIC)))
-    return found.result(60)
+    return inside(broker, lambda: broker._server.store.tier.local_ledgers(TOPIC))
 
 
 def command(broker: EmbeddedBroker, ledger_id: int) -> int:
@@ -250,7 +247,7 @@ def test_short_of_room_the_copies_of_offloaded_ledgers_go_first(tmp_path: Path) 
         command(broker, ledgers(broker)[-1]["ledgerId"])
         until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert len(here(broker)) == 4
-        broker._loop.call_soon_threadsafe(broker._server.broker.giving_way.go, 1 << 30)
+        inside(broker, lambda: broker._server.broker.giving_way.go(1 << 30))
         until(lambda: len(here(broker)) == 1)
         assert len(ledgers(broker)) == 4
         assert read(broker) == messages(35)
@@ -263,16 +260,14 @@ def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path
         assert command(broker, last) == 204
         until(lambda: len(here(broker)) == 1)
         first = ledgers(broker)[0]["ledgerId"]
-        gave_way: Future[bool] = Future()
 
-        def give_up() -> None:
+        def give_up() -> bool:
             topic = broker._server.broker.topics.find(TopicName.parse(TOPIC))
             assert isinstance(topic, PersistentTopic)
-            gave_way.set_result(maintenance.give_up(topic, first))
+            return maintenance.give_up(topic, first)
 
         # It was still here when the ledgers to give way were listed.
-        broker._loop.call_soon_threadsafe(give_up)
-        assert not gave_way.result(60)
+        assert not inside(broker, give_up)
         assert ledgers(broker)[0]["ledgerId"] == first
         assert read(broker) == messages(45)
 
