@@ -217,14 +217,18 @@ def row_of(name: str, view: BrokerView, found: Recorded) -> dict[str, Any]:
 
 def keep(file: Path, row: dict[str, Any], seconds: float) -> None:
     """Write a run down; one of the same case that was disturbed less stays."""
-    before = json.loads(file.read_text())["runs"] if file.exists() else []
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    before = kept.get("runs", [])
     who = (row["broker_title"], row["case"])
     same = [old for old in before if (old["broker_title"], old["case"]) == who]
     if same and same[0]["others_cores"] is not None and same[0]["others_cores"] < row["others_cores"]:
         return
     rows = [old for old in before if (old["broker_title"], old["case"]) != who] + [row]
     rows.sort(key=lambda one: (one["broker_title"], list(CASES).index(one["case"])))
-    content = {"machine": platform.machine(), "cores": os.cpu_count(), "seconds": seconds, "runs": rows}
+    content = {
+        "machine": platform.machine(), "cores": os.cpu_count(), "seconds": seconds, "runs": rows,
+        "again": kept.get("again", []),
+    }  # fmt: skip
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
