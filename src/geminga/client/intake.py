@@ -12,6 +12,7 @@ from itertools import compress, repeat
 from operator import is_not
 from typing import Any
 
+from geminga.client import forks
 from geminga.client.handover import Asked, Handed, Handover, Promised, Work
 from geminga.client.permit_line import PermitLine
 from geminga.client.room import Room
@@ -76,6 +77,7 @@ class Intake:
         failures, self._failures = self._failures, []
         for token, error in failures:
             fail_token(token, error)
+            forks.returned()
 
     # --- many at a time ---------------------------------------------------------------------------
 

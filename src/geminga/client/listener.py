@@ -16,6 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from geminga.client import forks
 from geminga.client.waiter import Waiter
 from geminga.consumer.settings import ConsumerEventListener
 from geminga.errors import AlreadyClosed, PulsarException
@@ -112,7 +113,9 @@ class Listening:
                 return
             try:
                 self._listener(self._owner, message)
-            except BaseException:
+                forks.returned()
+            except BaseException as error:
+                forks.returned(error)
                 # SystemExit too: it would end this thread and nothing else, without a word.
                 logger.exception("a message listener raised; the message stays unacknowledged")
         assert self._thread is not None
@@ -152,7 +155,9 @@ class EventTeller:
             tell, partition = self._events.popleft()
             try:
                 tell(self._owner, partition)
-            except BaseException:
+                forks.returned()
+            except BaseException as error:
+                forks.returned(error)
                 logger.exception("an event listener raised")
 
 
@@ -177,6 +182,7 @@ class _ListenerThread:
 
 
 def _run_turns(turns: SimpleQueue[_Turn | None]) -> None:
+    forks.thread_is_ours()
     while (next_turn := turns.get()) is not None:
         next_turn.turn()
         del next_turn

@@ -248,6 +248,7 @@ class Rows:
         callbacks: Sequence[Any] | None,
         done: Callable[[ManySent], object] | None,
     ) -> None:
+        publisher.check_process()
         count = len(values)
         for name, given in (("keys", keys), ("callback", callbacks)):
             if given is not None and len(given) != count:

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from geminga.client import forks
 from geminga.client.runtime import on_io_thread
 from geminga.client.tasks import run_task
 from geminga.client.tls import make_context
@@ -262,6 +263,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
+        forks.connections.add(self)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
         self._core.start(self._loop.time())
         self._write_core_output()
@@ -299,6 +301,14 @@ class BrokerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         return False
+
+    def descriptor(self) -> int:
+        """The socket's; -1 when there is none."""
+        transport = self._transport
+        if transport is None or self.closed or transport.is_closing():
+            return -1
+        socket = transport.get_extra_info("socket")
+        return -1 if socket is None else socket.fileno()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None:

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from geminga.client import forks
 from geminga.client.handover import (
     Asked,
     AskedByTask,
@@ -124,8 +125,8 @@ class Publisher:
             self._loop.call_soon(self._run)
 
     def on_loop_thread(self) -> bool:
-        """Whether the caller is the loop itself, for example a callback."""
-        return threading.get_ident() == self._loop_thread
+        """Whether the caller is the loop itself, for example a callback; in a child process nobody is."""
+        return threading.get_ident() == self._loop_thread and not self.forked
 
     def publish(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool, waits: bool
@@ -209,11 +210,15 @@ class Publisher:
         """On the loop's thread: run a function with the messages that come next."""
         self.handover.put_and_tell(Work(run, run))
 
-    def _check_open(self) -> None:
+    def check_process(self) -> None:
+        """Raises `ForkedProcessError` in a child."""
         if self.forked:
             raise ForkedProcessError(
                 "this producer was created before fork(); create one in the child process"
             )
+
+    def _check_open(self) -> None:
+        self.check_process()
         if self._swept:
             raise AlreadyClosed("the client is closed")
 
@@ -287,6 +292,7 @@ class Publisher:
         if settled:
             deliver(settled)
         self._intake.tell_failures()
+        forks.returned()
         turns, self._turns = self._turns, []
         for turn in turns:
             set_done(turn)

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from geminga.client import forks
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
 
@@ -206,6 +207,7 @@ class _Loop:
             return
         asyncio.set_event_loop(self.loop)
         _here.is_io = True
+        forks.thread_is_ours()
         self._begun = True
         self._ready.wake()
         try:
@@ -239,14 +241,17 @@ class _Loop:
         self.loop.call_soon(self._has_turned)
         try:
             self.loop.run_forever()
+            forks.returned()
         except Exception:
+            forks.returned()
             # The loop's own: what a callback raises stays there. Where it cannot even begin, it never will.
             if self._turned:
                 logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
             else:
                 logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
                 self.closed = self._broken = True
-        except BaseException:
+        except BaseException as error:
+            forks.returned(error)
             # SystemExit, say: it would end this thread, and nothing else.
             logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
 
@@ -270,7 +275,7 @@ _here = threading.local()
 
 def on_io_thread() -> bool:
     """Whether this is the I/O thread of some client for threads."""
-    return getattr(_here, "is_io", False)
+    return getattr(_here, "is_io", False) and forks.stray != threading.get_ident()
 
 
 WITHOUT_LOCK = (
@@ -421,6 +426,9 @@ _live: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 def _after_fork_in_child() -> None:
     for runtime in list(_live):
         runtime._inner.forked = True
+        if runtime.thread is threading.current_thread():
+            # What forked may be something else than a callback whose return is seen: this turn is the last.
+            runtime._inner.loop.stop()
 
 
 def _at_exit() -> None:
@@ -453,3 +461,4 @@ def _end(runtime: LoopThread, impatient: bool) -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)
+forks.before_leaving.append(_at_exit)

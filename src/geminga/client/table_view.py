@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+from geminga.client import forks
 from geminga.client.hub import ClientHub
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
@@ -178,9 +179,12 @@ class AsyncTableView(Generic[T_co]):
         return self.schema.decode(kept)
 
     def _tell(self, callback: Listener, change: _Change) -> None:
+        forks.thread_is_ours()
         try:
             callback(change.key, self._value_of(change))
-        except BaseException:  # SystemExit too: it would end the telling and nothing else
+            forks.returned()
+        except BaseException as error:  # SystemExit too: it would end the telling and nothing else
+            forks.returned(error)
             logger.exception("a table view listener of %s failed", self.topic)
 
     async def _tell_here(self, callback: AsyncListener, change: _Change) -> None:

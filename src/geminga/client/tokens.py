@@ -14,6 +14,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+from geminga.client import forks
 from geminga.client.callbacks import callback_raised
 from geminga.client.many import many_of, stored_together
 from geminga.client.waiter import Waiter
@@ -112,9 +113,12 @@ def _deliver_receipt(operation: SendOperation) -> None:
             try:
                 token(ok, message_id)
             except BaseException as error:
+                forks.returned(error)
                 callback_raised(error)
         else:
             receipt_token(token, message_id)
+        if forks.stray:
+            forks.returned()
 
 
 def _deliver_singles(settled: ReceiptedSingles) -> None:
@@ -144,9 +148,12 @@ def _deliver_singles(settled: ReceiptedSingles) -> None:
             try:
                 token(ok, message_id)
             except BaseException as error:
+                forks.returned(error)
                 callback_raised(error)
         else:
             receipt_token(token, message_id)
+        if forks.stray:
+            forks.returned()
 
 
 def receipt_token(token: Any, message_id: MessageId) -> None:
@@ -178,6 +185,8 @@ def _deliver_error(operation: SendOperation | Singles, error: Exception) -> None
     tokens = operation.tokens[operation.done :] if isinstance(operation, Singles) else operation.tokens
     for token in tokens:
         fail_token(token, error, result)
+        if forks.stray:
+            forks.returned()
 
 
 def fail_token(token: Any, error: Exception, result: Result | None = None) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+from geminga.client import forks
+from geminga.errors import ForkedProcessError
+
 LOOK_SECONDS = 0.2
 """So often a waiting main thread lets the interpreter see signals that reached another thread of the process:
 no lock is told of those, and on Windows of none."""
@@ -25,11 +28,18 @@ class Waiter:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep, at most ``timeout`` seconds; whether it was woken."""
+        """Sleep, at most ``timeout`` seconds; whether it was woken.
+
+        Raises `ForkedProcessError` in a child that a signal's handler has forked meanwhile: whoever would
+        wake it is not there.
+        """
         if threading.current_thread() is not threading.main_thread():
             return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         deadline = None if timeout is None else time.monotonic() + timeout
+        generation = forks.generation
         while True:
+            if forks.generation != generation:
+                raise ForkedProcessError("this is a child process; what the call waits for is its parent's")
             left = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
             if self._lock.acquire(timeout=min(left, LOOK_SECONDS)):
                 return True
