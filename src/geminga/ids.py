@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache, total_ordering
+from operator import index
 from sys import intern
 from typing import ClassVar
 from urllib.parse import quote
 
+from geminga.config import refuse
 from geminga.errors import InvalidTopicName
 
 _EARLIEST = -1
@@ -38,6 +40,22 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_INT32 = 1 << 31
+_INT64 = 1 << 63
+
+
+def _whole(name: str, value: int, end: int) -> int:
+    """The number, which has a place in a signed field that ends below ``end``."""
+    if type(value) is not int:
+        try:
+            value = int(index(value))
+        except TypeError:
+            raise TypeError(f"{name} must be a whole number, not {type(value).__name__}") from None
+    if not -end <= value < end:
+        refuse(name, value, f"a whole number >= {-end} and < {end}")
+    return value
 
 
 class IdNumber(int):
@@ -87,11 +105,12 @@ class MessageId:
         topic: str = "",
         cluster: int = 0,
     ) -> None:
-        self._partition = partition
-        self._ledger_id = ledger_id
-        self._entry_id = entry_id
-        self._batch_index = batch_index
-        self.batch_size = batch_size
+        # What has no place in the wire's fields would break the frame that it gets into, for everybody.
+        self._partition = _whole("partition", partition, _INT32)
+        self._ledger_id = _whole("ledger_id", ledger_id, _INT64)
+        self._entry_id = _whole("entry_id", entry_id, _INT64)
+        self._batch_index = _whole("batch_index", batch_index, _INT32)
+        self.batch_size = batch_size if batch_size == 0 else _whole("batch_size", batch_size, _INT32)
         self.first_chunk = first_chunk
         self.topic = topic
         self.cluster = cluster
@@ -103,7 +122,7 @@ class MessageId:
 
     @partition.setter
     def partition(self, value: int) -> None:
-        self._partition = value
+        self._partition = _whole("partition", value, _INT32)
 
     @property
     def ledger_id(self) -> IdNumber:
@@ -112,7 +131,7 @@ class MessageId:
 
     @ledger_id.setter
     def ledger_id(self, value: int) -> None:
-        self._ledger_id = value
+        self._ledger_id = _whole("ledger_id", value, _INT64)
 
     @property
     def entry_id(self) -> IdNumber:
@@ -121,7 +140,7 @@ class MessageId:
 
     @entry_id.setter
     def entry_id(self, value: int) -> None:
-        self._entry_id = value
+        self._entry_id = _whole("entry_id", value, _INT64)
 
     @property
     def batch_index(self) -> IdNumber:
@@ -130,7 +149,7 @@ class MessageId:
 
     @batch_index.setter
     def batch_index(self, value: int) -> None:
-        self._batch_index = value
+        self._batch_index = _whole("batch_index", value, _INT32)
 
     def _key(self) -> tuple[int, int, int, int]:
         return (self._ledger_id, self._entry_id, self._partition, self._batch_index)

@@ -123,6 +123,8 @@ class Acknowledging:
                 self._process(item, now)
             except PulsarException as error:
                 logger.warning("an acknowledgement is dropped: %s", error)
+            except Exception:  # those behind it are wanted all the same
+                logger.exception("an acknowledgement is dropped: %r", item)
         if run:
             self._acknowledge_run(run, now)
 

@@ -284,8 +284,8 @@ class AsyncConsumer(Generic[T_co]):
             self.check_place(given)
             self.inbox.add(AcknowledgedId(given))  # type: ignore[arg-type]
             return
-        for each in given:
-            self.check_place(each)
+        for index, each in enumerate(given):
+            self.check_place(each, f"message[{index}]")
         for each in given:
             self.inbox.add(each if isinstance(each, Message) else AcknowledgedId(each))
 
@@ -299,14 +299,14 @@ class AsyncConsumer(Generic[T_co]):
         if self.settings.ack_receipt_enabled:
             await self.acknowledging.receipt()
 
-    def check_place(self, message: object) -> None:
+    def check_place(self, message: object, name: str = "message") -> None:
         """On any thread. Raises `OperationNotSupported` for what cannot be acknowledged here: anything but a
         message or an id, and an id that does not tell to which of several topics it belongs."""
         if isinstance(message, MessageId):
             if not self.closed:
                 self.group.handle_of(message)
         elif not isinstance(message, Message):
-            raise NotAMessage(f"a Message or a MessageId can be acknowledged, not {type(message).__name__}")
+            raise NotAMessage(f"{name} must be a Message or a MessageId, not {type(message).__name__}")
 
     def check_cumulative(self, message: Acknowledgeable) -> None:
         """Raises what `acknowledge_cumulative` raises."""
@@ -459,6 +459,7 @@ class AsyncConsumer(Generic[T_co]):
 
         Raises `BrokerMetadataError` while other consumers are attached to it.
         """
+        check_type("force", force, bool)
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
         self._drain()

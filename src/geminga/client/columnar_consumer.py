@@ -253,15 +253,21 @@ def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPa
 # --- acknowledging -------------------------------------------------------------------------------
 
 
-def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
+def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBatch) -> None:
     """On the loop's thread: acknowledge the messages of a table.
 
     A table as `receive_table` gave it is recognised and costs a step an entry. Of any other (filtered,
     sliced, joined) the columns ``topic``, ``ledger_id``, ``entry_id``, ``batch_index`` and ``batch_size`` are
     read: an entry is done when all messages of its batch are. Raises `InvalidConfiguration` when they are
-    missing, before anything is acknowledged; ``batch_size`` may be missing as long as this consumer itself
-    received the batches.
+    missing or cannot be what `receive_table` gave, and `TypeError` for what is no table, before anything is
+    acknowledged; ``batch_size`` may be missing as long as this consumer itself received the batches.
     """
+    import pyarrow as pa
+
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    elif not isinstance(table, pa.Table):
+        raise TypeError(f"table must be a pyarrow.Table or RecordBatch, not {type(table).__name__}")
     now = consumer.hub.now()
     known = _origins.pop(id(table), None)
     if known is not None and known[0]() is table:
@@ -326,14 +332,14 @@ def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_R
     handles = consumer.group.handles
     if table.num_rows == 0 or not handles:
         return
-    ledgers = table.column("ledger_id").to_numpy()
-    entries = table.column("entry_id").to_numpy()
-    indexes = table.column("batch_index").fill_null(-1).to_numpy()
-    sizes = table.column("batch_size").to_numpy() if "batch_size" in table.column_names else None
+    ledgers = _whole_numbers(table, "ledger_id")
+    entries = _whole_numbers(table, "entry_id")
+    indexes = _whole_numbers(table, "batch_index", -1)
+    sizes = _whole_numbers(table, "batch_size", 0) if "batch_size" in table.column_names else None
     changes = (np.diff(ledgers) != 0) | (np.diff(entries) != 0)
     topics = None
-    if not consumer.group.is_alone:
-        column = table.column("topic")
+    column = table.column("topic")
+    if not consumer.group.is_alone or column.unique().to_pylist() != list(handles):
         topics = np.array(column.to_pylist(), object)
         changes |= topics[1:] != topics[:-1]
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
@@ -356,4 +362,27 @@ def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_R
                 "acknowledge_table needs the column batch_size: this consumer did not receive the batch "
                 f"{key[0]}:{key[1]} and cannot tell whether the rows are all of it"
             )
-        yield _Rows(handle.consumer, key, size, indexes[start:end].tolist())
+        rows = indexes[start:end].tolist()
+        if not 0 <= min(rows) <= max(rows) < size:
+            raise InvalidConfiguration(
+                f"acknowledge_table: the batch {key[0]}:{key[1]} has {size} messages, and the table names "
+                f"batch_index={min(rows) if min(rows) < 0 else max(rows)} of it"
+            )
+        yield _Rows(handle.consumer, key, size, rows)
+
+
+def _whole_numbers(table: pa.Table, name: str, missing: int | None = None) -> Any:
+    """A column as an array of int64, with ``missing`` where it is null."""
+    import pyarrow as pa
+
+    column = table.column(name)
+    try:
+        numbers = column.cast(pa.int64())  # what went through pandas may be floats
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidConfiguration(
+            f"acknowledge_table: the column {name} is of {column.type}; allowed: whole numbers, as "
+            f"receive_table gives them ({error})"
+        ) from None
+    if missing is None and numbers.null_count:
+        raise InvalidConfiguration(f"acknowledge_table: the column {name} has {numbers.null_count} nulls")
+    return (numbers if missing is None else numbers.fill_null(missing)).to_numpy()

@@ -257,8 +257,11 @@ class ColumnarProducer:
         """Publish ready-made batches with the sequence ids that they carry, in the order given.
 
         For exactly-once sinks: with a fixed producer name and deduplication on the broker, a repeated call
-        is harmless and its rows are counted as duplicates. Ids must grow within a partition.
+        is harmless and its rows are counted as duplicates. Ids must grow within a partition. Raises
+        `TypeError` for what is no `ReadyBatch`; those before it may be sent.
         """
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"batches must be several ReadyBatch, not {type(batches).__name__}")
         return self._submit(self._ready(batches))
 
     # --- from batches to operations ---------------------------------------------------------------
@@ -306,7 +309,9 @@ class ColumnarProducer:
                 yield operation, batch.partition if batch.keyed else -1
 
     def _ready(self, batches: Iterable[ReadyBatch]) -> Iterator[tuple[SendOperation, int]]:
-        for batch in batches:
+        for place, batch in enumerate(batches):
+            if not isinstance(batch, ReadyBatch):
+                raise TypeError(f"batches[{place}] must be a ReadyBatch, not {type(batch).__name__}")
             if not 0 <= batch.partition < len(self._state.partitions):
                 raise InvalidMessage(
                     f"partition={batch.partition} is not allowed; {self._state.topic} has the partitions "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.callbacks import callback_raised
@@ -249,21 +249,23 @@ class Rows:
         done: Callable[[ManySent], object] | None,
     ) -> None:
         publisher.check_process()
-        count = len(values)
+        count = len(_row("values", values))
         for name, given in (("keys", keys), ("callback", callbacks)):
-            if given is not None and len(given) != count:
+            if given is not None and len(_row(name, given)) != count:
                 raise InvalidConfiguration(
                     f"{name} has {len(given)} items for {count} values; allowed: one for each"
                 )
-        of_each = None if properties is None or isinstance(properties, dict) else list(properties)
+        of_each = None
+        if properties is not None and not isinstance(properties, dict):
+            of_each = list(_row("properties", properties))
         if of_each is not None and len(of_each) != count:
             raise InvalidConfiguration(
                 f"properties has {len(of_each)} items for {count} values; allowed: a dict for all, or one "
                 "for each"
             )
-        for callback in callbacks or ():
-            if callback is not None and not callable(callback):
-                raise TypeError(f"a callback must be callable or None, not {type(callback).__name__}")
+        for index, each in enumerate(callbacks or ()):
+            if each is not None and not callable(each):
+                raise TypeError(f"callback[{index}] must be callable or None, not {type(each).__name__}")
         self._publisher = publisher
         self.done = 0
         self.payloads: list[bytes]
@@ -292,9 +294,14 @@ class Rows:
             # Whatever cannot be sent shows before anything is.
             self.payloads, self.messages = [], []
             prepared = builder.prepare_many(values, keys, properties if of_each is None else of_each)
-            for payload, message in prepared:
-                self.payloads.append(payload)
-                self.messages.append(message)
+            try:
+                for payload, message in prepared:
+                    self.payloads.append(payload)
+                    self.messages.append(message)
+            except (InvalidMessage, TypeError) as error:
+                place = f"values[{len(self.payloads)}], with its key and its properties"
+                kind = InvalidMessage if isinstance(error, InvalidMessage) else TypeError
+                raise kind(f"{place}: {error}") from error
         self.tokens: list[Any]
         if done is not None:
             self._many = Many(count, done)
@@ -378,6 +385,14 @@ class Rows:
             self._on_loop(look)
         if self.done < len(self.payloads):
             self.refuse(told)
+
+
+def _row(name: str, given: Any) -> Any:
+    """Several things in their order: a list, a tuple, an array. Raises `TypeError`."""
+    several = hasattr(given, "__len__") and hasattr(given, "__iter__")
+    if not several or isinstance(given, (str, bytes, bytearray, memoryview, Mapping, Set)):
+        raise TypeError(f"{name} must be a list, with one for each message, not {type(given).__name__}")
+    return given
 
 
 def _are_plain(keys: Sequence[str | None]) -> bool:

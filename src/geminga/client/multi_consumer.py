@@ -228,9 +228,13 @@ class HandleGroup:
                     handle.flush_soon()
 
     def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:
-        """Messages by the handle that they came from, in order; without those whose handle is gone."""
-        if self._only is not None:
-            return ((self._only, messages),)
+        """Messages by the handle that they came from, in order; without those whose handle is gone, or that
+        another consumer received from a topic that this one does not read."""
+        only = self._only
+        if only is not None:
+            if {message._entry.origin for message in messages} != {only.consumer.origin}:
+                messages = _of_topic(only.topic, messages)
+            return ((only, messages),)
         runs: dict[str, list[Message[Any]]] = {}
         for message in messages:
             topic = message._entry.origin.topic
@@ -272,8 +276,8 @@ class HandleGroup:
 
     def handle_of_message(self, message: Message[Any]) -> ConsumerHandle:
         """Raises `OperationNotSupported` for a message of another consumer's topic."""
-        topic = message.topic_name()
-        handle = self._only or self.handles.get(topic)
+        topic = message._entry.origin.topic
+        handle = self.handles.get(topic)
         if handle is None:
             raise OperationNotSupported(f"this consumer does not read {topic}")
         return handle
@@ -284,15 +288,20 @@ class HandleGroup:
 
         Raises `OperationNotSupported` when that cannot be told.
         """
-        if self._only is not None:
-            return self._only
+        only = self._only
+        if only is not None and message_id.topic in ("", only.topic):
+            return only
         handle = self.handles.get(message_id.topic)
         if handle is None and not message_id.topic and message_id.partition >= 0:
             matching = [h for h in list(self.handles.values()) if h.partition == message_id.partition]
             handle = matching[0] if len(matching) == 1 else None
-        if handle is None and message_id.topic and message_id.partition >= 0:
-            base = TopicName.parse(message_id.topic).base
-            handle = self.handles.get(str(base.partition_name(message_id.partition)))
+        if handle is None and message_id.topic:
+            name = TopicName.parse(message_id.topic)
+            handle = self.handles.get(str(name))
+            if handle is None and message_id.partition >= 0:
+                handle = self.handles.get(str(name.base.partition_name(message_id.partition)))
+            if handle is None:
+                raise OperationNotSupported(f"this consumer does not read {name}, of which {message_id} is")
         if handle is None:
             raise OperationNotSupported(
                 f"{message_id} does not tell to which of the {len(self.handles)} topics or partitions it "
@@ -346,3 +355,16 @@ class HandleGroup:
         if watcher is not None:
             watcher.cancel()
             await asyncio.wait([watcher])
+
+
+def _of_topic(topic: str, messages: list[Message[Any]]) -> list[Message[Any]]:
+    """Those of the topic. Ids mean something in their own topic alone: of another one they may name what was
+    never processed."""
+    here = [message for message in messages if message._entry.origin.topic == topic]
+    if len(here) < len(messages):
+        others = {message._entry.origin.topic for message in messages} - {topic}
+        logger.warning(
+            "acknowledgements of %d messages of %s are dropped: the consumer reads %s alone",
+            len(messages) - len(here), ", ".join(sorted(others)), topic,
+        )  # fmt: skip
+    return here

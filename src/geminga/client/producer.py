@@ -233,6 +233,8 @@ class AsyncProducer(Generic[T_contra]):
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
         )  # fmt: skip
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         if type(content) is bytes:
             if partition_key is None:
                 if extras == NO_EXTRAS and self._offer(content, callback):
@@ -570,7 +572,7 @@ class Producer(ProducerFace, Generic[T_contra]):
             and deliver_after is None
         ):
             if partition_key is None:
-                if self._offer(content, callback):
+                if (callback is None or callable(callback)) and self._offer(content, callback):
                     return
             elif (
                 type(partition_key) is str

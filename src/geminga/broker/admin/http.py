@@ -231,9 +231,11 @@ def message_id_of(document: Any) -> MessageId:
     if not isinstance(document, dict):
         raise AdminError(400, "a message id is a JSON object with ledgerId and entryId")
     found: list[int] = []
-    for name, default in (("partitionIndex", -1), ("ledgerId", None), ("entryId", None), ("batchIndex", -1)):
+    for name, default, bits in (
+        ("partitionIndex", -1, 31), ("ledgerId", None, 63), ("entryId", None, 63), ("batchIndex", -1, 31),
+    ):  # fmt: skip
         value = document.get(name, default)
-        if not isinstance(value, int) or not -1 <= value < 1 << 63:
+        if not isinstance(value, int) or not -1 <= value < 1 << bits:
             raise AdminError(400, f"a message id needs a whole number from -1 on as {name}: {document}")
         found.append(value)
     return MessageId(*found)
