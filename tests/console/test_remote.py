@@ -249,7 +249,9 @@ def test_another_geminga_is_passed_through(open_port: Callable[..., Port]) -> No
         assert ask(url, f"{path}/skip_all", "POST")[0] == 204
 
 
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x?y", "http://a,b"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8080", "ftp://x", "http://", "http://x?y", "http://a,b", "http://a:b"]
+)
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidConfiguration, match="admin_url="):
         Remote(Cluster(admin_url=url))
@@ -283,3 +285,96 @@ def test_a_long_answer_is_passed_on_whole(open_port: Callable[..., Port]) -> Non
     port = open_port(lambda: application)
     console = open_port(lambda: elsewhere(port.url)).url
     assert ask(console, "/admin/v2/broker-stats/topics") == (200, list(range(1_000_000)))
+
+
+class TwoBrokers:
+    """Two brokers of a cluster: the first one leads to ``there`` with ``status``."""
+
+    def __init__(
+        self, open_port: Callable[..., Port], status: int, name: str = "localhost", **led: str
+    ) -> None:
+        self.told: list[tuple[str, str, str, str, bytes]] = []
+        self._status, self._led = status, led
+        self.second = open_port(lambda: self._application(self._note))
+        self.there = self.second.url.replace("127.0.0.1", name)
+        self.first = open_port(lambda: self._application(self._lead))
+
+    def _application(self, handler: Any) -> web.Application:
+        application = web.Application()
+        application.router.add_route("*", "/{rest:.*}", handler)
+        return application
+
+    async def _note(self, request: web.Request) -> web.Response:
+        headers = request.headers
+        self.told.append(
+            (request.method, request.raw_path, headers.get("Authorization", ""),
+             headers.get("Content-Type", ""), await request.read())
+        )  # fmt: skip
+        return web.json_response({"from": "the second"})
+
+    async def _lead(self, request: web.Request) -> web.Response:
+        location = self._led.get("location", "{there}{path}")
+        where = location.format(there=self.there, path=request.raw_path)
+        return web.Response(status=self._status, headers={"Location": where})
+
+
+PERMISSIONS = "/admin/v2/persistent/public/default/t/permissions/role?x=%2F"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+@pytest.mark.parametrize("status", [307, 308])
+def test_a_broker_that_leads_to_another_is_followed(
+    open_port: Callable[..., Port], method: str, status: int
+) -> None:
+    """To another host's name: with method, body and the credentials of who asks."""
+    cluster = TwoBrokers(open_port, status)
+    console = open_port(lambda: elsewhere(cluster.first.url)).url
+    body = b"[]" if method in ("POST", "PUT") else None
+    request = urllib.request.Request(
+        console + PERMISSIONS, method=method, data=body,
+        headers={"Authorization": "Bearer secret", "Content-Type": "application/json"},
+    )  # fmt: skip
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert json.loads(answer.read()) == {"from": "the second"}
+    ((told, path, token, kind, sent),) = cluster.told
+    assert (told, path, token) == (method, PERMISSIONS, "Bearer secret")
+    assert sent == (body or b"")
+    assert kind == "application/json"
+
+
+def test_the_console_s_own_credentials_go_along(open_port: Callable[..., Port]) -> None:
+    cluster = TwoBrokers(open_port, 307)
+    shown = {"auth_plugin": "token", "auth_params": "token:own"}
+    console = open_port(lambda: elsewhere(cluster.first.url, **shown)).url
+    assert ask(console, PERMISSIONS)[0] == 200
+    assert [token for _, _, token, _, _ in cluster.told] == ["Bearer own"]
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "led", "why"),
+    [
+        (302, "GET", {}, "credentials do not go there"),
+        (301, "GET", {"location": "{there}/oauth2/authorize"}, "credentials do not go there"),
+        (307, "GET", {"location": "{there}/oauth2/authorize"}, "credentials do not go there"),
+        (307, "POST", {"location": "ftp://localhost{path}"}, "no HTTP address"),
+        (303, "POST", {"location": "{path}"}, "answers POST with 303"),
+        (307, "GET", {"location": "{path}"}, "too often"),
+        (307, "GET", {"location": "http://localhost:1{path}"}, "does not answer"),
+    ],
+)
+def test_what_leads_elsewhere_is_not_followed(
+    open_port: Callable[..., Port], status: int, method: str, led: dict[str, str], why: str
+) -> None:
+    cluster = TwoBrokers(open_port, status, **led)
+    console = open_port(lambda: elsewhere(cluster.first.url)).url
+    refused, found = ask(console, PERMISSIONS, method, Authorization="Bearer secret")
+    assert refused == 502
+    assert why in found["reason"]
+    assert cluster.told == []
+
+
+def test_a_redirect_within_a_host_is_followed_by_reading(open_port: Callable[..., Port]) -> None:
+    cluster = TwoBrokers(open_port, 302, name="127.0.0.1")
+    console = open_port(lambda: elsewhere(cluster.first.url)).url
+    assert ask(console, PERMISSIONS)[0] == 200
+    assert len(cluster.told) == 1

@@ -4,6 +4,9 @@ Admin REST is passed on as it is, with the token of who asks. What Apache Pulsar
 from its stats (`geminga.console.derived`); which of the two it is shows with the first question. The same
 checks of Host and Origin as at a broker's own web port keep other pages out: whoever reaches this port may
 do what the given token may do.
+
+A broker that leads to another one of its cluster is followed as the admin client follows it, with method,
+body and credentials; what leads elsewhere is refused (`geminga.connection.redirects`).
 """
 
 from __future__ import annotations
@@ -29,13 +32,16 @@ from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.tailing import MESSAGES_MAX, Filter, payload_messages
 from geminga.broker.rates import iso_time
 from geminga.broker.settings import BrokerSettings
+from geminga.client.admin.exchange import REDIRECTS_MAX
 from geminga.client.admin.transport import async_credentials
 from geminga.client.cluster import Cluster
 from geminga.client.settings import TlsSettings
 from geminga.client.tls import make_context
+from geminga.connection.addresses import Address
+from geminga.connection.redirects import REDIRECTS, followed
 from geminga.console import derived
 from geminga.console.site import attach
-from geminga.errors import InvalidConfiguration
+from geminga.errors import InvalidConfiguration, LookupError
 
 Json = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -74,23 +80,29 @@ class Remote:
         admin_url = cluster.admin_url
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
+        try:
+            port = address.port
+        except ValueError:
+            form = False
         if not form or address.query or address.fragment:
             raise InvalidConfiguration(f"admin_url={admin_url!r} is not allowed: give http(s)://host:port")
         self.url = admin_url.rstrip("/")
         self._cluster = cluster
         authentication = cluster.authentication()
         self._credentials = None if authentication is None else authentication.provider
-        self._tls: ssl.SSLContext | None = None
-        if address.scheme == "https":
-            self._tls = make_context(
-                TlsSettings(
-                    trust_certificates_path=cluster.tls_trust_certs_file_path,
-                    allow_insecure_connection=cluster.tls_allow_insecure_connection,
-                    validate_hostname=cluster.tls_validate_hostname,
-                    certificate_path=None if authentication is None else authentication.certificate_path,
-                    private_key_path=None if authentication is None else authentication.private_key_path,
-                )
-            )
+        secure = address.scheme == "https"
+        self._address = Address(address.hostname or "", port or (443 if secure else 80), secure)
+        self._prefix = address.path.rstrip("/")
+        self._tls_settings = TlsSettings(
+            trust_certificates_path=cluster.tls_trust_certs_file_path,
+            allow_insecure_connection=cluster.tls_allow_insecure_connection,
+            validate_hostname=cluster.tls_validate_hostname,
+            certificate_path=None if authentication is None else authentication.certificate_path,
+            private_key_path=None if authentication is None else authentication.private_key_path,
+        )
+        self._context: ssl.SSLContext | None = None
+        if secure:
+            self._tls()
         self._session: aiohttp.ClientSession | None = None
         self._is_geminga: bool | None = None
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
@@ -108,31 +120,54 @@ class Remote:
             kept |= dict((await async_credentials(self._credentials, None)).http_headers)
         return kept
 
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = make_context(self._tls_settings)
+        return self._context
+
     async def ask(
         self, request: web.Request, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body; 502 when the broker does not answer."""
+        """Status, headers and body, of the broker that is led to; 502 when one does not answer, or leads to
+        where credentials do not go."""
         headers = await self._headers(request)
+        address, asked, target = self._address, path, self._prefix + path
+        for _ in range(REDIRECTS_MAX + 1):
+            status, told, data = await self._exchange(address, method, target, headers, body)
+            location = told.get("Location", "") if status in REDIRECTS else ""
+            if not location:
+                return status, told, data
+            if method not in ("GET", "HEAD") and status not in (307, 308):
+                raise AdminError(502, f"{address.host_port} answers {method} with {status} to {location!r}")
+            try:
+                address, target = followed(status, location, address, asked)
+            except LookupError as error:
+                raise AdminError(502, str(error)) from None
+            asked = target
+        raise AdminError(502, f"{self.url} redirects too often, last to {location!r}")
+
+    async def _exchange(
+        self, address: Address, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """One call. Raises `AdminError` 502."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
-            connector = aiohttp.TCPConnector(ssl=self._tls) if self._tls is not None else None
             # No cookies: what the other side gives to one who asks is not for the next.
-            self._session = aiohttp.ClientSession(
-                timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
-            )
+            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        where = f"{'https' if address.tls else 'http'}://{address.host_port}"
         try:
             async with self._session.request(
-                method, URL(self.url + path, encoded=True), headers=headers, data=body,
-                allow_redirects=method == "GET",
+                method, URL(where + target, encoded=True), headers=headers, data=body, allow_redirects=False,
+                ssl=self._tls() if address.tls else True,
             ) as found:  # fmt: skip
                 data = bytearray()  # of bytes, each piece would copy all before it
                 async for piece in found.content.iter_any():
                     data += piece
                     if len(data) > ANSWER_BYTES_MAX:
-                        raise AdminError(502, f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
+                        raise AdminError(502, f"{where} answers with more than {ANSWER_BYTES_MAX} bytes")
                 return found.status, found.headers, bytes(data)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AdminError(502, f"{self.url} does not answer: {error}") from None
+            raise AdminError(502, f"{where} does not answer: {error}") from None
 
     async def get(self, request: web.Request, path: str) -> Any:
         """JSON; raises `AdminError` with the broker's own status and reason."""
