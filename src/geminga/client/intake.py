@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from itertools import compress, repeat
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import Any
 
 from geminga.client import forks
@@ -47,6 +47,9 @@ class Intake:
         state, keyed = self._state, KeyedMessage in kinds
         if kinds != {bytes}:
             if keyed and (state.takes_singles or state.joins_by_the_run):
+                if kinds == {KeyedMessage} and max(map(len, map(_key_of, items))) <= KEY_SIZE_MAX:
+                    self._take_plain(items, tokens)  # none needs a look of its own
+                    return
                 self._take_runs(items, tokens, map(_is_rich, items))
                 return
             self._take_runs(items, tokens, map(is_not, map(type, items), repeat(bytes)))
@@ -87,7 +90,10 @@ class Intake:
         if not items:
             return
         payloads, keys = items, None
-        if KeyedMessage in set(map(type, items)):
+        kinds = set(map(type, items))
+        if kinds == {KeyedMessage}:
+            payloads, keys = list(map(_payload_of, items)), list(map(_key_of, items))
+        elif KeyedMessage in kinds:
             payloads = [item if type(item) is bytes else item.payload for item in items]
             keys = ["" if type(item) is bytes else item.partition_key for item in items]
         if self._state.takes_singles:
@@ -227,6 +233,10 @@ class Intake:
         if handed.partition is None and message is not None and message.partition_key is not None:
             return state.choose(message, 0.0)
         return handed.partition
+
+
+_key_of = attrgetter("partition_key")
+_payload_of = attrgetter("payload")
 
 
 def _is_rich(item: Any) -> bool:

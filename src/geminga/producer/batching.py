@@ -87,7 +87,10 @@ class Batch:
     def append_keyed(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
         """Add many; ``items`` are payloads, or messages with keys; room was checked before."""
         place = len(self.payloads)
-        found = {index: item for index, item in enumerate(items, place) if type(item) is not bytes}
+        if bytes in set(map(type, items)):
+            found = {index: item for index, item in enumerate(items, place) if type(item) is not bytes}
+        else:
+            found = dict(enumerate(items, place))
         if found:
             if not place:
                 self.first = found.get(0)

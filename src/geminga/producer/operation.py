@@ -13,6 +13,7 @@ A resend after a reconnect writes the same bytes again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,6 +45,9 @@ Seal = Callable[[Buffer], "Sealed | None"]
 
 NO_RECEIPT = -2
 """``ledger_id`` of an operation that is not settled; a duplicate's receipt says -1."""
+
+
+_key_of = attrgetter("partition_key")
 
 
 class SendOperation:
@@ -236,6 +240,8 @@ class SendOperation:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
         if self.sequence_ids is None and set(map(type, messages.values())) == {KeyedMessage}:
+            if len(messages) == len(payloads):  # each has one, and they came in their order
+                return encode_keyed_batch(payloads, list(map(_key_of, messages.values())), self.sequence_id)
             keys = [""] * len(payloads)
             for index, keyed in messages.items():
                 keys[index] = keyed.partition_key or ""
