@@ -161,13 +161,13 @@ def _publishing(
     return watch.result(count, failed())
 
 
-def receive(library: Any, url: str, topic: str) -> dict[str, float]:
-    """One thread that receives and acknowledges message by message."""
+def receive(library: Any, url: str, topic: str, *, kind: str) -> dict[str, float]:
+    """One thread that receives and acknowledges message by message, of a subscription of a kind."""
     client = library.Client(url)
     consumer = client.subscribe(
         topic,
         f"rows-{time.time_ns()}",
-        consumer_type=library.ConsumerType.Shared,
+        consumer_type=getattr(library.ConsumerType, kind),
         initial_position=library.InitialPosition.Earliest,
         receiver_queue_size=10_000,
     )
@@ -269,9 +269,11 @@ def perf_produce(url: str, topic: str) -> dict[str, float]:
     return perf(["produce", topic, "-u", url, "-r", "10000000", "-s", "100", "-o", "20000"])
 
 
-def perf_consume(url: str, topic: str) -> dict[str, float]:
+def perf_consume(url: str, topic: str, *, kind: str) -> dict[str, float]:
     subscription = f"perf-{time.time_ns()}"
-    return perf(["consume", topic, "-u", url, "-ss", subscription, "-sp", "Earliest", "-q", "10000"])
+    return perf(
+        ["consume", topic, "-u", url, "-ss", subscription, "-st", kind, "-sp", "Earliest", "-q", "10000"]
+    )
 
 
 # --- all of it --------------------------------------------------------------------------------------
@@ -281,6 +283,8 @@ ALONE = "send_async, an entry each"
 KEYED = "send_async with keys, batched"
 KEYED_ALONE = "send_async with keys, an entry each"
 ROWS = "receive and acknowledge, rows"
+SHARED = ", Shared"
+_EXCLUSIVE, _SHARED = {"kind": "Exclusive"}, {"kind": "Shared"}
 TABLES = "receive_table, all columns"
 VALUES = "receive_table, values"
 FROM_APACHE = " from Apache Pulsar"
@@ -306,14 +310,18 @@ PRODUCING: list[tuple[str, str, str, dict[str, Any]]] = [
     ("send_table with keys", OURS, "send_table", {"keyed": True}),
 ]
 CONSUMING: list[tuple[str, str, str, dict[str, Any]]] = [
-    *((ROWS, who, "receive", {}) for who in LIBRARIES),
-    (ROWS, PULSAR_PERF, "perf_consume", {}),
+    *((ROWS, who, "receive", _EXCLUSIVE) for who in LIBRARIES),
+    (ROWS, PULSAR_PERF, "perf_consume", _EXCLUSIVE),
+    *((ROWS + SHARED, who, "receive", _SHARED) for who in LIBRARIES),
+    (ROWS + SHARED, PULSAR_PERF, "perf_consume", _SHARED),
     (TABLES, OURS, "receive_table", {"columns": None}),
     (VALUES, OURS, "receive_table", {"columns": ["value"]}),
 ]
 CONSUMING_APACHE: list[tuple[str, str, str, dict[str, Any]]] = [
-    (ROWS + FROM_APACHE, OURS, "receive", {}),
-    (ROWS + FROM_APACHE, PULSAR_PERF, "perf_consume", {}),
+    *((ROWS + FROM_APACHE, who, "receive", _EXCLUSIVE) for who in LIBRARIES),
+    (ROWS + FROM_APACHE, PULSAR_PERF, "perf_consume", _EXCLUSIVE),
+    *((ROWS + SHARED + FROM_APACHE, who, "receive", _SHARED) for who in LIBRARIES),
+    (ROWS + SHARED + FROM_APACHE, PULSAR_PERF, "perf_consume", _SHARED),
     (TABLES + FROM_APACHE, OURS, "receive_table", {"columns": None}),
     (VALUES + FROM_APACHE, OURS, "receive_table", {"columns": ["value"]}),
 ]
@@ -336,7 +344,7 @@ class Run:
         self.loads.append(os.getloadavg()[0])
         try:
             if measure.startswith("perf"):
-                found = globals()[measure](broker.service_url, topic)
+                found = globals()[measure](broker.service_url, topic, **options)
             else:
                 found = _in_process(measure, LIBRARIES[who], broker.service_url, topic, options)
         except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
