@@ -72,6 +72,85 @@ def test_wall_clock_time_goes_on_from_the_last_that_was_given() -> None:
     assert agenda.now_ms == 600
 
 
+# --- slices ---
+class Worked:
+    """Three of them are enough for a turn."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+        self.times_asked = 0
+        self.agenda = Agenda(0.0, 0, enough=lambda: len(self.done) % 3 == 0, go_on=self.go_on)
+
+    def go_on(self) -> None:
+        self.times_asked += 1
+
+
+class Thing:
+    def __init__(self, worked: Worked) -> None:
+        self._worked = worked
+
+    def dispatch(self) -> None:
+        self._worked.done.append(self)
+
+    flush = dispatch
+
+
+def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order() -> None:
+    worked = Worked()
+    agenda = worked.agenda
+    for number in range(8):
+        agenda.at(1 + number % 2, lambda number=number: worked.done.append(number), "t")
+    cancelled = agenda.at(1, lambda: worked.done.append("cancelled"), "t")
+    run_at(agenda, 2)
+    assert worked.done == [0, 2, 4]
+    assert agenda.deadline <= 2, "whoever runs them comes back at once"
+    cancelled.cancel()
+    agenda.at(2, lambda: worked.done.append("later"), "t")
+    for _ in range(3):
+        run_at(agenda, 2)
+    assert worked.done == [0, 2, 4, 6, 1, 3, 5, 7, "later"]
+    assert agenda.deadline == INFINITY
+
+
+@pytest.mark.parametrize("what", ["topics", "cursors"])
+def test_what_a_turn_has_no_time_for_keeps_its_order(what: str) -> None:
+    worked = Worked()
+    agenda = worked.agenda
+    things = [Thing(worked) for _ in range(8)]
+    for thing in things[:7]:
+        if what == "topics":
+            agenda.ready[thing] = None
+        else:
+            agenda.mark_cursor(thing)
+    work = agenda.dispatch_ready if what == "topics" else agenda.flush_some
+    work()
+    assert worked.done == things[:3]
+    assert agenda.is_behind
+    assert worked.times_asked == 1
+    if what == "topics":
+        agenda.ready[things[7]] = None
+    else:
+        agenda.mark_cursor(things[7])
+    work()
+    work()
+    assert worked.done == things
+    assert not agenda.is_behind
+
+
+def test_all_cursors_are_flushed_where_that_is_wanted() -> None:
+    worked = Worked()
+    agenda = worked.agenda
+    things = [Thing(worked) for _ in range(8)]
+    for thing in things:
+        agenda.mark_cursor(thing)
+    agenda.leave()
+    assert len(worked.done) == 3
+    agenda.mark_cursor(things[5])
+    agenda.flush_cursors()
+    assert worked.done == things
+    assert not agenda.is_behind
+
+
 # --- isolation: of the agenda itself ---
 def failing() -> None:
     raise KeyError("a fault of ours")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from geminga.broker.turns import PARKED, TURN_SECONDS, Job, Turns
+from geminga.errors import StoreStopped
 
 
 class Shell:
@@ -171,3 +172,39 @@ def test_what_is_told_to_a_job_that_was_given_up_harms_nobody(shell: Shell) -> N
     report[0](None)
     assert shell.failures == []
     assert shell.turns.waiting == 0
+
+
+# --- who is owed an answer ---
+def test_whoever_waits_for_a_job_is_told_when_it_fails(shell: Shell) -> None:
+    told: list[object] = []
+
+    def bad() -> Job:
+        yield None
+        raise KeyError("a fault of ours")
+
+    shell.turns.start(bad(), "settling x", told.append)
+    shell.turns.start(shell.job("good", 0), "good", told.append)
+    shell.turns.turn()
+    assert [str(error) for error in told] == ["settling x: KeyError: 'a fault of ours'"]
+    assert len(shell.failures) == 1
+
+
+def test_whoever_waits_for_a_job_is_told_when_all_ends(shell: Shell) -> None:
+    told: list[object] = []
+    ended: list[str] = []
+
+    def parked() -> Job:
+        try:
+            yield from shell.turns.wait(lambda tell: None)
+        finally:
+            ended.append("parked")
+
+    shell.turns.start(parked(), "parked", told.append)
+    shell.turns.start(shell.job("long", 1_000), "long", told.append)
+    shell.turns.start(shell.job("nobody waits", 1_000), "nobody waits")
+    shell.turns.close()
+    assert [type(error) for error in told] == [StoreStopped, StoreStopped]
+    assert ended == ["parked"]
+    assert shell.turns.waiting == 0
+    shell.turns.close()
+    assert len(told) == 2

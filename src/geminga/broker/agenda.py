@@ -3,6 +3,10 @@
 Timers, topics with new entries and cursors with something to write wait here and nowhere else. Topics
 and subscriptions are given the agenda, never the broker; the core runs it.
 
+Very many of them may have work at once: 10,000 topics whose entries became durable together. Each round does
+as much as a turn of the loop has time for (``enough``); what is left keeps its order and is done when whoever
+was asked to ``go_on`` comes back.
+
 Whatever the agenda runs is isolated: an exception in one callback harms neither the others nor the
 next round. It is counted by kind in ``failures`` and logged with the name of what it belongs to, once
 in a while (`FAILURE_LOG_SECONDS`) however often it happens.
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Literal, Protocol, TypeVarTuple
@@ -67,20 +72,32 @@ class Agenda:
     """
 
     __slots__ = (
-        "_changed", "_heap", "_logged", "_order", "_poll_follows", "_wall_offset_ms", "failures",
-        "happenings", "now", "now_ms", "ready",
+        "_changed", "_dispatching", "_enough", "_flushing", "_go_on", "_heap", "_logged", "_order",
+        "_poll_follows", "_wall_offset_ms", "failures", "happenings", "now", "now_ms", "ready",
     )  # fmt: skip
 
-    def __init__(self, now: float, now_ms: int, poll_follows: Callable[[], bool] = lambda: False) -> None:
-        """``poll_follows`` says whether the store is sure to report soon."""
+    def __init__(
+        self,
+        now: float,
+        now_ms: int,
+        poll_follows: Callable[[], bool] = lambda: False,
+        enough: Callable[[], bool] = lambda: False,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``poll_follows`` says whether the store is sure to report soon, ``enough`` whether this turn's time
+        is used up; ``go_on`` is called when something is left for the next (`is_behind`)."""
         self.now = now
         self.now_ms = now_ms
         self._wall_offset_ms = now_ms - now * 1000
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = count()
         self.ready: dict[Dispatches, None] = {}
+        self._dispatching: deque[Dispatches] = deque()
         self._changed: dict[Flushes, None] = {}
+        self._flushing: deque[Flushes] = deque()
         self._poll_follows = poll_follows
+        self._enough = enough
+        self._go_on = go_on
         self.failures: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
         self.happenings = Happenings()
@@ -101,8 +118,8 @@ class Agenda:
         While the store writes, that waits for its report: nothing would be durable earlier, and what comes
         in meanwhile is one delta a cursor and not one an acknowledgement.
         """
-        if self._changed and not self._poll_follows():
-            self.flush_cursors()
+        if (self._changed or self._flushing) and not self._poll_follows():
+            self.flush_some()
 
     # --- timers ---
     def at(self, when: float, callback: Callable[[], None], about: object) -> Timer:
@@ -124,33 +141,66 @@ class Agenda:
         return heap[0][0] if heap else INFINITY
 
     def run_timers(self) -> None:
-        """Run every callback whose time has come; those that they set for now wait for the next run."""
-        due = []
-        while self._heap and self._heap[0][0] <= self.now:
-            due.append(heapq.heappop(self._heap)[2])
-        for timer in due:
+        """Run the callbacks whose time has come; those that they set for now wait for the next run.
+
+        What there is no time for in this turn stays due, and so does `deadline`.
+        """
+        heap, due = self._heap, deque[tuple[float, int, Timer]]()
+        while heap and heap[0][0] <= self.now:
+            due.append(heapq.heappop(heap))
+        while due:
+            timer = due.popleft()[2]
             callback, about = timer.callback, timer.about
             timer.cancel()
             if callback is not None:
                 self.isolated("timer", about, callback)
+                if due and self._enough():
+                    break
+        for each in due:
+            heapq.heappush(heap, each)
 
     # --- topics and cursors ---
     def dispatch_ready(self) -> None:
         """Hand out the new entries of topics, and of those that become ready meanwhile."""
-        while self.ready:
-            ready, self.ready = self.ready, {}
-            for topic in ready:
-                self.isolated("dispatch", topic, topic.dispatch)
+        waiting = self._dispatching
+        while waiting or self.ready:
+            if not waiting:
+                waiting.extend(self.ready)
+                self.ready.clear()
+            topic = waiting.popleft()
+            self.isolated("dispatch", topic, topic.dispatch)
+            if waiting and self._enough():
+                self._go_on()
+                return
 
     def mark_cursor(self, subscription: Flushes) -> None:
         """The subscription's cursor has something to write; see `leave`."""
         self._changed[subscription] = None
 
+    def flush_some(self) -> None:
+        """Hand acknowledgements that came in to the store, those of as many cursors as there is time for."""
+        flushing = self._flushing
+        flushing.extend(self._changed)
+        self._changed.clear()
+        while flushing:
+            subscription = flushing.popleft()
+            self.isolated("cursor", subscription, subscription.flush)
+            if flushing and self._enough():
+                self._go_on()
+                return
+
     def flush_cursors(self) -> None:
-        """Hand acknowledgements that came in to the store now."""
-        changed, self._changed = self._changed, {}
+        """Hand all acknowledgements that came in to the store now."""
+        changed = {**dict.fromkeys(self._flushing), **self._changed}
+        self._flushing.clear()
+        self._changed = {}
         for subscription in changed:
             self.isolated("cursor", subscription, subscription.flush)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether topics and cursors wait for which a turn had no time."""
+        return bool(self._dispatching or self._flushing)
 
     # --- isolation ---
     def isolated(self, kind: Kind, about: object, callback: Callable[[*Args], object], *args: *Args) -> None:

@@ -45,7 +45,7 @@ from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.topic import TopicServices
 from geminga.broker.topics.upkeep import Upkeep
-from geminga.broker.turns import Turns
+from geminga.broker.turns import Job, Turns
 from geminga.ledger.api import EntryStore
 
 ENTRY_CACHE_BYTES = 16 * 1024 * 1024
@@ -71,7 +71,10 @@ class Broker:
         """
         self.store = store
         self.settings = settings
-        self.agenda = Agenda(now, now_ms, lambda: store.is_writing)
+        self.agenda = Agenda(
+            now, now_ms, lambda: store.is_writing, lambda: self.turns.enough, self._go_on_later
+        )
+        self._catches_up = self._has_more = False
         self.turns = Turns(
             clock or (lambda: 0.0),
             wake,
@@ -168,16 +171,44 @@ class Broker:
         return cast("set[Session]", self._services.peers)
 
     def poll(self, now: float, now_ms: int) -> None:
-        """Take in what the store reports: receipts go out and new entries to consumers."""
+        """Take in what the store reports: receipts go out and new entries to consumers.
+
+        What a turn of the loop has no time for takes turns with the jobs from then on, in its order.
+        """
+        self.agenda.enter(now, now_ms)
+        self._take_in()
+
+    def _take_in(self) -> None:
         agenda = self.agenda
-        agenda.enter(now, now_ms)
         try:
-            self.store.poll()
+            self._has_more = False
+            self.store.poll(self._is_enough)
             self.disk.look()
             agenda.dispatch_ready()
             self.bytes.resume()
         finally:
-            agenda.flush_cursors()
+            agenda.flush_some()
+        if self._has_more:
+            self._go_on_later()
+
+    def _is_enough(self) -> bool:
+        self._has_more = self._has_more or self.turns.enough
+        return self._has_more
+
+    def _go_on_later(self) -> None:
+        if not self._catches_up:
+            self._catches_up = True
+            self.turns.start(self._catch_up(), "what the store reported")
+
+    def _catch_up(self) -> Job:
+        """A job: the rest of what a turn had no time for. It begins with the next turn."""
+        try:
+            yield None
+            while self._has_more or self.agenda.is_behind:
+                self._take_in()
+                yield None
+        finally:
+            self._catches_up = False
 
     def turn(self, now: float, now_ms: int) -> None:
         """A new turn of the loop: go on with what did not fit into the last."""
@@ -202,6 +233,7 @@ class Broker:
 
     def close(self) -> None:
         """End all sessions and write what is not written yet. The store stays open."""
+        self.turns.close()
         for session in list(self.sessions):
             self.agenda.isolated("session", session, session.close)
         self.agenda.flush_cursors()

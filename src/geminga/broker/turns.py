@@ -17,6 +17,9 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
+from geminga.errors import StoreError, StoreStopped
+from geminga.ledger.api import Done
+
 TURN_SECONDS: Final = 0.02
 """What one turn of the loop may work for the core before the loop looks at everybody again."""
 STEP_SECONDS: Final = 0.002
@@ -38,8 +41,8 @@ class Turns:
     """See the module."""
 
     __slots__ = (
-        "_began", "_clock", "_failed", "_jobs", "_running", "_spent", "_step_began", "_wake", "_woken",
-        "longest_seconds", "steps",
+        "_began", "_clock", "_failed", "_jobs", "_owed", "_running", "_spent", "_step_began", "_wake",
+        "_woken", "longest_seconds", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +60,7 @@ class Turns:
         self._began = self._step_began = clock()
         self._woken = False
         self._running: tuple[Job, object] | None = None
+        self._owed: dict[Job, Done] = {}
         self.steps = 0
         self.longest_seconds = 0.0
 
@@ -98,8 +102,14 @@ class Turns:
         """Jobs that are not done."""
         return len(self._jobs)
 
-    def start(self, job: Job, about: object) -> None:
-        """Begin with ``job`` at once if there is time; it takes turns until it is done or parked."""
+    def start(self, job: Job, about: object, done: Done | None = None) -> None:
+        """Begin with ``job`` at once if there is time; it takes turns until it is done or parked.
+
+        ``done``, if given, is what the job itself tells its outcome to. It is told why here when the job does
+        not get that far: because it failed, or at `close`.
+        """
+        if done is not None:
+            self._owed[job] = done
         if len(self._jobs) >= JOBS_MAX:
             raise AssertionError(f"{JOBS_MAX} jobs wait")
         if not self._jobs and not self.over and not self._step(job, about):
@@ -130,9 +140,13 @@ class Turns:
         try:
             return next(job) is not PARKED
         except StopIteration:
+            self._owed.pop(job, None)
             return False
         except Exception as error:
             self._failed(about, error)
+            done = self._owed.pop(job, None)
+            if done is not None:
+                done(error if isinstance(error, StoreError) else _failure_of(about, error))
             return False
         finally:
             self._running = before
@@ -166,7 +180,21 @@ class Turns:
             yield PARKED
         return reports[0]
 
+    def close(self) -> None:
+        """No job goes on: whoever waits for one is told so."""
+        self._jobs.clear()
+        owed, self._owed = self._owed, {}
+        for job, done in owed.items():
+            job.close()
+            done(StoreStopped("the broker ends before this was done; it may be done in part"))
+
     def _ask(self) -> None:
         if not self._woken:
             self._woken = True
             self._wake()
+
+
+def _failure_of(about: object, error: Exception) -> StoreError:
+    failure = StoreError(f"{about}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

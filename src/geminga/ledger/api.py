@@ -24,6 +24,11 @@ Fetched = Callable[[list[bytes], StoreError | None], None]
 """What a `EntryStore.fetch` reports: the entries, or none and the error."""
 
 
+def never() -> bool:
+    """It is never enough: `EntryStore.poll` takes all."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerInfo:
     """A ledger as the store knows it. ``entries`` and ``size_bytes`` count what was appended."""
@@ -366,8 +371,11 @@ class EntryStore(Protocol):
         """
 
     # --- life ---
-    def poll(self) -> int:
-        """Run the ``done`` callbacks that are ready; returns how many ran."""
+    def poll(self, enough: Callable[[], bool] = never) -> int:
+        """Run the ``done`` callbacks that are ready; returns how many ran.
+
+        Now and then ``enough`` is asked whether it is to stop there. Nobody is woken for what is left then.
+        """
 
     def stats(self) -> StoreStats: ...
 

@@ -12,11 +12,23 @@ from heapq import nsmallest
 from itertools import islice
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value, Wanted
+from geminga.ledger.api import (
+    Buffer,
+    Done,
+    Fetched,
+    LedgerInfo,
+    ReadAhead,
+    Space,
+    StoreStats,
+    Value,
+    Wanted,
+    never,
+)
 from geminga.ledger.callbacks import run_callbacks
 from geminga.ledger.damage import Damage
 
 _PAGE_NAMES = 512
+_REPORTED_AT_ONCE = 64
 
 
 class _Ledger:
@@ -234,9 +246,16 @@ class MemoryStore:
         return names, names[-1] if len(names) == _PAGE_NAMES else None
 
     # --- life ---
-    def poll(self) -> int:
+    def poll(self, enough: Callable[[], bool] = never) -> int:
         ready, self._ready = self._ready, []
-        return run_callbacks(ready, None)
+        ran = 0
+        for start in range(0, len(ready), _REPORTED_AT_ONCE):
+            ran += run_callbacks(ready[start : start + _REPORTED_AT_ONCE], None)
+            rest = ready[start + _REPORTED_AT_ONCE :]
+            if rest and enough():
+                self._ready[:0] = rest
+                break
+        return ran
 
     def stats(self) -> StoreStats:
         held = sum(ledger.size_bytes for ledger in self._ledgers.values())

@@ -19,7 +19,18 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 
 from geminga.errors import StoreError, StoreStopped
-from geminga.ledger.api import Buffer, Done, Fetched, LedgerInfo, ReadAhead, Space, StoreStats, Value, Wanted
+from geminga.ledger.api import (
+    Buffer,
+    Done,
+    Fetched,
+    LedgerInfo,
+    ReadAhead,
+    Space,
+    StoreStats,
+    Value,
+    Wanted,
+    never,
+)
 from geminga.ledger.bringing import Bringing
 from geminga.ledger.callbacks import run_callback, run_callbacks
 from geminga.ledger.catalog import CatalogDamaged
@@ -482,18 +493,18 @@ class FileStore:
             except RuntimeError as error:  # the owner's event loop is closed: it polls no more
                 logger.debug("the store's owner cannot be woken: %s", error)
 
-    def poll(self) -> int:
+    def poll(self, enough: Callable[[], bool] = never) -> int:
         if self._polling:
             return 0
         self._polling = True
         try:
-            return self._poll()
+            return self._poll(enough)
         finally:
             self._polling = False
             if self._close_wanted:
                 self.close()
 
-    def _poll(self) -> int:
+    def _poll(self, enough: Callable[[], bool]) -> int:
         self._signaled = False
         if not self._threads:
             while self._journal.commit():
@@ -507,8 +518,12 @@ class FileStore:
                 ran += self._fail(outcome)
             else:
                 ran += self._complete(outcome)
+            if enough():
+                break
         while self._finished:
             run_callback(self._finished.popleft())
+            if enough():
+                break
         if self._failure is None and not self._closed:
             self._checkpoints.keep()
             if self._stocktaking is not None:

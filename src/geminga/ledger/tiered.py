@@ -32,6 +32,7 @@ from geminga.ledger.api import (
     TierStats,
     Value,
     Wanted,
+    never,
 )
 from geminga.ledger.callbacks import run_callback
 from geminga.ledger.damage import Damage, EntriesDamaged
@@ -629,14 +630,16 @@ class TieredStore:
     def stats(self) -> StoreStats:
         return self._local.stats()
 
-    def poll(self) -> int:
-        ran = self._local.poll()
+    def poll(self, enough: Callable[[], bool] = never) -> int:
+        ran = self._local.poll(enough)
         if self._pool is None:
             if self.claim.keep():
                 self._claim_changed()
             self._worker.run_queued()
         while self._finished:
             run_callback(self._finished.popleft())
+            if enough():
+                break
         return ran
 
     def close(self) -> None:

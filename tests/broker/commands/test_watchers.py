@@ -48,7 +48,7 @@ def test_a_list_that_changes_while_it_is_told_stays_right(seed: int, monkeypatch
     random = Random(seed)
     monkeypatch.setattr(Turns, "enough", True)
     jobs: list[Any] = []
-    monkeypatch.setattr(Turns, "start", lambda _, job, about: jobs.append(job))
+    monkeypatch.setattr(Turns, "start", lambda _, job, about, done=None: jobs.append(job))
     lists = WatchedLists(Agenda(0.0, 0), Turns(lambda: 0.0, lambda: None, lambda about, error: None))
     names = [TopicName.parse(f"t{number:03}") for number in range(60)]
     there = set(random.sample(names, 30))

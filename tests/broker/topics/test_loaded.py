@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import TOPIC_POLICIES
 from geminga.broker.rules.policies import RuleBroken
 from geminga.broker.topics import maintenance
-from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.topics.loaded import LOADS_AT_ONCE, LoadedTopics, parse_topic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.stored import partitioned_key
-from geminga.broker.turns import DONE, PARKED, Turns
-from geminga.errors import StoreDamaged, StoreStopped
+from geminga.broker.turns import DONE, PARKED, TURN_SECONDS, Turns
+from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ids import TopicName
+from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 NAME = TopicName.parse("t")
@@ -67,7 +69,7 @@ def test_topics_are_counted_in_slices_while_they_come_and_go(
 ) -> None:
     monkeypatch.setattr("geminga.ledger.memory._PAGE_NAMES", 3)
     monkeypatch.setattr(Turns, "enough", True)
-    monkeypatch.setattr(Turns, "start", lambda _, job, about: started.append(job))
+    monkeypatch.setattr(Turns, "start", lambda _, job, about, done=None: started.append(job))
     started: list[Any] = []
     for number in range(10):
         topics.create(TopicName.parse(f"m{number}"))
@@ -98,7 +100,7 @@ def test_partitions_are_deleted_in_steps_and_nobody_makes_one_meanwhile(
     harness: Any, topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[Any] = []
-    monkeypatch.setattr(Turns, "start", lambda _, job, about: jobs.append(job))
+    monkeypatch.setattr(Turns, "start", lambda _, job, about, done=None: jobs.append(job))
     monkeypatch.setattr(Turns, "enough", True)
 
     def step() -> None:
@@ -312,6 +314,98 @@ def test_a_peer_that_leaves_while_it_waits_harms_nobody(
         broker.turn()
     assert peer.pop().type == pb.BaseCommand.SUCCESS
     assert broker.harness.broker.topics.in_memory(TopicName.parse(TOPIC)) is not None
+
+
+class SlowDisk:
+    """A broker whose disk answers all at once, when it does; making a topic takes 2 ms of the clock."""
+
+    def __init__(self, make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.harness = make_harness()
+        self.time, self.woken, self.longest = 0.0, 0, 0.0
+        self.answers: list[Done] = []
+        store = self.harness.store
+        monkeypatch.setattr(store, "bring", lambda wanted, done: self._bring(done))
+        make = LoadedTopics.make
+
+        def slow(topics: LoadedTopics, *args: Any) -> Any:
+            self.time += 0.002
+            return make(topics, *args)
+
+        monkeypatch.setattr(LoadedTopics, "make", slow)
+        self.harness.broker = Broker(
+            store, self.harness.settings, now=self.harness.now, now_ms=self.harness.now_ms,
+            clock=lambda: self.time, wake=self._wake,
+        )  # fmt: skip
+
+    def _bring(self, done: Done) -> bool:
+        self.answers.append(done)
+        return False
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def answer(self) -> None:
+        """All that was read together is reported together."""
+        answers, self.answers = self.answers, []
+        for done in answers:
+            done(None)
+
+    def turn(self, work: Callable[[], None]) -> None:
+        before, turns = self.time, self.harness.broker.turns
+        turns.begin(self.time)
+        work()
+        turns.end()
+        turns.turn()
+        self.harness.broker.store.poll()
+        self.longest = max(self.longest, self.time - before)
+
+
+def test_what_follows_when_many_topics_were_read_at_once_is_done_in_slices(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 topics of which the disk says in one go that they are not there: making them is the work."""
+    broker = SlowDisk(make_harness, monkeypatch)
+    topics = broker.harness.broker.topics
+    names = [TopicName.parse(f"s{number}") for number in range(2 * LOADS_AT_ONCE)]
+    told: list[str] = []
+
+    def make(name: TopicName, error: StoreError | None) -> None:
+        assert error is None
+        topics.find_or_create(name)
+        told.append(name.local)
+
+    for name in names:
+        topics.prepare(name, partial(make, name))
+    assert len(broker.answers) == LOADS_AT_ONCE
+    turns = 0
+    while len(told) < len(names):
+        broker.turn(broker.answer)
+        turns += 1
+        assert turns < 2 * len(names)
+    assert told == [name.local for name in names], "in their order"
+    assert broker.longest < 2.5 * TURN_SECONDS
+    assert topics.loaded_count == len(names)
+
+
+def test_very_many_who_wait_for_one_topic_go_on_in_slices(
+    make_harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = SlowDisk(make_harness, monkeypatch)
+    topics = broker.harness.broker.topics
+    told: list[int] = []
+
+    def go_on(number: int, error: StoreError | None) -> None:
+        broker.time += 0.001
+        told.append(number)
+
+    for number in range(1_000):
+        topics.prepare(NAME, partial(go_on, number))
+    while len(told) < 1_000:
+        broker.turn(broker.answer)
+        if len(told) == 500:
+            topics.prepare(NAME, lambda error: told.append(-1))
+    assert [number for number in told if number >= 0] == list(range(1_000))
+    assert broker.longest < 2.5 * TURN_SECONDS
 
 
 # --- a topic that is gone, and another one of its name ---

@@ -71,7 +71,7 @@ def settle(broker: Broker, name: str, done: Done) -> None:
     things = [damage for damage in broker.store.damage if damage.name == name]
     if not things:
         raise AdminError(404, f"no damaged thing is called {name}")
-    broker.turns.start(_settle(broker, name, things, done), name)
+    broker.turns.start(_settle(broker, name, things, done), name, done)
 
 
 def _settle(broker: Broker, name: str, things: list[Damage], done: Done) -> Job:

@@ -47,6 +47,7 @@ class LoadedTopics:
         self._loaded: dict[str, Topic] = {}
         self._preparing: dict[str, _Preparation] = {}
         self._unprepared: deque[TopicName] = deque()
+        self._under_way = 0
         self._is_beginning = False
         self._changes: list[TopicChange] = []
         self._leaving: set[str] = set()
@@ -163,14 +164,14 @@ class LoadedTopics:
                 del self._counts[namespace]  # it failed: the next one who asks begins anew
             waiting, count.waiting = count.waiting, []
             for then in waiting:
-                self._agenda.isolated("job", namespace, then)
+                self._agenda.isolated("job", namespace, then, None)
 
-    def _when_counted(self, name: TopicName, then: Callable[[], None]) -> None:
+    def _when_counted(self, name: TopicName, then: Callable[[None], None]) -> None:
         """Go on when it is known how many topics the namespace has, if it may not have any number of them."""
         is_counted = self.is_counted(name)
         count = self._counts.get(name.namespace_name)
         if is_counted or count is None:
-            then()
+            then(None)
         else:
             count.waiting.append(then)
 
@@ -212,7 +213,9 @@ class LoadedTopics:
 
         It gets an error when the disk could not be asked. What damage there is shows when the topic is used.
         The topic is read on other threads, and taken over in steps, a subscription each: large cursors take
-        their time. Whoever cannot wait uses `find` meanwhile; that is then what holds.
+        their time. Those who wait go on one after the other, as turns of the loop have time: many topics may
+        be read at once, and what follows, such as making a topic, is work, too. Whoever cannot wait uses
+        `find` meanwhile; that is then what holds.
         """
         text = str(name)
         if not name.persistent or text in self._loaded:
@@ -251,48 +254,53 @@ class LoadedTopics:
             return  # it goes on below
         self._is_beginning = True
         try:
-            while self._unprepared and len(self._preparing) - len(self._unprepared) < LOADS_AT_ONCE:
-                self._begin(self._unprepared.popleft())
+            while self._unprepared and self._under_way < LOADS_AT_ONCE:
+                name = self._unprepared.popleft()
+                self._under_way += 1
+                self._services.turns.start(self._prepare(name, self._preparing[str(name)]), name)
         finally:
             self._is_beginning = False
 
-    def _begin(self, name: TopicName) -> None:
-        text = str(name)
-        preparation = self._preparing[text]
-
-        def take_over(error: StoreError | None) -> None:
-            if error is not None:
-                self._prepared(text, error)
-            else:
-                self._services.turns.start(self._load(name, preparation), text)
-
-        def topic_is_here(error: StoreError | None) -> None:
-            wanted = None
-            try:
-                if error is None:
-                    if self._store.get(topic_key(text)) is None:
-                        # Whoever makes it then is not to be told to try again.
-                        self._when_counted(name, partial(self._prepared, text, None))
-                        return
-                    wanted = counts_of(text, self._store.ledgers(text))
-            except StoreError as problem:
-                error = problem
-            if wanted is None:
-                take_over(error)
-            else:
-                self.bring(wanted, take_over)
-
-        self.bring(topic_of(name), topic_is_here)
-
-    def _load(self, name: TopicName, preparation: _Preparation) -> Job:
-        text = str(name)
+    def _prepare(self, name: TopicName, preparation: _Preparation) -> Job:
+        """A job: read a topic, take it over, and tell those who wait for it."""
+        text, turns = str(name), self._services.turns
+        error: StoreError | None = None
         try:
-            yield from self._load_in_steps(name, preparation)
+            error = yield from self._read(name)
+            if turns.enough:
+                yield None
+            if error is None:
+                yield from self._load_in_steps(name, preparation)
         except StoreError:
             pass  # who needs it is told why
-        except Exception as error:
-            self._agenda.failed("job", text, error)
-        self._prepared(text, None)
+        except Exception as problem:
+            self._agenda.failed("job", text, problem)
+        waiting = self._preparing.pop(text).waiting
+        for number, then in enumerate(waiting, 1):
+            self._agenda.isolated("job", text, then, error)
+            if number < len(waiting) and turns.enough:
+                yield None
+        self._under_way -= 1
+        self._prepare_more()
+
+    def _read(self, name: TopicName) -> Generator[bool | None, None, StoreError | None]:
+        """Have at hand what a topic is taken over from, or made; gives why that cannot be."""
+        text, turns = str(name), self._services.turns
+        error: StoreError | None = yield from turns.wait(partial(self.bring, topic_of(name)))
+        if error is not None:
+            return error
+        try:
+            if self._store.get(topic_key(text)) is None:
+                # Whoever makes it then is not to be told to try again.
+                yield from turns.wait(partial(self._when_counted, name))
+                return None
+            wanted = counts_of(text, self._store.ledgers(text))
+        except StoreError as problem:
+            return problem
+        if wanted is None:
+            return None
+        error = yield from turns.wait(partial(self.bring, wanted))
+        return error
 
     def _load_in_steps(self, name: TopicName, preparation: _Preparation) -> Job:
         text = str(name)
@@ -310,12 +318,6 @@ class LoadedTopics:
         if self._namespaces.topic_policies(name) != policies:
             topic.policies_changed(self._namespaces.topic_policies(name))
         self._enter(topic)
-
-    def _prepared(self, text: str, error: StoreError | None) -> None:
-        """Tell those who waited."""
-        for then in self._preparing.pop(text).waiting:
-            self._agenda.isolated("job", text, then, error)
-        self._prepare_more()
 
     def _enter(self, topic: Topic) -> None:
         preparation = self._preparing.get(topic.text)
@@ -457,7 +459,8 @@ class LoadedTopics:
             self._store_record(name, record, done)
             return
         self._store_record(name, record, None)
-        self._services.turns.start(self._make_partitions(name, before, record["partitions"], done), name)
+        making = self._make_partitions(name, before, record["partitions"], done)
+        self._services.turns.start(making, name, done)
 
     def _store_record(self, name: TopicName, record: Json, done: Done | None) -> None:
         try:
@@ -507,7 +510,7 @@ class LoadedTopics:
         ``done`` reports when all is durable. A crash half-way leaves it as it was, with fewer messages.
         """
         self._leaving.add(str(name))
-        self._services.turns.start(self._delete_partitions(name, count, done), name)
+        self._services.turns.start(self._delete_partitions(name, count, done), name, done)
 
     def _delete_partitions(self, name: TopicName, count: int, done: Done) -> Job:
         turns = self._services.turns
@@ -597,7 +600,7 @@ class _TopicCount:
         self.topics = 0
         self.passed = ""
         self.is_complete = False
-        self.waiting: list[Callable[[], None]] = []
+        self.waiting: list[Callable[[None], None]] = []
 
     def take(self, names: list[str], walk: Walk) -> None:
         """Count the next names that a walk gave."""
