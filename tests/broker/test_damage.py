@@ -196,7 +196,6 @@ def test_a_damaged_entry_is_stepped_over_until_it_is_settled(lives: Lives) -> No
 
 def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_damage, "SETTLED_AT_ONCE", 1)
-    monkeypatch.setattr(Turns, "enough", True)
     harness = lives.harness
     fill(harness, HARMED, 12).subscribe(HARMED)
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
@@ -204,12 +203,13 @@ def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: py
     harm = Damage("log-0000000001", 0, "a file is missing", lost=Loss.ENTRIES, ledger_id=ledger,
                   first_entry_id=1, last_entry_id=3)  # fmt: skip
     harness.store._state.quarantine.add(harm)
+    monkeypatch.setattr(Turns, "enough", True)
     done: list[Any] = []
     settle(harness.broker, harm.name, done.append)
     assert harness.store.damage != [], "others are heard first"
-    for _ in range(5):
+    for _ in range(10):
         harness.broker.turn(harness.now, harness.now_ms)
-    harness.poll()
+        harness.poll()
     assert done == [None]
     assert harness.store.damage == []
     assert topic.subscriptions["s"].backlog == 12 - 3

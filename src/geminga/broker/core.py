@@ -83,7 +83,7 @@ class Broker:
         self.bytes = ByteLedger(self.agenda, settings, lambda: store.is_behind)
         self.watched = WatchedLists(self.agenda, self.turns)
         self.dynamic = DynamicSettings(store, settings)
-        self.namespaces = Namespaces(store, self.dynamic.current)
+        self.namespaces = Namespaces(store, self.dynamic.current, is_sure=not self.dynamic.lost)
         self.schemas = Schemas(store, self.namespaces)
         limits = self._publishing, self._dispatching = Limit(), Limit()
         services = TopicServices(
@@ -109,7 +109,7 @@ class Broker:
         self.giving_way = GivingWay(services, self.topics)
         self.disk = DiskGuard(self.agenda, store, settings, self.bytes)
         self.disk.give_way = self.giving_way.go
-        self._use(self.dynamic.current)
+        self._limit(self.dynamic.current)
         self.dynamic.watch(self._use)
         self.topics.no_room = lambda: self.disk.refusal
         self.topics.watch(self.watched.topic_changed)
@@ -139,6 +139,10 @@ class Broker:
 
     def _use(self, settings: BrokerSettings) -> None:
         """What an administrator may change while the broker runs."""
+        self._limit(settings)
+        self.namespaces.use(settings, is_sure=not self.dynamic.lost)
+
+    def _limit(self, settings: BrokerSettings) -> None:
         now = self.agenda.now
         self._publishing.set(
             Rate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max), now
@@ -147,7 +151,6 @@ class Broker:
             Rate(messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max), now
         )
         self.disk.use(settings)
-        self.namespaces.use(settings, is_sure=not self.dynamic.lost)
 
     # --- from the shell ---
     def open_session(

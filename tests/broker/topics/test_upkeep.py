@@ -365,12 +365,12 @@ def test_topics_of_before_the_index_are_found_once(make: Any) -> None:
     store = topic.harness.store
     for key, _ in list(store.scan("due/")):
         store.delete(key)
-    store.delete("broker/due-index")
+    store.delete("broker/rules")
     store.put(f"topic/{TOPIC}", b'{"created_ms":1}')
     topic.harness.crash()
     topic.harness.advance(DAY + LATE)
     assert (topic.ledgers, topic.in_memory) == (0, False)
-    assert store.get("broker/due-index") is not None
+    assert store.get("broker/rules") is not None
 
 
 # --- what it costs ---

@@ -21,6 +21,7 @@ from geminga.broker.refusal import Refused
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics import deadlines, maintenance
+from geminga.broker.topics.changed_settings import ChangedSettings
 from geminga.broker.topics.due import Due
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.looks import MANY_TOPICS, ROUND_SECONDS, UNUSED_SECONDS, UNUSED_SECONDS_OF_MANY
@@ -45,7 +46,6 @@ _DAMAGED_AGAIN_MS: Final = 3_600_000
 """A topic that cannot be loaded is tried again after this."""
 _BUSY_AGAIN_MS: Final = 60_000
 """... and one that the disk does not give now, after this."""
-_INDEXED_KEY = "broker/due-index"
 
 
 class Upkeep:
@@ -58,11 +58,11 @@ class Upkeep:
         self._topics = topics
         self._namespaces = namespaces
         self._background = Background(services.agenda, services.turns, self)
-        self._walks = self._unfinished_walks()
+        self._walks = dict(services.due.walks())
         self._most_loaded = 0
         """The most topics that were in memory since it was last given back."""
         namespaces.watch(self._policies_changed)
-        namespaces.watch_settings(self._settings_changed)
+        ChangedSettings(services, namespaces, lambda name, before: self._policies_changed(name, None, before))
         self._plan_round()
 
     def __repr__(self) -> str:
@@ -221,24 +221,9 @@ class Upkeep:
         if before is None or deadlines.acts_earlier(before, after):
             self._begin_walk(namespace if base is None else str(base))
 
-    def _settings_changed(self, namespaces: Sequence[tuple[str, Policies]]) -> None:
-        for namespace, before in namespaces:
-            self._policies_changed(namespace, None, before)
-
     def _begin_walk(self, what: str) -> None:
         self._due.begin_walk(what)
         self._walks[what] = ""
-
-    def _unfinished_walks(self) -> dict[str, str]:
-        walks = dict(self._due.walks())
-        store = self._services.store
-        if store.get(_INDEXED_KEY) is None:
-            # Topics of before there was an index are not in it.
-            for namespace in self._namespaces.all_namespaces():
-                self._due.begin_walk(namespace)
-                walks[namespace] = ""
-            store.put(_INDEXED_KEY, b"1")
-        return walks
 
     def _walk(self) -> Job:
         """Look at the topics under policies that changed."""
