@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,9 +105,11 @@ def test_few_objects_are_looked_at_every_time(collector: Any, monkeypatch: pytes
 
 def test_memory_goes_back_when_much_has_left(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.serving.collector.MUCH_BLOCKS", 20_000)
-    given_back: list[bool] = []
-    monkeypatch.setattr("geminga.broker.serving.collector._give_back", lambda: given_back.append(True))
-    _, loop = collector
+    given_back: list[int] = []
+    monkeypatch.setattr(
+        "geminga.broker.serving.collector._trim", lambda: given_back.append(threading.get_ident())
+    )
+    settling, loop = collector
     held = [str(number) for number in range(200_000)]
     for _ in range(3):
         loop.later[0]()
@@ -114,7 +117,27 @@ def test_memory_goes_back_when_much_has_left(collector: Any, monkeypatch: pytest
     del held
     for _ in range(3):
         loop.later[0]()
-    assert given_back == [True], "once"
+    settling._giving_back.join()
+    assert len(given_back) == 1, "once"
+    assert given_back != [threading.get_ident()], "and nobody else waits for it"
+
+
+def test_memory_goes_back_while_it_is_given_up(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when nothing happens any more: the C library would be busy for long with all of it."""
+    monkeypatch.setattr("geminga.broker.serving.collector.MUCH_BLOCKS", 20_000)
+    monkeypatch.setattr("geminga.broker.serving.collector.BUSY_LOOK_SECONDS", 0.0)
+    given_back: list[int] = []
+    monkeypatch.setattr("geminga.broker.serving.collector._trim", lambda: given_back.append(1))
+    settling, loop = collector
+    held = [[str(number) for number in range(40_000)] for _ in range(5)]
+    settling._settle()
+    assert given_back == []
+    for times in range(1, 6):
+        del held[-1]
+        settling._settle()
+        settling._giving_back.join()
+        assert len(given_back) == times
+    assert loop.later
 
 
 def test_peers_leave_no_cycles_behind(tmp_path: Path) -> None:
