@@ -16,6 +16,7 @@ from geminga.broker.admin.door import Doorkeeper, Key, Needs
 from geminga.broker.admin.errors import AdminError, admin_error
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.topic_actions import TopicActions
+from geminga.broker.admin.unanswered import Unanswered
 from geminga.broker.core import Broker
 from geminga.broker.rules.namespaces import Namespaces
 from geminga.broker.rules.policies import RuleBroken
@@ -64,6 +65,7 @@ class Server(Protocol):
     store: EntryStore
     connections_refused: int
     started_at_ms: int
+    unanswered: Unanswered
 
     def tls_arguments(self) -> dict[str, Any]:
         """What ``create_server`` gets on top for a port that speaks TLS."""
@@ -97,6 +99,7 @@ class Resource:
         while self.server.store.is_behind:
             if time.monotonic() >= deadline:
                 raise AdminError(503, "the store cannot save as fast as it is changed: try again later")
+            self.server.unanswered.check()
             await asyncio.sleep(_BEHIND_SECONDS)
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -111,7 +114,7 @@ class Resource:
         result = await self.looking(lambda: call(done))
         try:
             async with asyncio.timeout(DONE_SECONDS_MAX):
-                await finished
+                await self.server.unanswered.wait(finished)
         except TimeoutError:
             raise AdminError(
                 504, "the store did not confirm the change in time; it may still be made"
@@ -142,6 +145,7 @@ class Resource:
             except StoreBusy:
                 if time.monotonic() >= deadline:
                     raise
+            self.server.unanswered.check()
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def now(self, call: Callable[[], Any]) -> Any:
@@ -355,7 +359,7 @@ async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
     server.call(lambda: begin(done))
     try:
         async with asyncio.timeout(DONE_SECONDS_MAX):
-            await finished
+            await server.unanswered.wait(finished)
     except TimeoutError:
         raise AdminError(503, "the disk of the store does not answer: try again") from None
 

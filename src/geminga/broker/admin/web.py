@@ -27,6 +27,8 @@ from geminga.broker.admin.topics import Topics
 
 CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
+LAST_ANSWERS_SECONDS = 1.0
+"""So long requests that are under way may still take when the broker ends."""
 _BODY_BYTES_MAX = 16 * 1024 * 1024
 _RESOURCES = (
     Clusters, Tenants, ResourceGroups, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
@@ -61,7 +63,10 @@ class WebServer:
     def __init__(self, server: Server, site: Site | None = None) -> None:
         self._server = server
         self._runner = web.AppRunner(
-            make_application(server, site), access_log=None, handle_signals=False, shutdown_timeout=2.0
+            make_application(server, site),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=2 * LAST_ANSWERS_SECONDS,
         )
 
         self._listeners: list[asyncio.Server] = []
@@ -82,10 +87,15 @@ class WebServer:
         return serving()
 
     async def stop(self) -> None:
-        """Answers what is under way, then closes."""
+        """Answers what is under way, then closes. What is not done by then is answered, too, with 503."""
         for listener in self._listeners:
             listener.close()
-        await self._runner.cleanup()
+        loop = asyncio.get_running_loop()
+        ending = loop.call_later(LAST_ANSWERS_SECONDS, self._server.unanswered.end)
+        try:
+            await self._runner.cleanup()
+        finally:
+            ending.cancel()
 
 
 class _Refusal(asyncio.Protocol):

@@ -9,7 +9,7 @@ that. While there are few objects, all of them are looked at every time, for the
 When much has left memory, it is to go back to the system. Python keeps some of what is free at hand, and that
 lies anywhere among it: a pass over what is young lets go of it, and the C library is asked to do as much.
 That takes some 50 ms for 300 MB, so a thread of its own asks; and as whoever wants memory meanwhile waits for
-about half of that, it is asked while memory is given up, a second's worth at a time, not when all of it has been.
+about half of that, it is asked while memory is given up, a second's worth at a time, not when all has been.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from geminga.broker.admin.unanswered import Unanswered
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.credentials import make_authentication
@@ -278,6 +279,7 @@ class BrokerServer:
         self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
         self.connections_max = min(settings.connections_max, _descriptors_free())
         self.connections_refused = 0
+        self.unanswered = Unanswered()
         self.started_at_ms = 0
         self.tls: TlsFiles | None = None
         self.web: WebServer | None = None
