@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from typing import NamedTuple
 
 import pytest
@@ -36,8 +37,12 @@ SETTINGS = StoreSettings(
     preallocate_bytes=0, cache_bytes=0, rewrite_live_fraction=0.0, deletion_delay_seconds=3600.0
 )
 ENTRIES_SAMPLED = 10_000
+CLOSED_EACH = 16
+"""To close a store writes a checkpoint; that the flip does not hinder that is looked at now and then."""
+CHECKED = count()
 CHANCE = random.Random(5)
 
+Record = Callable[[str, object], None]
 Operation = tuple[str, str, bytes]
 """(what, key or owner, bytes). Ledgers are named by their owners, of which each has one."""
 
@@ -219,7 +224,7 @@ def superblock_id(disk: SimulatedDisk) -> bytes:
     return bytes(disk.names[f"{FOLDER}/superblock"].visible[20:36])
 
 
-def check(disk: SimulatedDisk, harmed: int | None, *, verify: bool = False) -> None:
+def check(disk: SimulatedDisk, harmed: int | None, *, verify: bool = False, closes: bool = False) -> None:
     """What a store with one flipped bit shows, says, and forgets when it is settled."""
     store = open_store(disk, verify=verify)
     found = observe(store)
@@ -231,7 +236,10 @@ def check(disk: SimulatedDisk, harmed: int | None, *, verify: bool = False) -> N
     for thing in store.damage:
         assert store.settle_damage(thing.name)
     assert not store.damage
-    store.close()
+    if closes or not next(CHECKED) % CLOSED_EACH:
+        store.close()
+    else:
+        store.abandon()
 
 
 def check_names(damage: list[Damage], operation: Operation) -> None:
@@ -253,10 +261,10 @@ def flip(disk: SimulatedDisk, offset: int, bit: int) -> SimulatedDisk:
 
 
 @pytest.mark.timeout(300)
-def test_every_bit_of_every_key_record(places: list[Place]) -> None:
+def test_every_bit_of_every_key_record(places: list[Place], record_property: Record) -> None:
     """All that a key record says, be it a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
-    count = 0
+    flips = 0
     for place in places:
         if place.operation >= 0 and OPERATIONS[place.operation][0] != "append":
             what, name, _ = OPERATIONS[place.operation]
@@ -264,29 +272,32 @@ def test_every_bit_of_every_key_record(places: list[Place]) -> None:
             harmed = place.operation if what == "create" or place.index >= len(name) else None
             for bit in range(8):
                 check(flip(disk, place.offset, bit), harmed)
-                count += 1
-    assert count > 2000
+                flips += 1
+    assert flips > 2000
+    record_property("bit_flips", flips)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_bit_of_every_groups_head(places: list[Place]) -> None:
+def test_every_bit_of_every_groups_head(places: list[Place], record_property: Record) -> None:
     """It tells the records of many topics apart, and harms none of them."""
     disk = make_disk(clean=False)
-    count = 0
+    flips = 0
     for place in places:
         if place.operation < 0:
             for bit in range(8):
                 check(flip(disk, place.offset, bit), None)
-                count += 1
-    assert count > 8000
+                flips += 1
+    assert flips > 8000
+    record_property("bit_flips", flips)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ten_thousand_bytes_of_entries(places: list[Place]) -> None:
+def test_ten_thousand_bytes_of_entries(places: list[Place], record_property: Record) -> None:
     disk = make_disk(clean=False)
     check_entries(disk, places, ENTRIES_SAMPLED)
+    record_property("bit_flips", ENTRIES_SAMPLED)
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
@@ -314,7 +325,7 @@ def test_before_a_checkpoint_no_key_is_harmed(places: list[Place]) -> None:
     keys = [p for p in places if p.operation >= 0 and OPERATIONS[p.operation][0] != "append"]
     for place in CHANCE.sample(keys, 200):
         flipped = flip(disk, place.offset, CHANCE.randrange(8))
-        check(flipped, None, verify=True)
+        check(flipped, None, verify=True, closes=True)
         flipped.databases.clear()
         store = open_store(flipped)
         assert observe(store) == expected_of(None)

@@ -21,9 +21,8 @@ import os.path
 import random as random_module
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -331,38 +330,11 @@ class FaultyFileSystem:
         return SimulatedLock(self.disk, path), ""
 
     def connect(self, path: str) -> sqlite3.Connection:
-        def committed(connection: sqlite3.Connection, commit: Callable[[], Any]) -> None:
-            self.step("commit", path)
-            if self.disk.free_bytes <= 0:
-                raise sqlite3.OperationalError("database or disk is full")
-            commit()
-            images.append(connection.serialize())
-
-        class Cursor(sqlite3.Cursor):
-            def execute(self, statement: str, *parameters: Any) -> Cursor:
-                execute = partial(super().execute, statement, *parameters)
-                if statement == "COMMIT":
-                    committed(self.connection, execute)
-                    return self
-                if statement.startswith("SELECT"):
-                    answers.wait()
-                    if errors:
-                        raise sqlite3.OperationalError(errors.pop())
-                execute()
-                return self
-
-        class Connection(sqlite3.Connection):
-            def cursor(self, *_: Any, **__: Any) -> Any:
-                return super().cursor(Cursor)
-
-            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-                return Cursor(self).execute(statement, *parameters)
-
-        answers, errors = self.answers, self.database_errors
         images = self.disk.databases.setdefault(path, [])
         connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=Connection
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_Connection
         )
+        connection.filesystem, connection.path, connection.images = self, path, images
         if not images:
             images.append(b"")
         if images[-1]:
@@ -375,6 +347,42 @@ class FaultyFileSystem:
         if images and images[-1]:
             connection.deserialize(images[-1])
         return connection
+
+
+class _Cursor(sqlite3.Cursor):
+    connection: _Connection
+
+    def execute(self, statement: str, *parameters: Any) -> _Cursor:
+        if statement == "COMMIT":
+            connection, filesystem = self.connection, self.connection.filesystem
+            filesystem.step("commit", connection.path)
+            if filesystem.disk.free_bytes <= 0:
+                raise sqlite3.OperationalError("database or disk is full")
+            super().execute(statement, *parameters)
+            connection.images.append(connection.serialize())
+            return self
+        if statement.startswith("SELECT"):
+            filesystem = self.connection.filesystem
+            if not filesystem.answers.is_set():
+                filesystem.answers.wait()
+            if filesystem.database_errors:
+                raise sqlite3.OperationalError(filesystem.database_errors.pop())
+        super().execute(statement, *parameters)
+        return self
+
+
+class _Connection(sqlite3.Connection):
+    """One life's connection to a database, which is in memory; what it commits is an image of it."""
+
+    filesystem: FaultyFileSystem
+    path: str
+    images: list[bytes]
+
+    def cursor(self, *_: Any, **__: Any) -> Any:
+        return super().cursor(_Cursor)
+
+    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+        return _Cursor(self).execute(statement, *parameters)
 
 
 class SimulatedLock:

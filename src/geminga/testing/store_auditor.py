@@ -77,12 +77,18 @@ def observe(store: EntryStore, owners: set[str], *, entries_max: int = 7, bytes_
 class StoreAuditor:
     """Does writes to a store and remembers them. One auditor lives through many lives of a store."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: Contents | None = None) -> None:
+        """``base`` is what the store holds already."""
         self.operations: list[Operation] = []
         self.receipted = 0
         self.failed: list[StoreError] = []
-        self._owners: set[str] = set()
-        self._base = Contents()
+        self._base = base or Contents()
+        self._owners: set[str] = set(self._base.owners.values())
+
+    @property
+    def owners(self) -> set[str]:
+        """Those of all ledgers that there ever were."""
+        return self._owners
 
     # --- writes ---
     def create_ledger(self, store: EntryStore, owner: str) -> int:
