@@ -18,7 +18,7 @@ _LOOKED_BACK = 8
 """Lines among which it is looked for."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Happening:
     """``count`` is of what ``unit`` says, over ``times`` happenings from ``first_ms`` to ``last_ms``."""
 

@@ -30,7 +30,7 @@ Place = tuple[int, int]
 """(offset of its first entry, creation time in milliseconds)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerList:
     """What is known of a topic's ledgers that hold entries, in order, with their places.
 

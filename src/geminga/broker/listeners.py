@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+from geminga.by_fields import ByFields
 from geminga.config import refuse
 from geminga.errors import InvalidConfiguration
 
@@ -26,8 +27,8 @@ _NAME_SHOWN_MAX: Final = 100
 _FORM: Final = "NAME:URL, where the URL is pulsar://, pulsar+ssl://, http:// or https:// with host and port"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Addresses(ByFields):
     """Where clients connect to: URLs, None for a way that there is not."""
 
     pulsar: str | None = None

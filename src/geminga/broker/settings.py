@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from geminga.broker.listeners import Addresses, parse_listeners
+from geminga.by_fields import ByFields
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
 
@@ -36,8 +37,8 @@ _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BrokerSettings(ByFields):
     """Frozen settings of a broker; every field is checked and a refusal names it.
 
     Exactly one of ``data_dir`` and ``memory`` must be given. Sizes are bytes unless the name says

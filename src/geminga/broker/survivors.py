@@ -18,7 +18,6 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 from geminga.errors import CorruptPayload
-from geminga.wire.compression import compress, decompress
 from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, build_entry, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import parse
@@ -59,6 +58,8 @@ def open_batch(entry: bytes) -> Batch | None:
         metadata = parsed.metadata
         if metadata.encryption_keys:
             return None
+        from geminga.wire.compression import decompress  # with all its codecs: no start waits for them
+
         body = decompress(
             metadata.compression, parsed.payload, metadata.uncompressed_size, limit=BATCH_BYTES_MAX
         ) if metadata.compression else bytes(parsed.payload)  # fmt: skip
@@ -132,6 +133,8 @@ def rebatched(entry: bytes, kept: int) -> bytes:
     )
     metadata = parse_entry(entry, verify=False).metadata
     metadata.uncompressed_size = len(found)
+    from geminga.wire.compression import compress
+
     payload = compress(metadata.compression, found) if metadata.compression else found
     return build_entry(metadata.SerializeToString(), payload)
 

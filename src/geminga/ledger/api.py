@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from geminga.by_fields import ByFields
 from geminga.errors import StoreError
 from geminga.ledger.damage import Damage
 
@@ -29,8 +30,8 @@ def never() -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LedgerInfo(ByFields):
     """A ledger as the store knows it. ``entries`` and ``size_bytes`` count what was appended."""
 
     ledger_id: int
@@ -39,16 +40,16 @@ class LedgerInfo:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Lost(ByFields):
     """How many writes of a key damage took: of whole values (`put` or `delete`), and of deltas."""
 
     values: int = 0
     deltas: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Value(ByFields):
     """What is kept under a key: the last `put` value and the deltas merged since, oldest first.
 
     ``lost`` is None, unless damage took writes of this key. Then the rest is here: a delta that is lost is an
@@ -61,8 +62,8 @@ class Value:
     lost: Lost | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreStats:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StoreStats(ByFields):
     """Counters since the store was opened, for metrics and stats."""
 
     appended_entries: int
@@ -73,8 +74,8 @@ class StoreStats:
     pending_writes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Space(ByFields):
     """Room for a store: on its disk or, if that is less, within the limit that its folder has."""
 
     total_bytes: int
@@ -87,8 +88,8 @@ class Space:
     """What was written to the log since the store was opened: it tells the rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAhead:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ReadAhead(ByFields):
     """How much one read of the disk is to bring at most."""
 
     entries_max: int
@@ -99,8 +100,8 @@ KEYS_END = chr(0x10FFFF)
 """What ends a range of all keys with a prefix, behind that prefix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Wanted(ByFields):
     """What somebody is about to ask a store for: keys, and the ledgers of owners."""
 
     keys: tuple[tuple[str, str], ...] = ()
@@ -112,8 +113,8 @@ class Wanted:
     """What `EntryStore.ledgers_page` is to be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class TierStats:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TierStats(ByFields):
     """Counters since the store was opened: what went to cheap storage and was read from there."""
 
     ledgers: int

@@ -70,7 +70,7 @@ class CatalogDamaged(StoreDamaged):
     """The catalog's own bytes are wrong; nothing is lost, reopening rebuilds it from the log."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Chunk:
     """Where a run of consecutive entries of a ledger lies: positions, sizes and checksums."""
 
@@ -109,7 +109,7 @@ class Chunk:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class KeyChange:
     """What happened to a key since a checkpoint: a new base (or none), then deltas."""
 
@@ -125,7 +125,7 @@ class KeyChange:
         return self.deleted or self.base is not None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerChange:
     """What was appended to a ledger since a checkpoint."""
 
@@ -136,7 +136,7 @@ class LedgerChange:
     chunk: Chunk
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Snapshot:
     """All that changed between two checkpoints; the log before ``position`` amounts to it.
 

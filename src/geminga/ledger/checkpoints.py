@@ -36,7 +36,7 @@ QUIET_PARTS = 16
 in slowly is saved every eight minutes at most, with the settings as they are."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Parts:
     """What checkpoints work with: the parts of one store."""
 

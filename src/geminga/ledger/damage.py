@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from geminga.by_fields import ByFields
 from geminga.errors import StoreDamaged
 
 
@@ -25,8 +26,8 @@ class Loss(StrEnum):
     """Records of which nothing is known but how many there may have been."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Damage(ByFields):
     """One place where synced bytes are not what was written.
 
     ``file`` and ``offset`` say where, ``what`` says what was there, ``lost`` what is gone with it. For

@@ -11,11 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import sqlite3
 import struct
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -246,6 +244,8 @@ class RealFileSystem:
 
     def space(self, path: str) -> tuple[int, int]:
         if not hasattr(os, "statvfs"):  # pragma: no cover - Windows
+            import shutil
+
             usage = shutil.disk_usage(path)
             return usage.total, usage.free
         found = os.statvfs(path)
@@ -299,6 +299,10 @@ class RealFileSystem:
         return connection
 
     def copy_database(self, path: str) -> sqlite3.Connection:
+        # A start does not wait for what only looking at a store needs.
+        import shutil
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="geminga-catalog-") as folder:
             copy = f"{folder}/{os.path.basename(path)}"
             for suffix in ("", "-wal"):

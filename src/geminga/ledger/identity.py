@@ -18,6 +18,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
+from geminga.by_fields import ByFields
 from geminga.ledger.filesystem import FileSystem, write_fully
 
 IDENTITY_FILE = "identity"
@@ -30,8 +31,8 @@ def new_id() -> str:
     return os.urandom(16).hex()
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Identity(ByFields):
     """See the module. ``sessions``: the newest place last, and in each the newest session first."""
 
     instance: str

@@ -35,7 +35,7 @@ _data_of = itemgetter(3)
 _kind_of = itemgetter(0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Failed:
     """Records that were not written, and why."""
 

@@ -59,7 +59,7 @@ _ALLOCATE_AGAIN_BYTES = 1024 * 1024
 _JOIN_BYTES_MAX = 8 * 1024  # below this, copying into one buffer is cheaper than one more iovec
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
     """A group that was written: its records, where their bytes lie, and the position behind it."""
 
@@ -432,7 +432,7 @@ def _gathered(head: bytes, datas: Sequence[Buffer], payload_bytes: int) -> list[
     return buffers
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Gap:
     """Bytes between two positions of one file that are no group."""
 

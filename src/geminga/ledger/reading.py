@@ -52,7 +52,7 @@ class Finder(Protocol):
     def position(self, ledger_id: int, chunk: Chunk, index: int) -> int: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """What a read of the disk gave: entries in order or, where there is none, what is in the way.
 

@@ -75,7 +75,7 @@ class CatalogOutdatedError(Exception):
     """The catalog is older than the log can make up for: everything must be read from the log."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Recovered:
     """Where the log goes on, and what was found."""
 

@@ -70,7 +70,7 @@ class FileDamagedError(Exception):
     """The file cannot be emptied: part of it cannot be read."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Slice:
     """Some of what a file holds and what may still live."""
 

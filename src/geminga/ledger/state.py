@@ -66,7 +66,7 @@ class Census(NamedTuple):
     keys: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Doubt:
     """Ledgers below an id may have lost up to so many entries at their end: ids go on behind these."""
 

@@ -17,10 +17,11 @@ from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.producer import ProducerNames
 from geminga.broker.turns import Turns
+from geminga.by_fields import ByFields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Services(ByFields):
     """One object for all sessions. ``peers`` holds the sessions that have not ended."""
 
     version: str

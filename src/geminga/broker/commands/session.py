@@ -35,6 +35,7 @@ from geminga.broker.refusal import Refused, Violation
 from geminga.broker.rules.authentication import Authentication
 from geminga.broker.topics.producer import Producer
 from geminga.broker.turns import DONE, PARKED, Job
+from geminga.by_fields import ByFields
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
 from geminga.wire.acks import AckFrame
@@ -72,8 +73,8 @@ class State(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandTable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CommandTable(ByFields):
     """Who answers what. The busiest commands, SEND and the ACK of one entry, have places of their own."""
 
     on_send: Callable[[Session, SendFrame], None]

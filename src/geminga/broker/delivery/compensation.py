@@ -39,7 +39,7 @@ TooOld = Callable[[int], bool]
 """Whether an entry, by its offset, is too old to be pushed again."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Pushed:
     """What one round did."""
 

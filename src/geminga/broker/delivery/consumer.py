@@ -11,6 +11,7 @@ from typing import Protocol
 
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
+from geminga.by_fields import ByFields
 from geminga.ledger.api import Done
 from geminga.wire.frames import encode_message, encode_messages
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -28,8 +29,8 @@ def type_name(number: int) -> str:
     return pb.CommandSubscribe.SubType.Name(number)
 
 
-@dataclass(frozen=True, slots=True)
-class LastMessage:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LastMessage(ByFields):
     """Where a topic ends: its newest durable entry (-1:-1 for none), and where a subscription is."""
 
     position: tuple[int, int]

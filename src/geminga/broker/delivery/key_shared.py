@@ -24,6 +24,7 @@ from geminga.broker.delivery.selectors import (
 from geminga.broker.delivery.shared import ENTRIES_PER_TURN_MAX, SharedDispatcher
 from geminga.broker.entries import count_of, head_of, sticky_key
 from geminga.broker.refusal import Refused
+from geminga.by_fields import ByFields
 from geminga.wire.metadata import EntryHead
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -32,8 +33,8 @@ LOOK_AHEAD_MAX = 20_000
 """New entries are not read while this many wait for a consumer or a slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedKey:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BlockedKey(ByFields):
     """Entries of a slot that wait for those of it which ``holder`` has not acknowledged."""
 
     slot: int

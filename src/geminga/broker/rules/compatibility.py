@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -37,7 +36,9 @@ def meaning(schema: pb.Schema) -> bytes:
             data = b"\0" + json.dumps(json.loads(data, parse_float=_number), sort_keys=True).encode()
         except (ValueError, RecursionError):
             pass  # no JSON: it means what it says
-    return hashlib.blake2b(b"%d:%b" % (schema.type, data), digest_size=16).digest()
+    from hashlib import blake2b  # with OpenSSL behind it: no start waits for it
+
+    return blake2b(b"%d:%b" % (schema.type, data), digest_size=16).digest()
 
 
 def _number(text: str) -> float:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from geminga.broker.rules.json_values import flag_of, is_blank, number_of, whole_of
 from geminga.broker.settings import QUOTA_ACTIONS, TOPIC_KINDS, BrokerSettings
+from geminga.by_fields import ByFields
 from geminga.config import suggestion
 from geminga.errors import PulsarException
 
@@ -402,8 +403,8 @@ def bundle_ranges(count: int) -> dict[str, Any]:
 # --- what is in force ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Rate(ByFields):
     """A throttle: messages and bytes in a period; -1 is no limit."""
 
     messages: int = -1
@@ -411,8 +412,8 @@ class Rate:
     period_seconds: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnackedRedelivery:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class UnackedRedelivery(ByFields):
     """When delivered messages are pushed again that nobody acknowledges; 0 seconds: never."""
 
     after_seconds: float = 0.0
@@ -421,8 +422,8 @@ class UnackedRedelivery:
     """Older messages are left where they are; 0 is no limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Policies(ByFields):
     """What holds for a namespace or a topic after topic, namespace and broker settings are merged.
 
     Limits are 0 where there is none (Pulsar's convention), sizes and ages of retention and backlog

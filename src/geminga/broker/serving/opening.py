@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -63,11 +62,12 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
 
 def store_settings(settings: BrokerSettings) -> StoreSettings:
     """The store's settings for a broker: its pieces are as small as the disk needs them."""
+    from geminga.ledger.filesystem import RealFileSystem
     from geminga.ledger.settings import StoreSettings
 
     usual = StoreSettings()
     assert settings.data_dir is not None
-    capacity = shutil.disk_usage(settings.data_dir).total
+    capacity, _ = RealFileSystem().space(os.fspath(settings.data_dir))
     part = max(min(capacity, settings.disk_limit_bytes or capacity) // DISK_PARTS, 256 * 1024)
     return StoreSettings(
         sync=settings.sync,

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from geminga.broker.admin.unanswered import Unanswered
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
-from geminga.broker.serving.credentials import make_authentication
 from geminga.broker.serving.listening import BACKLOG, bind
 from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
@@ -368,7 +367,11 @@ class BrokerServer:
     def _open_broker_once(self, undo: contextlib.ExitStack) -> Broker:
         self.store = self._open_store(self._wakeup)
         undo.callback(self.store.close)
-        authentication = make_authentication(self.settings)
+        authentication = None
+        if self.settings.authenticates:
+            from geminga.broker.serving.credentials import make_authentication
+
+            authentication = make_authentication(self.settings)
         if authentication is not None:
             authentication.aside = self._aside
         return Broker(

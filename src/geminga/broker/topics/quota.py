@@ -23,6 +23,7 @@ from geminga.broker.landmarks import offset_by_time
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.topics.access import ProducerAccess
+from geminga.by_fields import ByFields
 
 log = logging.getLogger("geminga.broker")
 
@@ -31,8 +32,8 @@ EXCEPTION = "producer_exception"
 EVICTION = "consumer_backlog_eviction"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaExceeded:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class QuotaExceeded(ByFields):
     """Which quota a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
 
     action: str

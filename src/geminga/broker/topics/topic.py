@@ -23,12 +23,13 @@ from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.turns import Turns
+from geminga.by_fields import ByFields
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
 
 
-@dataclass(frozen=True, slots=True)
-class TopicServices:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TopicServices(ByFields):
     """What every topic of a broker works with."""
 
     agenda: Agenda
@@ -48,8 +49,8 @@ class TopicServices:
     """What topics share that have no limits of their own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionRequest:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class SubscriptionRequest(ByFields):
     """What SUBSCRIBE asks for: which subscription, and where a new one begins.
 
     ``start`` is a ledger and an entry id, for readers; ``rollback_seconds`` begins that long ago.

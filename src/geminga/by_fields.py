@@ -1,0 +1,36 @@
+"""`ByFields`: dataclasses that are equal, and shown, by their fields, without code compiled for each of them.
+
+``dataclass`` writes and compiles ``__eq__``, ``__hash__`` and ``__repr__`` anew for every class, whenever it
+is imported: some 80 µs each, which adds up to a twentieth of the time until a broker answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field
+from typing import Any, ClassVar
+
+
+class ByFields:
+    """Base of ``@dataclass(frozen=True, eq=False, repr=False)``: as if both were True."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return _values(self) == _values(other)
+
+    def __hash__(self) -> int:
+        return hash(_values(self))
+
+    def __repr__(self) -> str:
+        fields = [name for name, field in self.__dataclass_fields__.items() if field.repr]
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields)
+        return f"{self.__class__.__qualname__}({shown})"
+
+
+def _values(one: Any) -> tuple[Any, ...]:
+    return tuple([getattr(one, name) for name in one.__dataclass_fields__])
