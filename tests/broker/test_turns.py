@@ -85,6 +85,28 @@ def test_many_short_entries_ask_for_a_new_turn(shell: Shell) -> None:
     assert not shell.turns.over
 
 
+def test_what_entries_spent_meanwhile_counts_against_a_turn(shell: Shell) -> None:
+    """Sockets are looked at right before it: both together are not to take twice as long."""
+    shell.turns.start(shell.job("long", 1_000), "long")
+
+    def turn() -> float:
+        """As the shell does it; how long it took."""
+        before = shell.now
+        shell.turns.begin(before)
+        shell.turns.turn()
+        shell.turns.end()
+        return shell.now - before
+
+    turn()
+    assert turn() == pytest.approx(TURN_SECONDS, abs=0.0021), "nobody else did anything"
+    for spent in (TURN_SECONDS / 4, 5 * TURN_SECONDS):
+        shell.turns.begin(shell.now)
+        shell.now += spent
+        shell.turns.end()
+        left = TURN_SECONDS - min(spent, TURN_SECONDS / 2)
+        assert turn() == pytest.approx(left, abs=0.0021), "at least half of it"
+
+
 def test_a_job_that_fails_ends_alone(shell: Shell) -> None:
     def bad() -> Job:
         yield None

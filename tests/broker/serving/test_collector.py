@@ -106,10 +106,8 @@ def test_few_objects_are_looked_at_every_time(collector: Any, monkeypatch: pytes
 def test_memory_goes_back_when_much_has_left(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.broker.serving.collector.MUCH_BLOCKS", 20_000)
     given_back: list[int] = []
-    monkeypatch.setattr(
-        "geminga.broker.serving.collector._trim", lambda: given_back.append(threading.get_ident())
-    )
     settling, loop = collector
+    monkeypatch.setattr(settling, "_trim", lambda: given_back.append(threading.get_ident()))
     held = [str(number) for number in range(200_000)]
     for _ in range(3):
         loop.later[0]()
@@ -127,8 +125,8 @@ def test_memory_goes_back_while_it_is_given_up(collector: Any, monkeypatch: pyte
     monkeypatch.setattr("geminga.broker.serving.collector.MUCH_BLOCKS", 20_000)
     monkeypatch.setattr("geminga.broker.serving.collector.BUSY_LOOK_SECONDS", 0.0)
     given_back: list[int] = []
-    monkeypatch.setattr("geminga.broker.serving.collector._trim", lambda: given_back.append(1))
     settling, loop = collector
+    monkeypatch.setattr(settling, "_trim", lambda: given_back.append(1))
     held = [[str(number) for number in range(40_000)] for _ in range(5)]
     settling._settle()
     assert given_back == []
@@ -138,6 +136,22 @@ def test_memory_goes_back_while_it_is_given_up(collector: Any, monkeypatch: pyte
         settling._giving_back.join()
         assert len(given_back) == times
     assert loop.later
+
+
+def test_what_the_web_framework_remembers_goes_with_it(
+    collector: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred addresses of the last requests, each in another mebibyte, kept all of these."""
+    yarl = pytest.importorskip("yarl")
+    monkeypatch.setattr("geminga.broker.serving.collector.MUCH_BLOCKS", 20_000)
+    _, loop = collector
+    held = [str(number) for number in range(200_000)]
+    url = yarl.URL.build(path="/topic", encoded=True)
+    loop.later[0]()
+    assert yarl.URL.build(path="/topic", encoded=True) is url, "remembered"
+    del held
+    loop.later[0]()
+    assert yarl.URL.build(path="/topic", encoded=True) is not url
 
 
 def test_peers_leave_no_cycles_behind(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ import gc
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 YOUNG_OBJECTS: Final = 3_000
@@ -43,6 +45,12 @@ BUSY_LOOK_SECONDS: Final = 1.0
 """... and this far apart while objects come and go. To count what is in use takes 0.3 ms for 7 million."""
 MUCH_BLOCKS: Final = 100_000
 """So much less in use than before is much: some ten megabytes."""
+REMEMBERING: Final = ("aiohttp", "yarl")
+"""Packages that remember what they worked out last, such as the addresses of the last hundred requests. It
+is little, but left of busy times: an object here and there, each of which keeps a mebibyte for itself."""
+
+
+_Cache: Final = type(lru_cache(lambda: None))
 
 
 class Collector:
@@ -57,6 +65,7 @@ class Collector:
         self._most_blocks = 0
         self._looked_at = 0.0
         self._giving_back: threading.Thread | None = None
+        self._trim: Callable[[], object] = lambda: None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -65,6 +74,8 @@ class Collector:
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, NEVER)
         gc.callbacks.append(self._passed)
         gc.enable()
+        # Here, and not when memory is to go back: what is loaded then would lie in the midst of it.
+        self._trim = _trimmer()
         self._look()
 
     def stop(self) -> None:
@@ -102,11 +113,13 @@ class Collector:
         if self._are_few and ended - began > FEW_SECONDS:
             self._are_few, self._recount_at = False, ended + RECOUNT_SECONDS
         if ended - self._looked_at >= BUSY_LOOK_SECONDS and self._much_has_left(ended):
+            forget_what_is_remembered()
             self._give_back()
 
     def _look(self) -> None:
         """Give memory back if much of it is not in use any more."""
         if self._much_has_left(time.monotonic()):
+            forget_what_is_remembered()
             self._settle()
             self._give_back()
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
@@ -124,14 +137,26 @@ class Collector:
     def _give_back(self) -> None:
         if self._giving_back is not None and self._giving_back.is_alive():
             return
-        self._giving_back = threading.Thread(target=_trim, name="geminga-memory", daemon=True)
+        self._giving_back = threading.Thread(target=self._trim, name="geminga-memory", daemon=True)
         with contextlib.suppress(RuntimeError):  # no more threads: the next time, perhaps
             self._giving_back.start()
 
 
-def _trim() -> None:
-    """What the C library holds free goes back to the system, where it can be asked for that (glibc)."""
+def forget_what_is_remembered() -> None:
+    """Empty the caches of `REMEMBERING`, as far as they are loaded."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in REMEMBERING:
+            for each in list(vars(module).values()):
+                if isinstance(each, _Cache):
+                    each.cache_clear()
+
+
+def _trimmer() -> Callable[[], object]:
+    """Has what the C library holds free go back to the system, where it can be asked for that (glibc)."""
     import ctypes
 
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # other systems
-        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # other systems
+        return lambda: None
+    return lambda: trim(0)
