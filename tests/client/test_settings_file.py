@@ -78,3 +78,12 @@ def test_sparks_sink_takes_the_file_and_its_own_options_first(tmp_path: Path) ->
     assert write_options({**options, "batchingMaxMessages": "5"}).batching_max_messages == 5
     with pytest.raises(InvalidConfiguration, match="cannot be read"):
         write_options({**options, "settingsFile": "/nowhere.toml"})
+
+
+def test_a_latency_budget_may_stand_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tunes-itself.toml"
+    path.write_text("[producer]\nlatency_budget_ms = 20\n")
+    assert geminga.load_settings(path).producer == {"latency_budget_ms": 20}
+    path.write_text('[producer]\nlatency_budget_ms = "20"\n')
+    with pytest.raises(InvalidConfiguration, match="latency_budget_ms='20'"):
+        geminga.load_settings(path)

@@ -231,3 +231,9 @@ def test_local_processes_of_the_broker_are_found(broker: EmbeddedBroker) -> None
     assert view.pids == (os.getpid(),)
     assert view.title.startswith("Geminga")
     assert view.cpu_seconds() > 0
+
+
+def test_breaking_something_needs_a_command() -> None:
+    run = CliRunner().invoke(command, ["tune", "prove", "--part", "break"])
+    assert run.exit_code == 2
+    assert "--part break needs --break-with" in run.output

@@ -60,6 +60,15 @@ def test_the_settings_of_advise_are_simulated(tmp_path: Path) -> None:
         assert grain["latency_p99"] < 0.02
 
 
+def test_a_producer_that_tunes_itself_is_simulated_by_its_core(tmp_path: Path) -> None:
+    file = tmp_path / "tunes-itself.toml"
+    file.write_text("[producer]\nlatency_budget_ms = 30\n")
+    found = told("--settings", str(file))["runs"]
+    assert found["core"]["batch_fill"] > 5
+    assert found["core"]["latency_p99"] <= 0.03
+    assert "latency_budget_seconds" in found["batches"]["problem"]
+
+
 def test_stock_settings_are_simulated() -> None:
     found = told("--stock", "pulsar-client", "--grain", "batches")
     assert list(found["runs"]) == ["batches"]

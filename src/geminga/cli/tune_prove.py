@@ -105,6 +105,8 @@ def command(
     Topics are made, filled and deleted in the namespace. What was measured is kept in the output folder
     run by run: a broker that goes away costs the run it was in, and the same command goes on.
     """
+    if "break" in chosen["parts"] and chosen["break_command"] is None:
+        raise click.UsageError("--part break needs --break-with: a command that breaks something")
     plan = Plan(
         service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),

@@ -37,6 +37,8 @@ from geminga.errors import InvalidConfiguration
 
 _NOT_IN_A_FILE = frozenset({"self", "service_url", "topic", "producer_name", "initial_sequence_id"})
 """What belongs to one program's run, not to a topic's settings."""
+_NONE_OR_A_NUMBER = frozenset({"latency_budget_ms"})
+"""Without a default that would show what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ def _toml(value: Any) -> str:
 
 
 def _arguments() -> dict[str, dict[str, inspect.Parameter]]:
-    """The arguments that may stand in a file: those with a number, a flag or a choice as default."""
+    """The arguments that may stand in a file: numbers, flags and choices."""
     from geminga.client.sync import Client
 
     found = {}
@@ -108,7 +110,8 @@ def _arguments() -> dict[str, dict[str, inspect.Parameter]]:
         found[table] = {
             name: parameter
             for name, parameter in inspect.signature(function).parameters.items()
-            if name not in _NOT_IN_A_FILE and isinstance(parameter.default, (bool, int, float, enum.Enum))
+            if name in _NONE_OR_A_NUMBER
+            or (name not in _NOT_IN_A_FILE and isinstance(parameter.default, (bool, int, float, enum.Enum)))
         }
     return found
 

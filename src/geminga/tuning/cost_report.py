@@ -25,6 +25,10 @@ _SHOWN = {
 }
 
 
+RATES_SHOWN = (25, 250, 2500)
+"""Entries a second for which the report says how often they wake a broker."""
+
+
 def _percent(error: float) -> str:
     return f"{100 * math.expm1(error):.0f} %"
 
@@ -39,12 +43,14 @@ def _errors(model: CostModel) -> list[str]:
     return lines
 
 
-def _woken(model: CostModel) -> str:
-    rates = (25, 250, 2500)
+def _woken(model: CostModel) -> list[str]:
     shown = ", ".join(
-        f"{wakes_per_second(rate, model.awake_seconds):.0f} times by {rate} entries/s" for rate in rates
+        f"{wakes_per_second(rate, model.awake_seconds):.0f} times by {rate} entries/s" for rate in RATES_SHOWN
     )
-    return f"  what an entry wakes stays awake for {1000 * model.awake_seconds:g} ms: woken {shown}"
+    return [
+        f"  what an entry wakes stays awake for {1000 * model.awake_seconds:g} ms, so that it is woken",
+        f"  {shown}",
+    ]
 
 
 def fitted(model: CostModel) -> list[tuple[str, float, float]]:
@@ -69,7 +75,7 @@ def text(model: CostModel) -> str:
         shown = estimate.scaled(factor)
         lines.append(f"  {shown.value:8.2f} {unit:38} {shown.low:8.2f} to {shown.high:.2f}")
     lines += [
-        _woken(model),
+        *_woken(model),
         f"idle: {100 * model.idle_per_second:.2f} % of a core",
         f"network beside stored bytes: {model.published_overhead_bytes:.0f} bytes an entry on its way in, "
         f"{model.delivered_overhead_bytes:.0f} on its way to each subscription",

@@ -98,6 +98,8 @@ class PublishSettings:
                 given[milliseconds[name]] = value / 1000
             elif name in known:
                 given[name] = value
+        if given.get("latency_budget_seconds") is not None:
+            given["batching_enabled"] = True  # as ``create_producer`` has it
         return PublishSettings(
             producer=ProducerSettings(**given), memory_limit_bytes=client.get("memory_limit_bytes", 0)
         )
