@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,16 @@ def test_a_codec_is_kept_unless_another_is_asked_for() -> None:
     zstd = advise_topic(row, plan(compression=CompressionType.ZSTD))
     assert (kept["compression"], zstd["compression"]) == ("LZ4", "ZSTD")
     assert zstd["stored_bytes_per_second_after"] < kept["stored_bytes_per_second_after"] < 1e6
+
+
+def test_a_codec_that_was_not_told_is_left_as_it_is() -> None:
+    """Settings with NONE would switch off what a topic may well have."""
+    unknown = advise_topic(topic(entries_per_second=1000.0, stored_bytes_per_second=1e6), plan())
+    assert unknown["compression"] is None
+    assert "compression_type" not in json.loads(unknown["settings_json"])
+    told = advise_topic(topic(compression="NONE"), plan())
+    assert json.loads(told["settings_json"])["compression_type"] == "NONE"
+    assert "| as it is |" in report(result(topic()), savings(result(topic()), plan()))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from geminga.tuning.cost import CostModel, Load
 from geminga.tuning.expectation import expected
 from geminga.tuning.formula import formula
 from geminga.tuning.modelled_broker import BrokerModel
+from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import standard_sample
 from geminga.tuning.stock import stock
 from geminga.tuning.traffic import TrafficProfile
@@ -129,8 +130,10 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
     from geminga.tuning.batch_model import predict
 
     sample = standard_sample(profile.message_bytes)
-    used = CODECS[check_choice("compression", str(row.get("compression") or "NONE").upper(), list(CODECS))]
+    given = row.get("compression")
+    used = CODECS[check_choice("compression", str(given or "NONE").upper(), list(CODECS))]
     codec = used if plan.compression is None else plan.compression
+    keeps_unknown = plan.compression is None and not given
     rate = profile.rate_messages_per_second
     entries, stored = row.get("entries_per_second"), row.get("stored_bytes_per_second")
     if not entries:
@@ -153,7 +156,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
     stored_after *= sample.entry_bytes(rate / entries_after, codec, 0, profile) / made_up
     producer = settings.producer
     return {
-        "settings_json": json.dumps(settings.to_dict()),
+        "settings_json": json.dumps(_settings(settings, keeps_unknown)),
         "findings": [finding.trap.name for finding in traps(profile, settings)],
         "rate_messages_per_second": rate,
         "message_bytes": profile.message_bytes,
@@ -165,7 +168,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         "batch_bytes": producer.batching_max_allowed_size_in_bytes,
         "permits": producer.max_pending_messages,
         "memory_limit_bytes": settings.memory_limit_bytes,
-        "compression": producer.compression_type.name,
+        "compression": None if keeps_unknown else producer.compression_type.name,
         "batch_fill_before": fill,
         "batch_fill_after": rate / entries_after,
         "entries_per_second_before": entries,
@@ -178,6 +181,14 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         "latency_p99": run.latency_p99,
         "memory_bytes": run.pending_messages_max * profile.message_bytes,
     }
+
+
+def _settings(settings: PublishSettings, keeps_unknown: bool) -> dict[str, Any]:
+    """Settings as the result has them: of a topic whose codec nobody knows, they say nothing about it."""
+    values = settings.to_dict()
+    if keeps_unknown:
+        del values["compression_type"], values["compression_level"]
+    return values
 
 
 def _load(profile: TrafficProfile, entries: float, stored: float) -> Load:
@@ -325,7 +336,7 @@ def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
         f"| {row['topic']} | {row['rate_messages_per_second']:.0f} "
         f"| {row['entries_per_second_before']:.0f} → {row['entries_per_second_after']:.0f} "
         f"| {row['batch_fill_before']:.1f} → {row['batch_fill_after']:.1f} | {row['latency_p99'] * 1000:.0f} "
-        f"| {row['delay_ms']:.1f} | {row['batch_messages']} | {row['compression']} |"
+        f"| {row['delay_ms']:.1f} | {row['batch_messages']} | {row['compression'] or 'as it is'} |"
         for row in rows[:topics]
     ]
     problems = [row for row in result.to_pylist() if row["problem"]][:topics]

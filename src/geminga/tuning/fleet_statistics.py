@@ -1,8 +1,8 @@
 """Statistics of all topics of a cluster, as admin REST tells them: what `geminga.tuning.fleet` reads.
 
 Each topic is looked at twice, some seconds apart: messages, entries and bytes a second are the differences.
-Payloads are not opened, so a message's bytes are those that its broker stores, metadata and compression
-included; which codec is used, the statistics do not say.
+They do not tell the codec, nor what messages are before compression: for that the newest entry of each topic
+is examined. Where it is not compressed, a message's bytes are those that its broker stores, with metadata.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CALLS_AT_ONCE = 8
 """Admin calls under way at one time: a fleet is asked gently."""
 TOPICS_MAX = 100_000
+PARTITIONS_EXAMINED_MAX = 8
+"""Of a topic of which the first ones hold nothing."""
 FAILURES_MAX = 50
 """So many topics in a row without an answer end it: the broker has gone."""
 
@@ -41,6 +43,7 @@ class _Look:
     producers: int
     subscriptions: int
     partitions: int
+    partitioned: bool
 
 
 def namespaces_of(admin: Admin) -> list[str]:
@@ -103,11 +106,13 @@ def gather(
     first = list(looks())
     # Each topic is watched for as long: its second look comes as long after its first.
     time.sleep(max(0.0, watch_seconds - (time.monotonic() - started)))
-    rows = [
-        row
+    found = [
+        (name, row)
         for (name, _), before, after in zip(topics, first, looks(), strict=True)
         if (row := _row(name, before, after)) is not None
     ]
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+        rows = list(pool.map(lambda each: each[1] | _newest(admin, each[0], each[1]), found))
     if not rows and failures:
         raise failures[-1]
     if not rows:
@@ -115,7 +120,9 @@ def gather(
             f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin_url} within "
             f"{watch_seconds:g} s: watch for longer"
         )
-    return pa.Table.from_pylist(rows)
+    table = pa.Table.from_pylist(rows).drop_columns(["partitioned"])
+    codecs = table.column("compression").cast(pa.string())  # of nothing but nulls it would have no type
+    return table.set_column(table.schema.get_field_index("compression"), "compression", codecs)
 
 
 def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]) -> _Look | None:
@@ -144,6 +151,7 @@ def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[Puls
         producers=max((len(row["publishers"]) for row in rows), default=0),
         subscriptions=len(durable),
         partitions=len(rows) if partitioned else 1,
+        partitioned=partitioned,
     )
 
 
@@ -160,11 +168,38 @@ def _row(topic: TopicName, before: _Look | None, after: _Look | None) -> dict[st
         "rate_messages_per_second": messages / seconds,
         "message_bytes": max(1.0, size / messages),
         "partitions": max(1, after.partitions),
+        "partitioned": after.partitioned,
         "producers": max(1, after.producers),
         "subscriptions": after.subscriptions,
         "entries_per_second": entries / seconds,
         "stored_bytes_per_second": size / seconds,
     }
+
+
+def _newest(admin: Admin, topic: TopicName, row: dict[str, Any]) -> dict[str, Any]:
+    """The codec of a topic's newest entry, and the mean payload of its messages where it is compressed.
+
+    Null for what cannot be looked at: a topic that is encrypted or whose broker does not answer.
+    """
+    unknown = {"compression": None}
+    names = [topic]
+    if row["partitioned"]:
+        names = [
+            topic.partition_name(index) for index in range(min(row["partitions"], PARTITIONS_EXAMINED_MAX))
+        ]
+    for name in names:
+        try:
+            messages = admin.topics.examine(name)
+        except PulsarException:  # nothing in this partition, or nobody there
+            continue
+        if not messages or messages[0].encrypted:
+            return unknown
+        codec = messages[0].compression
+        if codec == "NONE":
+            return {"compression": codec}
+        size = sum(len(message.data) for message in messages) / len(messages)
+        return {"compression": codec, "message_bytes": max(1.0, size)}
+    return unknown
 
 
 __all__ = ["gather", "namespaces_of", "topics_of"]

@@ -14,6 +14,7 @@ from geminga.broker.admin.tailing import METADATA_BYTES_MAX
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 _UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
@@ -54,6 +55,8 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
         "X-Pulsar-txn-uncommitted": "false",
         "X-Pulsar-txn-aborted": "false",
     }
+    if metadata.HasField("compression"):
+        headers["X-Pulsar-compression"] = pb.CompressionType.Name(metadata.compression)
     if metadata.event_time:
         headers["X-Pulsar-event-time"] = _time(metadata.event_time)
     if metadata.HasField("partition_key"):

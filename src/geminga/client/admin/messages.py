@@ -54,6 +54,7 @@ def messages_of(entry: Entry) -> list[StoredMessage]:
         "producer_name": headers.get("producer-name", ""),
         "publish_time": _time(headers.get("publish-time")) or dt.datetime.fromtimestamp(0, dt.UTC),
         "encrypted": encrypted,
+        "compression": headers.get("compression", "NONE"),
     }
     if encrypted or not batched:
         return [

@@ -473,6 +473,8 @@ class StoredMessage:
     """What the producer says when it happened."""
     encrypted: bool = False
     """The payload is as it was encrypted."""
+    compression: str = "NONE"
+    """The codec of its entry in Pulsar's word, ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
