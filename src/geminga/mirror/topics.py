@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from geminga.asyncio import Admin
-from geminga.client.admin.aio.policies import PolicyHolder
-from geminga.errors import AdminConflict, AdminError, AdminNotFound
+from geminga.client.admin.aio.policies import PolicyHolder, TopicPolicies
+from geminga.errors import AdminConflict, AdminError, AdminNotAllowed, AdminNotFound
 from geminga.ids import TopicName
 from geminga.mirror.pairing import MirrorRefused
 from geminga.mirror.patterns import TopicPattern
@@ -38,6 +39,10 @@ NOT_COPIED = frozenset(
 )
 """Policies that belong to a cluster, not to what is in it, or would harm what waits to be used. Permissions
 stay as well: roles differ."""
+ASKED_AT_ONCE = 16
+"""Policies of the source."""
+DISABLED = "opic level policies is disabled"
+"""What Apache Pulsar says of a topic's policies where it was told to have none, with status 405."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,9 @@ class TopicMaker:
         self._target = target
         self._policies = policies
         self._namespaces: set[str] = set()
+        self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._tells_what_is_set = True
+        self._has_topic_policies = True
 
     async def make(self, found: Found) -> None:
         """A topic with its namespace and tenant. Raises `MirrorRefused` where another kind is in the way."""
@@ -138,7 +146,8 @@ class TopicMaker:
             return
         if self._policies:
             await self._copy_labels(name)
-            await self._copy_policies(self._source.topic_policies, self._target.topic_policies, name)
+            if self._has_topic_policies:
+                await self._copy_policies(self._source.topic_policies, self._target.topic_policies, name)
 
     async def _partitions(self, topic: str) -> int:
         try:
@@ -183,22 +192,55 @@ class TopicMaker:
 
     async def _copy_policies(self, source: PolicyHolder, target: PolicyHolder, place: str) -> None:
         """What is set at ``place`` itself. One that cannot be read or set is named in the log."""
-        for policy in type(source).policies_known():
-            if policy.name in NOT_COPIED:
-                continue
-            await self._copy_policy(
-                getattr(source, policy.name), getattr(target, policy.name), policy.name, place
-            )
+        are_set = await self._set_at(source, place)
+        wanted = [
+            policy
+            for policy in type(source).policies_known()
+            if policy.name not in NOT_COPIED and (are_set is None or policy.segment in are_set)
+        ]
+        values = await asyncio.gather(*(self._value(source, policy.name, place) for policy in wanted))
+        for policy, value in zip(wanted, values, strict=True):
+            if value is not None:
+                await self._set(getattr(target, policy.name), policy.name, place, value)
+        if are_set is not None and "backlogQuotaMap" not in are_set:
+            return
         try:
             for kind, quota in (await source.backlog_quotas(place)).items():
                 await target.set_backlog_quota(place, quota, kind=kind)
         except AdminError as error:
             logger.warning("the backlog quotas of %s are not copied: %s", place, error)
 
-    async def _copy_policy(self, source: Any, target: Any, name: str, place: str) -> None:
+    async def _set_at(self, source: PolicyHolder, place: str) -> frozenset[str] | None:
+        """The policies that are set, by the last parts of their paths; None where the source does not say,
+        as Apache Pulsar: then each is asked for."""
+        if self._tells_what_is_set:
+            try:
+                found = await source.calls.call("GET", f"{source.path(place)}/policiesSet")
+                if isinstance(found, list):
+                    return frozenset(found)
+                self._tells_what_is_set = False
+            except AdminError as error:
+                logger.debug("%s is asked for each policy: %s", place, error)
+                self._tells_what_is_set = False
+        return None
+
+    async def _value(self, source: PolicyHolder, name: str, place: str) -> Any:
+        async with self._asking:
+            if not self._has_topic_policies and isinstance(source, TopicPolicies):
+                return None
+            try:
+                return await getattr(source, name).get(place)
+            except AdminError as error:
+                if isinstance(error, AdminNotAllowed) and DISABLED in str(error):
+                    self._has_topic_policies = False
+                    logger.info("topics of the source have no policies: %s", error)
+                else:
+                    logger.warning("%s of %s is not copied: %s", name, place, error)
+        return None
+
+    async def _set(self, target: Any, name: str, place: str, value: Any) -> None:
         try:
-            value = await source.get(place)
-            if value is not None and value != await target.get(place):
+            if value != await target.get(place):
                 await target.set(place, value)
         except AdminError as error:
             logger.warning("%s of %s is not copied: %s", name, place, error)

@@ -246,6 +246,7 @@ def _all_routes() -> Mapping[Key, Needs]:
     found |= _lines(_TOPIC, _TOPIC_PATH)
     found |= _lines(_SCHEMAS, _SCHEMA_PATH)
     for path, routes in ((_NAMESPACE_PATH, NAMESPACE_ROUTES), (_TOPIC_PATH, TOPIC_ROUTES)):
+        found["GET", f"{path}/policiesSet"] = Needs.ADMINISTRATOR
         for route in routes:
             limits = path == _NAMESPACE_PATH and route.segment in LIMITS_FOR_TENANTS
             for method in ("GET", route.method, "DELETE"):

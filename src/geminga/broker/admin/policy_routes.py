@@ -208,12 +208,14 @@ class _PolicyResource(Resource):
         """
         await self.durable(lambda done: self.put(request, field, new(self.read(request, field)), done))
 
-    def register_table(self, router: web.UrlDispatcher, routes: tuple[Route, ...]) -> None:
+    def register_table(self, router: web.UrlDispatcher, routes: tuple[Route, ...], *others: Route) -> None:
+        """``others`` have handlers of their own."""
         for route in routes:
             path = f"{self.path}/{route.segment}"
             router.add_get(path, self._getter(route))
             router.add_route(route.method, path, self._setter(route))
             router.add_delete(path, self._remover(route))
+        router.add_get(f"{self.path}/policiesSet", self._lister((*routes, *others)))
         router.add_get(f"{self.path}/backlogQuotaMap", self.backlog_quotas)
         router.add_post(f"{self.path}/backlogQuota", self.set_backlog_quota)
         router.add_delete(f"{self.path}/backlogQuota", self.remove_backlog_quota)
@@ -226,6 +228,22 @@ class _PolicyResource(Resource):
             return answer_or_empty(route.unset if found is None else found)
 
         return get
+
+    def _lister(self, routes: tuple[Route, ...]) -> Handler:
+        async def policies_set(request: web.Request) -> web.StreamResponse:
+            """Which policies are set there, by the last parts of their paths: most are not, and who copies
+            them need not ask for each."""
+            cluster = self.server.settings.cluster
+            found = []
+            for route in routes:
+                value = self.read(request, route.field)
+                if value is not None and (not route.by_cluster or cluster in value):
+                    found.append(route.segment)
+            if self.read(request, "backlog_quota_map"):
+                found.append("backlogQuotaMap")
+            return answer(sorted(found))
+
+        return policies_set
 
     def _setter(self, route: Route) -> Handler:
         async def set_policy(request: web.Request) -> web.StreamResponse:
@@ -421,12 +439,11 @@ class TopicPolicies(_PolicyResource):
     path = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
     def register(self, router: web.UrlDispatcher) -> None:
-        self.register_table(router, TOPIC_ROUTES)
-        router.add_get(f"{self.path}/messageTTL", self._getter(Route("messageTTL", "message_ttl_in_seconds")))
+        ttl = Route("messageTTL", "message_ttl_in_seconds")
+        self.register_table(router, TOPIC_ROUTES, ttl)
+        router.add_get(f"{self.path}/messageTTL", self._getter(ttl))
         router.add_post(f"{self.path}/messageTTL", self.set_message_ttl)
-        router.add_delete(
-            f"{self.path}/messageTTL", self._remover(Route("messageTTL", "message_ttl_in_seconds"))
-        )
+        router.add_delete(f"{self.path}/messageTTL", self._remover(ttl))
 
     def _topic(self, request: web.Request) -> TopicName:
         topic = topic_of(request)
