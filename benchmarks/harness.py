@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -75,6 +76,15 @@ def process_cpu_seconds(pid: int) -> float:
     """User and system CPU of a process and its waited-for children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(f) for f in fields[11:15]) / _TICKS
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that run."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def resident_megabytes(pid: int) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from geminga.ledger.offloading import BUSY_REST_TIMES, PUBLISHING_REST_TIMES, rest_times
-from geminga.ledger.thread_load import ThreadLoad
+from geminga.ledger.thread_load import ThreadLoad, is_rationed
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells")
 
@@ -58,3 +59,27 @@ def test_who_is_busy_is_left_more_room() -> None:
     assert times == sorted(times)
     assert (times[0], times[-1]) == (PUBLISHING_REST_TIMES, BUSY_REST_TIMES)
     assert PUBLISHING_REST_TIMES < rest_times(None) < BUSY_REST_TIMES
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "is_it"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n"}, False),
+        ("0::/a/b\n", {"a/cpu.max": "50000 100000\n", "a/b/cpu.max": "max 100000\n"}, True),
+        ("0::/of/the/host\n", {"cpu.max": "200000 100000\n"}, True),
+        ("4:memory:/m\n2:cpu,cpuacct:/x\n0::/\n", {"cpu,cpuacct/x/cpu.cfs_quota_us": "-1\n"}, False),
+        ("4:memory:/m\n1:cpu:/x\n0::/\n", {"cpu/cpu.cfs_quota_us": "150000\n"}, True),
+        ("what is this\n", {}, False),
+    ],
+)
+def test_quotas_are_found_as_containers_have_them(
+    tmp_path: Path, groups: str, files: dict[str, str], is_it: bool
+) -> None:
+    listed = tmp_path / "groups"
+    listed.write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert is_rationed(str(tmp_path / "root"), str(listed)) is is_it
+    assert not is_rationed(str(tmp_path / "root"), str(tmp_path / "nowhere"))

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import LedgerNotFound, StoreError
+from geminga.ledger import making_elsewhere, offload_folder
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.backup import backup
 from geminga.ledger.damage import EntriesDamaged
-from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.filesystem import RealFile, RealFileSystem
 from geminga.ledger.folder import discard_catalog
 from geminga.ledger.inspection import inspect, repair
 from geminga.ledger.offload_folder import FolderPlace
@@ -394,9 +395,10 @@ def test_a_ledger_that_is_deleted_while_it_is_offloaded_leaves_nothing() -> None
         store.close()
 
 
-def test_on_threads_and_a_real_disk(tmp_path: Path) -> None:
+def test_on_threads_and_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
+    monkeypatch.setattr(making_elsewhere, "STEP", 0)  # it is to get on beside other tests
     ready = threading.Event()
     local = FileStore.open(tmp_path / "store", wakeup=ready.set)
     store = TieredStore(local, FolderPlace(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
@@ -665,6 +667,25 @@ def test_folders_whose_sync_failed_or_never_came_are_synced_before_they_are_reli
                 offload(store, first)
             after = disk.crash(Fate("none", "none", "last"))
             assert read(open_store(FaultyFileSystem(after)), first) == kept[first]
+
+
+def test_a_large_file_is_synced_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    sync = RealFile.sync
+
+    def noted(file: RealFile) -> None:
+        sync(file)
+        synced.append(file.size())
+
+    monkeypatch.setattr(RealFile, "sync", noted)
+    monkeypatch.setattr(offload_folder, "_SYNCED_BYTES", 4 << 20)
+    writing = FolderPlace(RealFileSystem(), str(tmp_path)).create("large")
+    piece = bytes(1 << 20)
+    for _ in range(10):
+        writing.write(piece)
+    assert synced == [4 << 20, 8 << 20]
+    writing.finish()
+    assert synced[2:] == [10 << 20]
 
 
 def test_a_manifest_names_a_ledger_that_was_on_its_way_when_another_was_deleted() -> None:

@@ -173,7 +173,7 @@ def _place(location: str | None) -> Any:
     """The place of an option; None without."""
     if location is None:
         return None
-    from geminga.ledger.tiered import place_at
+    from geminga.ledger.tier_places import place_at
 
     return place_at(location)
 

@@ -6,11 +6,10 @@ import atexit
 import logging
 import os
 import subprocess
-import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
+from geminga import pythons
 from geminga.wire import compiled
 
 logger = logging.getLogger("geminga")
@@ -59,14 +58,14 @@ def compile_elsewhere() -> None:
 
 
 def _start() -> subprocess.Popen[bytes] | None:
-    if "python" not in Path(sys.executable or "").name.lower():
-        return None  # a program with Python inside: nobody knows how to start it
-    paths = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
+    try:
+        arguments, environment = pythons.command("geminga.client.compiling")
+    except pythons.NoPython:
+        return None
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from geminga.client.compiling import main; main()"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=environment,
         )  # fmt: skip
     except OSError as error:
         logger.debug("no process to compile in: %s", error)

@@ -150,6 +150,10 @@ class Index:
                     return position
         return chunk.positions[index]
 
+    def has_moves(self, ledger_id: int) -> bool:
+        """Whether some entry may not be where the catalog has it."""
+        return ledger_id in self.moved or ledger_id in self.moved_frozen
+
     def forget(self, ledger: LedgerState) -> None:
         """Drop the cached chunks of a ledger whose catalog rows changed or went."""
         for chunk in ledger.chunks:
@@ -207,6 +211,9 @@ class SharedIndex:
 
     def position(self, ledger_id: int, chunk: Chunk, index: int) -> int:
         return self._index.position(ledger_id, chunk, index)
+
+    def has_moves(self, ledger_id: int) -> bool:
+        return self._index.has_moves(ledger_id)
 
     def forget(self, ledger_id: int) -> None:
         """The ledger's rows in the catalog changed, or may have."""

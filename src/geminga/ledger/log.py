@@ -82,8 +82,8 @@ class Group:
 class LogFiles:
     """The open log files of a store, a bounded number of them. Threads may share them."""
 
-    def __init__(self, filesystem: FileSystem, folder: str) -> None:
-        self._filesystem = filesystem
+    def __init__(self, filesystem: FileSystem, folder: str, *, only_reads: bool = False) -> None:
+        self._opens = filesystem.open_to_read if only_reads else filesystem.open
         self._folder = folder
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
@@ -115,7 +115,7 @@ class LogFiles:
             self._open.move_to_end(number)
             return held
         try:
-            held = _OpenFile(self._filesystem.open(self.path(number)))
+            held = _OpenFile(self._opens(self.path(number)))
         except FileNotFoundError:
             raise StoreDamaged(f"{file_name(number)} is missing from the store in {self._folder}") from None
         self._open[number] = held

@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from geminga.ledger.filesystem import File, FileSystem, write_fully
+from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
 
 _GATHERED_BYTES = 1024 * 1024
+_SYNCED_BYTES = 16 * 1024 * 1024
+"""So much is synced at once: who syncs something else on this disk meanwhile may have to wait for it."""
 _NEW = ".new"
 
 
@@ -21,6 +23,7 @@ class FolderPlace:
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self.location = root
+        self.elsewhere = root if isinstance(filesystem, RealFileSystem) else None
         self._filesystem = filesystem
         self._durable: set[str] = set()
         """Folders that this process has made durable in the ones above them."""
@@ -120,7 +123,7 @@ class FolderWriting:
         self._path = path
         self._file = filesystem.open(path, create=True)
         self._file.truncate(0)
-        self._at = 0
+        self._at = self._synced = 0
         self._gathered = bytearray()
 
     def write(self, data: Any) -> object:
@@ -132,6 +135,9 @@ class FolderWriting:
     def _write(self) -> None:
         data, self._gathered = bytes(self._gathered), bytearray()
         self._at += write_fully(self._file, [data], self._at)
+        if self._at - self._synced >= _SYNCED_BYTES:
+            self._file.sync()
+            self._synced = self._at
 
     def finish(self) -> None:
         if self._gathered:

@@ -10,7 +10,10 @@ Each step is durable before the next one begins:
 The ledger's own entries stay until somebody lets go of them, later. A crash between any two steps leaves a
 suspicion, by which the file is found and deleted. So does an error; then it is done at once.
 
-The entries are read on the owner's thread, a piece at a time, and everything else happens on the worker's.
+The entries are read on the owner's thread, a piece at a time, and everything else happens on the worker's,
+or in another process on its behalf (`geminga.ledger.making_elsewhere`), which then reads the log, too. When
+that process is lost the ledger is begun anew, once: whatever ended it may have meant another one, or will end
+the next one, too. What it cannot read the store itself is asked for, which knows what is in the way.
 """
 
 from __future__ import annotations
@@ -23,13 +26,16 @@ from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
+from geminga.ledger.catalog import Chunk
+from geminga.ledger.making import Making, NotRead, Order
+from geminga.ledger.making_elsewhere import Makers, ProcessLost
 from geminga.ledger.rests import Rests
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
 from geminga.ledger.tier_claim import PlaceClaim
 from geminga.offload import manifest
-from geminga.offload.file import LedgerFile, LedgerWriter, Written
+from geminga.offload.file import LedgerFile, Written
 from geminga.offload.manifest import OffloadedLedger
-from geminga.offload.places import Place, Writing, folder_of, ledger_file
+from geminga.offload.places import Place, folder_of, ledger_file
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -40,9 +46,11 @@ PIECES_WAITING_MAX = 2
 """Pieces that are read ahead of the worker."""
 BUSY_PAUSE_SECONDS = 0.1
 ENTRY_PAUSE_SECONDS = 20e-6
-"""The worker rests so long for each entry: what an entry costs is Python, which the owner's thread needs."""
+"""The worker rests so long for each entry that is read here: what it costs is Python, which the owner's
+thread needs. Where another process makes the file it only does so while others publish."""
 PUBLISHING_REST_TIMES = 3.0
-"""While others publish, it rests so many times as long as it has worked, where the owner's thread idles."""
+"""While others publish, it rests so many times as long as it has worked, where the owner's thread idles; not
+where another process does the work, which has a low priority."""
 BUSY_REST_TIMES = 20.0
 """The same where the owner's thread is busy: who has no room left feels whatever is taken. The worker goes on
 always, if slowly, and does not rest where the disk has little room: else what is published fills it, and what
@@ -75,6 +83,7 @@ class Tier(Protocol):
     catalog: TierCatalog
     store_name: str
     claim: PlaceClaim
+    makers: Makers
 
     @property
     def local(self) -> EntryStore:
@@ -97,6 +106,16 @@ class Tier(Protocol):
     def listing(self, owner: str) -> Callable[[], None]:
         """What brings the manifest up to what there is, to be run on the worker's thread."""
 
+    def places(
+        self,
+        ledger_id: int,
+        first: int,
+        entries_max: int,
+        bytes_max: int,
+        done: Callable[[Chunk | None], None],
+    ) -> bool:
+        """Tell ``done`` where entries lie; see `geminga.ledger.store.FileStore.places`."""
+
     def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
         """Take files out of the manifest and delete them."""
 
@@ -109,9 +128,6 @@ class Offloading:
     ) -> None:
         self.owner = owner
         self.info = info
-        self.uuid = uuid4().hex
-        self.file = ledger_file(info.ledger_id, self.uuid)
-        self.path = f"{folder_of(owner)}/{self.file}"
         self.bytes_written = 0
         self.record: OffloadedLedger | None = None
         """What there is to record, since the file is complete."""
@@ -119,13 +135,22 @@ class Offloading:
         self._offset = offset
         self._now_ms = now_ms
         self._done: Done | None = done
-        self._next = 0
         self._published = tier.local.stats().appended_bytes
+        self._is_cancelled = self._is_second = False
+        self._by_places = True
+        """Whether another process may read what it is told the places of."""
+        self._start()
+
+    def _start(self) -> None:
+        """With a file of another name: there is nothing of it yet."""
+        self.uuid = uuid4().hex
+        self.file = ledger_file(self.info.ledger_id, self.uuid)
+        self.path = f"{folder_of(self.owner)}/{self.file}"
+        self._next = 0
         self._waiting = 0
         self._is_reading = False
         self._failure: Exception | None = None
-        self._writing: Writing | None = None
-        self._writer: LedgerWriter | None = None
+        self._making: Making | None = None
         self._written: Written | None = None
 
     # --- the owner's thread ---
@@ -146,6 +171,7 @@ class Offloading:
 
     def cancel(self, why: str) -> None:
         """Stop at the next step. What was written is deleted."""
+        self._is_cancelled = True
         if self._failure is None:
             self._failure = OffloadFailed(why)
 
@@ -173,6 +199,8 @@ class Offloading:
                     return
                 self._is_reading = True
                 count = min(left, PIECE_ENTRIES)
+                if self._asks_for_places(count):
+                    continue
                 found = self._tier.local.fetch(
                     self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
                     ahead=ReadAhead(count, PIECE_BYTES), done=self._fetched,
@@ -187,6 +215,20 @@ class Offloading:
             self._is_reading = False
         if self._failure is not None and not self._waiting and not self._is_reading:
             self._fail(None)
+
+    def _asks_for_places(self, count: int) -> bool:
+        making = self._making
+        if making is None or making.shares_lock or not self._by_places:
+            return False
+        return self._tier.places(self.info.ledger_id, self._next, count, PIECE_BYTES, self._placed)
+
+    def _placed(self, places: Chunk | None) -> None:
+        self._is_reading = False
+        if places is None:
+            self._by_places = False
+        else:
+            self._give(len(places), places)
+        self._pump()
 
     def _paused(self, _: Exception | None) -> None:
         self._is_reading = False
@@ -210,19 +252,28 @@ class Offloading:
                 f"ledger {self.info.ledger_id} has no entry {self._next}: it is being deleted"
             )
             return
-        self._next += len(entries)
+        self._give(len(entries), entries)
+
+    def _give(self, count: int, piece: list[bytes] | Chunk) -> None:
+        """Have the next entries, or what lies at these places, added."""
+        self._next += count
         self._waiting += 1
         published, self._published = self._published, self._tier.local.stats().appended_bytes
         is_published = self._published - published > PUBLISHING_BYTES_MIN
-        writer = self._writer
-        assert writer is not None
+        making = self._making
+        assert making is not None
 
         def add() -> None:
             began = time.monotonic()
-            writer.add(entries)
+            hurries = self._tier.rests.hurries
+            if isinstance(piece, Chunk):
+                making.add_places(self.info.ledger_id, piece, hurries=hurries)
+            else:
+                making.add(piece, hurries=hurries)
             took = time.monotonic() - began
-            times = rest_times(self._tier.load()) if is_published else 0.0
-            pause = len(entries) * ENTRY_PAUSE_SECONDS
+            costs = making.shares_lock or (is_published and not isinstance(piece, Chunk))
+            pause = count * ENTRY_PAUSE_SECONDS if costs else 0.0
+            times = rest_times(self._tier.load()) if is_published and making.shares_processor else 0.0
             self._tier.pause(pause)
             self._tier.rests.rest(min(took * times, REST_SECONDS_MAX) - pause)
 
@@ -261,20 +312,32 @@ class Offloading:
 
     def _fail(self, error: Exception | None) -> None:
         self._failure = self._failure or error
-        writing, self._writing, self._writer = self._writing, None, None
+        making, self._making = self._making, None
         suspect = Suspect(self.owner, self.info.ledger_id, self.uuid, self.file)
 
         def abandoned(_: Exception | None) -> None:
             self._tier.remove_files(self.owner, [suspect])
             cause = self._failure
             assert cause is not None
+            if isinstance(cause, ProcessLost) and not self._is_second and not self._is_cancelled:
+                logger.warning("%s; it is begun anew", _said(self.info.ledger_id, self._tier, cause))
+                self._is_second = True
+                self._start()
+                self.begin_or_end(None)
+                return
+            if isinstance(cause, NotRead) and not self._is_cancelled:
+                logger.info("ledger %d is read by the store itself: %s", self.info.ledger_id, cause)
+                self._by_places = False
+                self._start()
+                self.begin_or_end(None)
+                return
             self._end(
                 cause
                 if isinstance(cause, StoreError)
                 else OffloadFailed(_said(self.info.ledger_id, self._tier, cause))
             )
 
-        self._tier.work(writing.abandon if writing is not None else lambda: None, abandoned)
+        self._tier.work(making.abandon if making is not None else lambda: None, abandoned)
 
     def _end(self, error: StoreError | None) -> None:
         done, self._done = self._done, None
@@ -291,18 +354,16 @@ class Offloading:
                 f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another "
                 f"store ({found.store}): each store needs an offload location of its own"
             )
-        self._writing = tier.place.create(self.path)
-        self._writer = LedgerWriter(
-            self._writing, topic=self.owner, partition=_partition(self.owner), ledger_id=self.info.ledger_id,
-            uuid=self.uuid,
-        )  # fmt: skip
+        self._making = tier.makers.begin(
+            Order(self.path, self.owner, _partition(self.owner), self.info.ledger_id, self.uuid),
+            self.info.entries,
+            self.info.size_bytes,
+        )
 
     def _finish(self) -> None:
-        assert self._writer is not None
-        assert self._writing is not None
-        self._written = self._writer.close()
-        self._writing.finish()
-        self._writing = None
+        assert self._making is not None
+        self._written = self._making.finish()
+        self._making = None
         if self._written.summary.entries != self.info.entries:
             raise OffloadFailed(
                 f"ledger {self.info.ledger_id} has {self.info.entries} entries, "

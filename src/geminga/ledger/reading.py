@@ -11,10 +11,12 @@ from __future__ import annotations
 import errno
 import logging
 import time
+from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Protocol
 
 from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
@@ -51,6 +53,8 @@ class Finder(Protocol):
 
     def position(self, ledger_id: int, chunk: Chunk, index: int) -> int: ...
 
+    def has_moves(self, ledger_id: int) -> bool: ...
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Found:
@@ -65,6 +69,8 @@ class Found:
     may_pass: bool = False
     """Whether the disk said so, and not the bytes: another time it may read them."""
     error: StoreError | None = None
+    places: Chunk | None = None
+    """In place of entries: where they lie."""
 
     @property
     def size_bytes(self) -> int:
@@ -122,6 +128,31 @@ class EntryReader:
             return self.read(ledger, first, entries_max, bytes_max)
         self._fetch(ledger, first, ahead, done)
         return None
+
+    def places(
+        self,
+        ledger: LedgerState,
+        first: int,
+        entries_max: int,
+        bytes_max: int,
+        done: Callable[[Chunk | None], None],
+    ) -> bool:
+        """Tell ``done`` where entries from ``first`` on lie, or None; False where the first is in memory."""
+        count = min(entries_max, ledger.recent_first - first)
+        if self._pool is None or count <= 0:
+            return False
+        finder = self._finder
+
+        def job() -> Found:
+            try:
+                return Found(places=_chunk_of(finder, ledger, first, count, bytes_max))
+            except (StoreError, OSError) as error:
+                logger.debug("ledger %d: where its entries lie is not known: %s", ledger.ledger_id, error)
+                return Found()
+
+        key = (ledger.ledger_id, first, count, "places")
+        self._pool.submit(key, job, lambda found: done(found.places))
+        return True
 
     def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
         def deliver(answer: Found) -> None:
@@ -210,12 +241,7 @@ def _from_disk(
     try:
         for _ in range(_LOOKS_MAX):
             found = Found()
-            places = _places(finder, ledger, first, count, bytes_max)
-            start = 0
-            while start < len(places) and not found.bad:
-                stop = _run_end(places, start)
-                _read_run(files, places[start:stop], found)
-                start = stop
+            read_places(files, _places(finder, ledger, first, count, bytes_max), found)
             if found.entries or not found.bad or _is_where_it_was(finder, ledger, found.bad[0]):
                 break
     except StoreError as error:
@@ -229,6 +255,15 @@ def _from_disk(
         # What is in the way is met again by whoever reads on.
         found.bad, found.error = [], None
     return found
+
+
+def read_places(files: LogFiles, places: list[Place], found: Found) -> None:
+    """Add the entries at these places to what was found, up to the first that is bad."""
+    start = 0
+    while start < len(places) and not found.bad:
+        stop = _run_end(places, start)
+        _read_run(files, places[start:stop], found)
+        start = stop
 
 
 def _is_where_it_was(finder: Finder, ledger: LedgerState, place: Place) -> bool:
@@ -264,6 +299,23 @@ def _places(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_m
             places.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
             entry_id += 1
     return places
+
+
+def _chunk_of(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> Chunk | None:
+    """Where entries from ``first`` on lie, as far as one chunk of the index knows; at least one, or None."""
+    located = finder.locate(ledger, first)
+    if located is None:
+        return None
+    chunk, start = located
+    sizes = chunk.sizes[start : start + count]
+    count = max(1, bisect_right(list(accumulate(sizes)), bytes_max))
+    stop = start + count
+    if finder.has_moves(ledger.ledger_id):
+        moved = (finder.position(ledger.ledger_id, chunk, at) for at in range(start, min(stop, len(chunk))))
+        positions = array("Q", moved)
+    else:
+        positions = chunk.positions[start:stop]
+    return Chunk(first, positions, sizes[:count], chunk.crcs[start:stop])
 
 
 def _run_end(places: list[Place], start: int) -> int:

@@ -19,6 +19,10 @@ class Rests:
         if seconds > 0:
             self._hurries.wait(seconds)
 
+    @property
+    def hurries(self) -> bool:
+        return self._hurries.is_set()
+
     def hurry(self, hurries: bool) -> None:
         """Whether there is reason to, as long as the thread is not to end."""
         if hurries or self._is_over:

@@ -33,7 +33,7 @@ from geminga.ledger.api import (
 )
 from geminga.ledger.bringing import Bringing
 from geminga.ledger.callbacks import run_callback, run_callbacks
-from geminga.ledger.catalog import CatalogDamaged
+from geminga.ledger.catalog import CatalogDamaged, Chunk
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import Checkpoints, Parts
 from geminga.ledger.damage import Damage
@@ -402,6 +402,24 @@ class FileStore:
     ) -> list[bytes] | None:
         ledger = self._state.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
+
+    def places(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        entries_max: int,
+        bytes_max: int,
+        done: Callable[[Chunk | None], None],
+    ) -> bool:
+        """Tell ``done`` where entries lie in the log's files, for somebody who reads them without the store:
+        within both limits, at least one. They may be moved before they are read, and their file deleted.
+
+        None, or False in place of telling: `fetch` is to be asked, for they are in memory, or nowhere. Raises
+        `StoreError`.
+        """
+        ledger = self._state.ledger(ledger_id)
+        return self._reader.places(ledger, first_entry_id, entries_max, bytes_max, done)
 
     def bring(self, wanted: Wanted, done: Done) -> bool:
         if self._bringing is None or not self._state.presence.may_have_any(wanted):

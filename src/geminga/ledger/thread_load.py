@@ -1,5 +1,5 @@
-"""How busy a thread is, as the operating system counts it, and stepping back behind it: for work that is to
-leave room."""
+"""How busy a thread is, as the operating system counts it, stepping back behind it, and whether that helps:
+for work that is to leave room."""
 
 from __future__ import annotations
 
@@ -11,17 +11,50 @@ import time
 
 logger = logging.getLogger("geminga.ledger")
 
-NICENESS = 5
-"""Of a thread that has stepped back, where threads have one."""
+STEP = 5
+"""By so much a thread that steps back is nicer, where threads have a niceness."""
+NICENESS_MAX = 19
 
 
-def step_back() -> None:
+def step_back(step: int = STEP) -> None:
     """The calling thread leaves the processor to others that want it: publishing comes first."""
     if sys.platform == "linux":
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            number = threading.get_native_id()
+            before = os.getpriority(os.PRIO_PROCESS, number)
+            os.setpriority(os.PRIO_PROCESS, number, min(before + step, NICENESS_MAX))
         except OSError as error:
             logger.debug("a thread keeps its priority: %s", error)
+
+
+def is_rationed(root: str = "/sys/fs/cgroup", listed: str = "/proc/self/cgroup") -> bool:
+    """Whether the processor time of this process and its children is limited by a quota of Linux's, as
+    containers have them: then what one takes another one lacks, whatever their priorities are."""
+    found: list[str] = []
+    try:
+        with open(listed) as file:
+            for line in file.read().splitlines():
+                _, controllers, path = line.split(":", 2)
+                if not controllers:  # version 2: "max 100000", or the quota and the period
+                    found += _in_each(root, path, "cpu.max") + _in_each(f"{root}/unified", path, "cpu.max")
+                elif "cpu" in controllers.split(","):  # version 1: -1, or the quota
+                    found += _in_each(f"{root}/{controllers}", path, "cpu.cfs_quota_us")
+    except (OSError, ValueError):
+        return False
+    return any(not each.startswith(("max", "-1")) for each in found)
+
+
+def _in_each(root: str, path: str, name: str) -> list[str]:
+    """What the files of a name say from a group up to the root; in a container the group may not be there."""
+    found = []
+    parts = [each for each in path.split("/") if each]
+    for count in range(len(parts) + 1):
+        try:
+            with open("/".join((root, *parts[:count], name))) as file:
+                found.append(file.read().strip())
+        except OSError:
+            continue
+    return found
 
 
 class ThreadLoad:

@@ -20,7 +20,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.filesystems import resolve
 from geminga.ledger.api import (
     Done,
     EntryStore,
@@ -35,9 +34,10 @@ from geminga.ledger.api import (
     never,
 )
 from geminga.ledger.callbacks import run_callback
+from geminga.ledger.catalog import Chunk
 from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.making_elsewhere import Makers
 from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.rests import Rests
@@ -48,7 +48,6 @@ from geminga.ledger.tier_claim import NotClaimed, PlaceClaim, State
 from geminga.ledger.tier_reading import Offloaded, TierReader
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
-from geminga.offload.arrow_place import ArrowPlace
 from geminga.offload.manifest import ManifestWriter, OffloadedLedger
 from geminga.offload.places import Place, check_file, folder_of
 
@@ -102,6 +101,11 @@ class TieredStore:
         self._looks_bytes = 0
         self._is_closing = False
         self.rests = Rests(threads=threads)
+        has_disk = isinstance(local.filesystem, RealFileSystem)
+        self.makers = Makers(place, local.folder, is_alone=not (threads and has_disk))
+        self._clock = clock
+        self._makers_rest_at: float | None = None
+        """When whoever makes files has had nothing to do for too long."""
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
         # What is called most goes straight to the store.
         self.append = local.append
@@ -198,6 +202,9 @@ class TieredStore:
                 self._bytes_offloaded += way.bytes_written
             elif error is not None:
                 self._failures += 1
+            idle_seconds = self.makers.idle_seconds_max
+            self._makers_rest_at = self._clock() + idle_seconds
+            self._worker.alarm(idle_seconds)
             done(error)
 
         if self._load is None:
@@ -416,6 +423,16 @@ class TieredStore:
     def pause(self, seconds: float) -> None:
         if self._pool is not None:
             time.sleep(seconds)
+
+    def places(
+        self,
+        ledger_id: int,
+        first: int,
+        entries_max: int,
+        bytes_max: int,
+        done: Callable[[Chunk | None], None],
+    ) -> bool:
+        return self._local.places(ledger_id, first, entries_max=entries_max, bytes_max=bytes_max, done=done)
 
     def _signal(self) -> None:
         if self._wakeup is not None:
@@ -636,11 +653,18 @@ class TieredStore:
             if self.claim.keep():
                 self._claim_changed()
             self._worker.run_queued()
+        if self._makers_rest_at is not None and self._clock() >= self._makers_rest_at:
+            self._let_makers_rest()
         while self._finished:
             run_callback(self._finished.popleft())
             if enough():
                 break
         return ran
+
+    def _let_makers_rest(self) -> None:
+        self._makers_rest_at = None
+        if not self._under_way:
+            self._worker.submit(self.makers.rest, lambda _: None)
 
     def close(self) -> None:
         """As the contract says. What is being offloaded is given up, the next start clears it away."""
@@ -650,7 +674,10 @@ class TieredStore:
         self.rests.end()
         for each in list(self._under_way.values()):
             each.cancel("the store is being closed")
+        self.makers.end()
         is_done = self._worker.stop(STOP_SECONDS_MAX)
+        if is_done:
+            self.makers.rest()
         self.claim.close(is_done=is_done, seconds_max=STOP_SECONDS_MAX)
         if not is_done:
             logger.warning("%s does not answer: it is not waited for", self.location)
@@ -660,17 +687,6 @@ class TieredStore:
             run_callback(self._finished.popleft())
         self._local.close()
         self._reader.close()
-
-
-def place_at(location: str) -> Place:
-    """The place of a location: a folder, or a URL that Arrow or fsspec know.
-
-    Raises `InvalidConfiguration`.
-    """
-    files, path = resolve(location)
-    if files.type_name == "local":
-        return FolderPlace(RealFileSystem(), path)
-    return ArrowPlace(location)
 
 
 def _taken(answer: Offloaded) -> list[bytes]:

@@ -20,6 +20,8 @@ class ArrowPlace:
         """Raises `InvalidConfiguration`."""
         self.location = without_secrets(location)
         self._files, self._root = resolve(location)
+        # What is in memory is there for this process alone, whatever fsspec calls it.
+        self.elsewhere: str | None = None if "memory" in self._files.type_name else location
 
     def _path(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}"

@@ -34,6 +34,10 @@ class Place(Protocol):
     location: str
     """What administrators call it: without secrets."""
 
+    @property
+    def elsewhere(self) -> str | None:
+        """The location by which another process opens it, with secrets; None when none can."""
+
     def create(self, path: str) -> Writing: ...
 
     def open(self, path: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -20,7 +21,9 @@ from geminga.broker.topics import maintenance, upkeep
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
+from geminga.ledger import making_elsewhere
 from geminga.ledger.backup import backup
+from geminga.ledger.making_elsewhere import MakerProcess
 from geminga.ledger.tier_reading import TierReader
 from geminga.testing.inside import inside
 
@@ -191,6 +194,35 @@ def test_what_goes_wrong_is_in_the_status_and_nothing_is_lost(tmp_path: Path) ->
         command(broker, ledgers(broker)[-1]["ledgerId"])
         until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert read(broker) == messages(25)
+
+
+def test_a_process_that_makes_files_and_dies_is_in_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = MakerProcess.add
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def add_or_die(process: MakerProcess, entries: Any, *, hurries: bool) -> None:
+        processes.append(process._process)
+        if len(processes) <= 2:
+            process._process.kill()
+        add(process, entries, hurries=hurries)
+
+    monkeypatch.setattr(making_elsewhere, "SMALL_BYTES", -1)
+    monkeypatch.setattr(making_elsewhere, "STEP", 0)
+    monkeypatch.setattr(MakerProcess, "add", add_or_die)
+    with start(tmp_path, retention_minutes=-1) as broker:
+        publish(broker, 0, 25)
+        last = ledgers(broker)[-1]["ledgerId"]
+        assert command(broker, last) == 204
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "ERROR")
+        assert "was ended by SIGKILL" in rest(broker, "GET", f"{PATH}/offload")["lastError"]
+        assert read(broker) == messages(25)
+        assert command(broker, last) == 204
+        until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
+        assert [each["offloaded"] for each in ledgers(broker)] == [True, True, False]
+        assert read(broker) == messages(25)
+    assert processes[-1].returncode is not None
 
 
 def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:

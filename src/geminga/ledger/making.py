@@ -1,0 +1,79 @@
+"""Making the file of a ledger that is offloaded: what is asked for, and doing it on the thread that asks.
+
+`geminga.ledger.making_elsewhere` has it done in another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from geminga.ledger.catalog import Chunk
+from geminga.offload.file import LedgerWriter, Written
+from geminga.offload.places import Place
+
+
+class NotRead(Exception):
+    """Entries cannot be read from their places: they were moved, or are damaged, or the disk says so."""
+
+
+class Order(NamedTuple):
+    """The file of one ledger: at ``path`` of the place, with what stands in its footer."""
+
+    path: str
+    topic: str
+    partition: int
+    ledger_id: int
+    uuid: str
+
+
+class Making(Protocol):
+    """A file that is being made; on the worker's thread. What is raised is what is wrong with the place, or
+    with the entries; then it is to be abandoned."""
+
+    shares_lock: bool
+    """Whether the work needs the Python that the owner's thread needs."""
+    shares_processor: bool
+    """Whether the owner lacks what processor time the work takes, whatever its priority is."""
+
+    def add(self, entries: Sequence[bytes], *, hurries: bool) -> None:
+        """Add the next entries. ``hurries``: there is a reason not to leave the processor to others."""
+
+    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
+        """The same for entries that are to be read from the files of the store's log. Raises `NotRead`."""
+
+    def finish(self) -> Written:
+        """Returns when the file is there to stay."""
+
+    def abandon(self) -> None:
+        """It is not wanted. What is left of it is to be deleted, and nothing writes to it any more."""
+
+
+class MakingHere:
+    """`Making` on the thread that asks."""
+
+    shares_lock = shares_processor = True
+
+    def __init__(self, place: Place, order: Order) -> None:
+        self._writing = place.create(order.path)
+        self._writer = LedgerWriter(
+            self._writing, topic=order.topic, partition=order.partition, ledger_id=order.ledger_id,
+            uuid=order.uuid,
+        )  # fmt: skip
+        self._is_finished = False
+
+    def add(self, entries: Sequence[bytes], *, hurries: bool = False) -> None:
+        self._writer.add(entries)
+
+    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool = False) -> None:
+        raise NotRead("the store is here, and is to be asked")
+
+    def finish(self) -> Written:
+        written = self._writer.close()
+        self._writing.finish()
+        self._is_finished = True
+        return written
+
+    def abandon(self) -> None:
+        if not self._is_finished:
+            self._writing.abandon()

@@ -1,0 +1,313 @@
+"""Making the files of offloaded ledgers in a process of its own: this side of it.
+
+Beside a broker that publishes at full speed there is neither a processor to spare nor a moment of Python's
+lock. So what an offload does most of, taking entries apart and compressing them, happens in another
+process, whose work has a low priority (`geminga.ledger.making_process` is that side). Through a socket it is
+told piece by piece where entries lie in the log, or given those that are in memory. It takes no lock of the
+store, and an entry that is not where it was said to be fails its checksum. That a file exists, and whose it
+is, is decided here alone.
+
+The process is started when there is something to make, and ended when there was nothing for a while. It does
+not outlive this one: it ends when the socket is closed, and where the system can do that, with the thread
+that started it. One that ends, or that neither answers nor works, is killed, and `ProcessLost` is raised:
+before anything of its file is deleted there is nobody any more who could go on writing it.
+
+Each request is answered, and the next one waits for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from geminga import pythons
+from geminga._version import __version__
+from geminga.ledger.catalog import Chunk
+from geminga.ledger.making import Making, MakingHere, NotRead, Order
+from geminga.ledger.making_process import HEAD
+from geminga.ledger.thread_load import is_rationed
+from geminga.offload.file import Summary, Written
+from geminga.offload.places import Place
+
+logger = logging.getLogger("geminga.ledger")
+
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+STEP = 7
+"""So far the work steps back behind the thread that starts the process, which has done so itself: together
+that leaves it a fifteenth of a processor of which another one wants all. With 0 it is an equal to others."""
+START_SECONDS_MAX = 120.0
+"""By then the process has said that it is there."""
+STILL_SECONDS_MAX = 300.0
+"""So long the process may neither answer nor use the processor: a disk may take that to sync a file."""
+LOOK_SECONDS = 1.0
+KILL_SECONDS_MAX = 10.0
+IDLE_SECONDS_MAX, IDLE_SLOW_SECONDS_MAX = 30.0, 1800.0
+"""So long the process is kept without work; the second where each one has to compile its loops, for there is
+no folder to keep them in."""
+SMALL_BYTES, SMALL_ENTRIES = 4 * 1024 * 1024, 8192
+"""A ledger below both is made here when there is no process yet: to start one costs more."""
+
+
+class NoProcess(Exception):
+    """There is no process to make files in, and why."""
+
+
+class ProcessLost(Exception):
+    """The process has ended, or was ended because it hung; nothing of what it made counts."""
+
+
+class NotMade(Exception):
+    """What the process says is wrong with the place, or with what it was given."""
+
+
+class MakerProcess:
+    """One process. On the worker's thread, but for `kill`. Raises `NoProcess` where it does not come up."""
+
+    def __init__(self, location: str, store: str) -> None:
+        """``store``: the folder of the store."""
+        try:
+            arguments, environment = pythons.command("geminga.ledger.making_process")
+            if os.name != "posix":
+                raise NoProcess(f"this is {os.name}, and no POSIX system")
+            self._socket, theirs = socket.socketpair()
+        except (pythons.NoPython, OSError) as error:
+            raise NoProcess(str(error)) from error
+        # One thread is enough for arrays that are small; it need not reserve memory for more.
+        environment.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    arguments, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=environment
+                )
+        except Exception as error:  # also what an audit hook of the program raises
+            self._socket.close()
+            raise NoProcess(f"{arguments[0]} cannot be started: {error}") from error
+        try:
+            self._socket.settimeout(LOOK_SECONDS)
+            parent = os.getpid()
+            opening = {"do": "open", "location": location, "store": store, "parent": parent, "step": STEP}
+            found = self._ask(opening, start=True)
+            if found["version"] != __version__:
+                raise NotMade(f"{found['version']} is installed by now, and this is {__version__}")
+            self.idle_seconds_max = IDLE_SECONDS_MAX if found["starts_fast"] else IDLE_SLOW_SECONDS_MAX
+        except (ProcessLost, NotMade) as error:
+            self.close()
+            raise NoProcess(f"the process that was started is of no use: {error}") from error
+
+    @property
+    def is_dead(self) -> bool:
+        return self._process.poll() is not None
+
+    def begin(self, order: Order) -> Making:
+        self._ask({"do": "begin", "order": list(order)})
+        return _MakingElsewhere(self)
+
+    def add(self, entries: Sequence[bytes], *, hurries: bool) -> None:
+        sizes = array("I", map(len, entries))
+        self._ask({"do": "add", "entries": len(entries), "hurries": hurries}, sizes.tobytes(), *entries)
+
+    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
+        asked = {"do": "read", "ledger": ledger_id, "first": places.first, "hurries": hurries}
+        self._ask(asked, places.pack(ledger_id))
+
+    def finish(self) -> Written:
+        found = self._ask({"do": "finish"})
+        return Written(Summary.decode(found["summary"].encode()), found["size"], found["crc"])
+
+    def abandon(self) -> None:
+        """Nothing writes to the file any more."""
+        try:
+            if not self.is_dead:
+                self._ask({"do": "abandon"})
+        except (ProcessLost, NotMade) as error:
+            logger.debug("a file is not abandoned, but the process ended: %s", error)
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once; on any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._process.kill()
+        try:
+            self._process.wait(KILL_SECONDS_MAX)
+        except subprocess.TimeoutExpired:  # it waits for a disk, and ends with what it waits for
+            logger.error("process %d, which makes files of ledgers, cannot be killed", self._process.pid)
+
+    def close(self) -> None:
+        """End it; nobody uses it any more."""
+        self.kill()
+        self._socket.close()
+
+    # --- talking ---
+    def _ask(self, message: dict[str, Any], *body: bytes, start: bool = False) -> dict[str, Any]:
+        """Raises `ProcessLost`, `NotMade`."""
+        text = json.dumps(message).encode()
+        data = b"".join((HEAD.pack(len(text), sum(map(len, body))), text, *body))
+        patience = _Patience(self._process.pid, START_SECONDS_MAX if start else STILL_SECONDS_MAX)
+        try:
+            self._send(data, patience)
+            size, rest = HEAD.unpack(self._receive(HEAD.size, patience))
+            if rest or size > ANSWER_BYTES_MAX:
+                raise ProcessLost(f"its answer begins with {size} and {rest}")
+            answer: dict[str, Any] = json.loads(self._receive(size, patience))
+        except ProcessLost as error:
+            self.kill()
+            raise ProcessLost(f"the process that makes files of ledgers was ended: {error}") from error
+        except (OSError, EOFError, ValueError) as error:
+            self.kill()
+            raise ProcessLost(self._how_it_ended()) from error
+        if "unread" in answer:
+            raise NotRead(answer["unread"])
+        if "failed" in answer:
+            raise NotMade(answer["failed"])
+        return answer
+
+    def _send(self, data: bytes, patience: _Patience) -> None:
+        # Whatever the program around us does with SIGPIPE, it is not to get one from here.
+        flags, view = getattr(socket, "MSG_NOSIGNAL", 0), memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view, flags) :]
+                patience.renew()
+            except TimeoutError:
+                patience.check()
+
+    def _receive(self, size: int, patience: _Patience) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            try:
+                count = self._socket.recv_into(view)
+            except TimeoutError:
+                patience.check()
+                continue
+            if not count:
+                raise EOFError
+            view = view[count:]
+        return data
+
+    def _how_it_ended(self) -> str:
+        code = self._process.poll()
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"the process that makes files of ledgers was ended by {signal.Signals(-code).name}"
+        return f"the process that makes files of ledgers has ended with {code}"
+
+
+class _Patience:
+    """How long to wait for a process: as long as it answers or works."""
+
+    def __init__(self, process_id: int, seconds: float) -> None:
+        self._path = f"/proc/{process_id}/stat"
+        self._seconds = seconds
+        self._used = -1
+        self.renew()
+
+    def renew(self) -> None:
+        self._until = time.monotonic() + self._seconds
+
+    def check(self) -> None:
+        """Raises `ProcessLost` when it was still for too long."""
+        used = self._processor_ticks()
+        if used != self._used:
+            self._used = used
+            self.renew()
+        elif time.monotonic() > self._until:
+            raise ProcessLost(f"it has done nothing for {self._seconds:g} s")
+
+    def _processor_ticks(self) -> int:
+        """What all its threads have used, where the system says so."""
+        try:
+            with open(self._path, "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                return int(fields[11]) + int(fields[12])
+        except (OSError, ValueError, IndexError):
+            return -1
+
+
+class _MakingElsewhere:
+    """`Making` by a process."""
+
+    shares_lock = False
+
+    def __init__(self, process: MakerProcess) -> None:
+        self.shares_processor = is_rationed()
+        self.add = process.add
+        self.add_places = process.add_places
+        self.finish = process.finish
+        self.abandon = process.abandon
+
+
+class Makers:
+    """Who makes the files of a place: a process, or the thread that asks where there can't be one."""
+
+    def __init__(self, place: Place, store: str, *, is_alone: bool = False) -> None:
+        """``store``: its folder. ``is_alone``: there is nobody to make room for; no process is started."""
+        self._place = place
+        self._store = store
+        self._location = None if is_alone else place.elsewhere
+        self._lock = threading.Lock()
+        self._process: MakerProcess | None = None
+        self._is_over = False
+        self._has_complained = False
+
+    # --- the worker's thread ---
+    def begin(self, order: Order, entries: int, size_bytes: int) -> Making:
+        """Begin a file for so much; raises what the place raises, `NotMade` or `ProcessLost`."""
+        process = self._ready(is_small=entries <= SMALL_ENTRIES and size_bytes <= SMALL_BYTES)
+        return MakingHere(self._place, order) if process is None else process.begin(order)
+
+    def _ready(self, *, is_small: bool) -> MakerProcess | None:
+        process, location = self._process, self._location
+        if process is not None and not process.is_dead:
+            return process
+        self.rest()
+        if is_small or location is None:
+            return None
+        try:
+            process = MakerProcess(location, self._store)
+        except NoProcess as error:
+            if not self._has_complained:
+                self._has_complained = True
+                logger.warning(
+                    "ledgers are offloaded by this process, which slows publishing more: %s", error
+                )
+            return None
+        with self._lock:
+            if not self._is_over:
+                self._process = process
+                return process
+        process.close()
+        raise ProcessLost("the store is being closed")
+
+    @property
+    def idle_seconds_max(self) -> float:
+        """So long after the last file `rest` is due; on any thread."""
+        process = self._process
+        return IDLE_SECONDS_MAX if process is None else process.idle_seconds_max
+
+    def rest(self) -> None:
+        """End the process, if it is there."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    # --- any thread ---
+    def end(self) -> None:
+        """There is nothing to be made any more: whoever waits for the process waits no longer."""
+        with self._lock:
+            self._is_over = True
+            process = self._process
+        if process is not None:
+            process.kill()

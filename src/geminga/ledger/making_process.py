@@ -1,0 +1,221 @@
+"""Making the files of offloaded ledgers in a process of its own: that process.
+
+Its main thread only reads what it is told, so that it sees at once when whoever started it is gone, and ends,
+whatever its other threads wait for. The work is done by one of two others: one has stepped back behind
+everybody else, and the other has not, for when there is a reason to hurry.
+
+A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second: ``do`` says
+what is asked for. The answer has no bytes; where it has ``failed``, that says why, and ``unread`` says why
+entries cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import traceback
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from geminga._version import __version__
+from geminga.ledger.thread_load import step_back
+
+if TYPE_CHECKING:
+    from geminga.ledger.log import LogFiles
+    from geminga.ledger.making import MakingHere
+    from geminga.offload.places import Place
+
+HEAD = struct.Struct(">II")
+GROUP_STEP = 5
+"""By so much its session is nicer than the work's step: who starts the process has stepped back as well."""
+
+
+class Maker:
+    """What is asked for, done on any thread, one request at a time."""
+
+    def __init__(self) -> None:
+        self._place: Place | None = None
+        self._making: MakingHere | None = None
+        self._log: LogFiles | None = None
+
+    def answer(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
+        """The answer to a request; what it raises is one, too."""
+        match request["do"]:
+            case "open":
+                from geminga.ledger.tier_places import place_at
+
+                # They are large, and needed first.
+                importlib.import_module("geminga.ledger.making")
+                importlib.import_module("geminga.offload.residue_kernels")
+                kernels = importlib.import_module("geminga.wire.columnar_kernels")
+                log = importlib.import_module("geminga.ledger.log")
+                filesystem = importlib.import_module("geminga.ledger.filesystem")
+                self._place = place_at(request["location"])
+                self._log = log.LogFiles(filesystem.RealFileSystem(), request["store"], only_reads=True)
+                return {"version": __version__, "starts_fast": kernels.KEPT}
+            case "begin":
+                from geminga.ledger.making import MakingHere, Order
+
+                self.drop()
+                assert self._place is not None
+                self._making = MakingHere(self._place, Order(*request["order"]))
+            case "add":
+                assert self._making is not None
+                self._making.add(_entries(request["entries"], body))
+            case "read":
+                return self._read(request["ledger"], request["first"], body)
+            case "finish":
+                assert self._making is not None
+                written = self._making.finish()
+                self._making = None
+                return {
+                    "summary": written.summary.encode().decode(), "size": written.size, "crc": written.crc,
+                }  # fmt: skip
+            case "abandon":
+                self.drop()
+            case unknown:
+                raise ValueError(f"do={unknown!r} is not known")
+        return {}
+
+    def _read(self, ledger_id: int, first: int, body: memoryview) -> dict[str, Any]:
+        from geminga.ledger.catalog import Chunk
+        from geminga.ledger.reading import Found, read_places
+
+        assert self._making is not None
+        assert self._log is not None
+        chunk = Chunk.unpack(ledger_id, first, bytes(body))
+        assert chunk is not None
+        places = zip(range(first, first + len(chunk)), chunk.positions, chunk.sizes, chunk.crcs, strict=True)
+        found = Found()
+        try:
+            read_places(self._log, list(places), found)
+        except OSError as error:
+            return {"unread": str(error)}
+        finally:
+            self._log.close()  # its files are the store's to delete, and an open one goes on taking room
+        if found.bad:
+            return {"unread": f"entry {found.bad[0][0]}: {found.what}"}
+        self._making.add(found.entries)
+        return {}
+
+    def drop(self) -> None:
+        making, self._making = self._making, None
+        if making is not None:
+            making.abandon()
+
+
+def _entries(count: int, body: memoryview) -> list[bytes]:
+    at = count * array("I").itemsize
+    sizes = array("I", body[:at].tobytes())
+    found = []
+    for size in sizes:
+        found.append(body[at : at + size].tobytes())
+        at += size
+    return found
+
+
+class _Session:
+    """A session of this process's own, and how nice it is to others.
+
+    Where a system shares its processors among sessions first (Linux's autogroups), what a process uses in the
+    session of the broker is the broker's share, whatever the priority of the process: beside others' work the
+    broker's threads would wait for as long as that took.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._niceness = min(step + GROUP_STEP, 19) if step else 0
+        self._has = 0
+        if step:
+            with contextlib.suppress(OSError):
+                os.setsid()
+
+    def hurry(self, hurries: bool) -> None:
+        """Whether there is a reason to take a share like anybody else's."""
+        wanted = 0 if hurries else self._niceness
+        if wanted != self._has:
+            # It is not there everywhere, and may be changed ten times a second: then the next time.
+            with contextlib.suppress(OSError), open("/proc/self/autogroup", "wb", buffering=0) as file:
+                file.write(b"%d" % wanted)
+                self._has = wanted
+
+
+def _receive(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view, at = memoryview(data), 0
+    while at < size:
+        count = connection.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return data
+
+
+def serve(connection: socket.socket, parent: int) -> None:
+    """Do what is asked for until the other side is gone. ``parent``: the process that it is to be."""
+    maker = Maker()
+
+    def work(request: dict[str, Any], body: memoryview) -> None:
+        try:
+            answer = maker.answer(request, body)
+        except Exception as error:
+            answer = {"failed": str(error) or type(error).__name__}
+        text = json.dumps(answer).encode()
+        try:
+            connection.sendall(HEAD.pack(len(text), 0) + text)
+        except OSError:
+            os._exit(1)  # nobody wants to know
+
+    quiet = hurrying = ThreadPoolExecutor(1, "geminga-hurrying")
+    session = _Session(0)
+    while True:
+        size, rest = HEAD.unpack(_receive(connection, HEAD.size))
+        request = json.loads(_receive(connection, size))
+        body = memoryview(_receive(connection, rest))
+        if request["do"] == "open":
+            if request["parent"] != parent:
+                return
+            quiet = ThreadPoolExecutor(1, "geminga-quiet", step_back, (request["step"],))
+            session = _Session(request["step"])
+        hurries = bool(request.get("hurries"))
+        session.hurry(hurries)
+        (hurrying if hurries else quiet).submit(work, request, body)
+
+
+def main() -> None:
+    """Started with the socket as its standard input; never returns."""
+    # Whoever started it ends it. What is sent to all processes of a terminal or a service is not meant.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _end_with_parent()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")  # short of memory the system is to end this one, not the broker
+    parent = os.getppid()
+    connection = socket.socket(fileno=os.dup(0))
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    try:
+        serve(connection, parent)
+    except (OSError, EOFError):
+        pass  # whoever started it is gone, or wants no more
+    except Exception:
+        traceback.print_exc()
+    finally:
+        # Not waiting for its other threads.
+        os._exit(1)
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process with the thread that started it, where it does that."""
+    if sys.platform == "linux":
+        with contextlib.suppress(Exception):
+            import ctypes
+
+            set_death_signal = 1
+            ctypes.CDLL(None).prctl(set_death_signal, int(signal.SIGKILL), 0, 0, 0)

@@ -1,0 +1,20 @@
+"""Opening the place that ledgers are offloaded to, by its location."""
+
+from __future__ import annotations
+
+from geminga.filesystems import resolve
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.offload_folder import FolderPlace
+from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.places import Place
+
+
+def place_at(location: str) -> Place:
+    """The place of a location: a folder, or a URL that Arrow or fsspec know.
+
+    Raises `InvalidConfiguration`.
+    """
+    files, path = resolve(location)
+    if files.type_name == "local":
+        return FolderPlace(RealFileSystem(), path)
+    return ArrowPlace(location)
