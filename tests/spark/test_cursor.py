@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driven_query import Query, numbers, publish
@@ -141,12 +142,19 @@ def client(broker: EmbeddedBroker) -> Iterator[Client]:
         yield found
 
 
+def begin(query: Query, client: Client) -> None:
+    """Nothing is retained here: what is published before the subscription is there may be removed."""
+    client.create_producer(query.topic).close()
+    query.latest()
+
+
 def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
-    publish(client, pulsar_topic, 0, 25)
     query = Query(
         broker, pulsar_topic, durableSubscription=True, subscriptionPrefix="mine", startingOffsets="earliest",
         maxRowsPerTrigger=10,
     )  # fmt: skip
+    begin(query, client)
+    publish(client, pulsar_topic, 0, 25)
     for number, size in enumerate((10, 10, 5)):
         assert query.batch() == numbers(10 * number, size)
         query.latest()
@@ -168,10 +176,11 @@ def test_the_backlog_is_sparks_lag(broker: EmbeddedBroker, client: Client, pulsa
 def test_the_last_micro_batch_of_an_available_now_run(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
-    publish(client, pulsar_topic, 0, 25)
     query = Query(
         broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=9
     )
+    begin(query, client)
+    publish(client, pulsar_topic, 0, 25)
     query.reader.prepareForTriggerAvailableNow()
     seen = []
     while not query.log or query.latest() != query.log[-1]:
@@ -182,10 +191,11 @@ def test_the_last_micro_batch_of_an_available_now_run(
 
 def test_a_driver_that_was_killed(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:
     """What is planned and not committed is behind the cursor, before and after the restart."""
-    publish(client, pulsar_topic, 0, 25)
     query = Query(
         broker, pulsar_topic, predefinedSubscription="s", startingOffsets="earliest", maxRowsPerTrigger=10
     )
+    begin(query, client)
+    publish(client, pulsar_topic, 0, 25)
     first = query.latest()
     query.restart()
     assert query.run(first) == numbers(0, 10)
@@ -219,14 +229,53 @@ def test_rollover_and_trim_behind_the_reader(
     assert query.batch() == numbers(30, 1)
 
 
+@pytest.mark.parametrize("moment", ["planned", "asked"])
+def test_a_subscription_that_is_moved_before_what_it_kept_is_read(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As a time to live, a quota or an administrator does, once the micro-batch is planned: until then it has
+    kept all there is, which is no promise."""
+    path = pulsar_topic.replace("://", "/")
+    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    publish(client, pulsar_topic, 0, 5)
+    query.batch()
+    query.latest()
+    publish(client, pulsar_topic, 5, 10)
+    (name,) = query.stats()
+
+    def move() -> None:  # ledger 0 has ten entries, and goes; what comes behind it is there
+        admin(broker.admin_url, "POST", f"{path}/subscription/{name}/skip/5")
+        admin(broker.admin_url, "POST", f"{path}/trim")
+
+    planned = query.latest()
+    if moment == "asked":
+        move()
+    else:
+        monkeypatch.setattr(query.reader, "read", _before(query.reader.read, move))
+    with pytest.raises(DataLossError, match="is gone"):
+        query.run(planned)
+
+
+def _before(read: Callable[..., Iterator[Any]], act: Callable[[], None]) -> Callable[..., Iterator[Any]]:
+    acts = [act]
+
+    def reading(part: Any) -> Iterator[Any]:
+        if acts:
+            acts.pop()()
+        yield from read(part)
+
+    return reading
+
+
 def test_what_lies_behind_the_cursor_is_not_trimmed(
     broker: EmbeddedBroker, client: Client, pulsar_topic: str
 ) -> None:
     path = pulsar_topic.replace("://", "/")
-    publish(client, pulsar_topic, 0, 50)
     query = Query(
         broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
     )
+    begin(query, client)
+    publish(client, pulsar_topic, 0, 50)
     seen = []
     for _ in range(3):
         seen += query.batch()

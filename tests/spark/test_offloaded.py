@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
+from scripted_cluster import ScriptedCluster
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
@@ -23,6 +24,10 @@ from geminga.offload.places import folder_of
 from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
+from geminga.spark.options import ConnectionOptions, ReadOptions
+from geminga.spark.planning import Range
+from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.schema import ArrowShaper
 from geminga.testing.inside import inside
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -144,6 +149,40 @@ def test_the_driver_gives_a_range_its_own_ledgers(tmp_path: Path) -> None:
     (tmp_path / folder_of(TOPIC) / "manifest.json").write_text("{")
     with pytest.raises(InvalidConfiguration, match="offloadLocation"):
         Manifests(str(tmp_path)).within(PARTITION, Offset(4, 0), Offset(6, 2))
+
+
+def scan(place: Path, cluster: ScriptedCluster, offloaded: list[int], start: Offset) -> list[bytes]:
+    """The values up to 9:1."""
+    options = ReadOptions(
+        connection=ConnectionOptions(service_url="pulsar://h"), topics=(TOPIC,), poll_timeout_ms=20,
+        offload_location=str(place),
+    )  # fmt: skip
+    records = [each for each in offload(ArrowPlace(str(place)), [3, 5, 6]) if each.ledger in offloaded]
+    for ledger in {3, 5, 6} - set(offloaded):
+        (place / folder_of(TOPIC) / f"{ledger}.parquet").unlink()
+    # What retention removes is gone from the broker and from the place.
+    for ledger in offloaded:
+        if (ledger, LEDGERS[ledger] - 1) <= cluster.trimmed.get(PARTITION, (-1, -1)) and ledger > 3:
+            (place / folder_of(TOPIC) / f"{ledger}.parquet").unlink()
+    part = Range(PARTITION, start, Offset(9, 1), offloaded=tuple(records))
+    shaper = ArrowShaper(StructType().add("value", BinaryType()))
+    batches = read_range(cluster, options, part, shaper)
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("start", [Offset(3, -1), Offset(3, 3)], ids=["read", "read before"])
+@pytest.mark.parametrize("offloaded", [[3, 5, 6], [3]], ids=["in the manifest", "not offloaded"])
+def test_a_ledger_that_is_removed_behind_one_of_a_file_is_a_loss(
+    tmp_path: Path, start: Offset, offloaded: list[int]
+) -> None:
+    """That a ledger of a file was read to its end says nothing of the next one."""
+    cluster = ScriptedCluster()
+    cluster.topics[PARTITION] = {each: entry(*each) for each in ALL}
+    behind = [b"%d:%d" % each for each in ALL if start[:2] < each <= (9, 1)]
+    assert scan(tmp_path, cluster, offloaded, start) == behind
+    cluster.trimmed[PARTITION] = (5, 2)
+    with pytest.raises(DataLossError, match=f"the entry 3:4 of {TOPIC} is gone, the first one left is 6:"):
+        scan(tmp_path, cluster, offloaded, start)
 
 
 # --- through planner and tasks, with a broker ---

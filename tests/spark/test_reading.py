@@ -118,10 +118,26 @@ def test_retention_overtakes_a_reader_within_a_ledger(end: Offset, monkeypatch: 
     cluster.trimmed.clear()
     later = [b"later"] if end == Offset(9, 0) else []
     assert read(cluster, Offset(5, -1), end, fail_on_data_loss=False) == [*expected(*range(7)), *later]
-    # A subscription that somebody moved keeps nothing.
-    cluster.trimmed.clear()
-    with pytest.raises(DataLossError, match="the entry 5:7 of"):
-        list(read_range(cluster, options(), Range(ONE, Offset(5, -1), end, kept=True), SHAPER))
+
+
+def test_what_came_next_when_it_was_planned_is_vouched_for_and_nothing_else() -> None:
+    """Ledger 5 was done and is gone. That 7 came next the subscription said; what is moved after that, by a
+    time to live for one, takes more with it."""
+    cluster = ScriptedCluster()
+    cluster.publish(ONE, 7, [[b"a"], [b"b"]])
+    cluster.publish(ONE, 9, [[b"c"]])
+    part = Range(ONE, Offset(5, 5), Offset(9, 0), next_kept=(7, 0))
+
+    def values(**given: Any) -> list[bytes]:
+        batches = read_range(cluster, options(**given), part, SHAPER)
+        return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+    assert values() == [b"a", b"b", b"c"]
+    for gone, left in (((7, 0), [b"b", b"c"]), ((7, 1), [b"c"])):
+        cluster.trimmed[ONE] = gone
+        with pytest.raises(DataLossError, match="the entry 5:6 of"):
+            values()
+        assert values(fail_on_data_loss=False) == left
 
 
 def test_the_end_of_a_ledger_is_asked_for_once() -> None:

@@ -62,6 +62,8 @@ class QueryCursor:
     kept: set[Partition] = field(default_factory=set)
     """Partitions of which nothing behind the offset followed last can have been removed."""
     _moved: dict[Partition, MessageId] = field(default_factory=dict)
+    _trusted: Offsets = field(default_factory=dict)
+    """Where the cursors stood when it was found that they stand for the offset followed last."""
 
     def position(self, partitions: Collection[Partition]) -> Offsets:
         """Where the subscription stands; behind the newest message where it is made now."""
@@ -85,7 +87,7 @@ class QueryCursor:
             if (
                 marked is not None
                 and marked > place
-                and not self._is_right(marked, place, is_expected, is_new)
+                and not self._is_right(marked, place, is_expected=is_expected, is_new=is_new)
             ):
                 self.kept.discard(partition)
                 if is_expected:
@@ -94,6 +96,7 @@ class QueryCursor:
                 continue
             if marked is not None:
                 self.kept.add(partition)
+                self._trusted[partition] = marked
             wanted = _mark_for(place)
             if wanted is not None and (marked is None or _after(wanted) > marked):
                 moves[partition] = wanted
@@ -105,7 +108,17 @@ class QueryCursor:
             self._moved.update(moves)
         return {partition: _after(state.newest) for partition, state in states.items()}
 
-    def _is_right(self, marked: Offset, place: Offset, is_expected: bool, is_new: bool) -> bool:
+    def keeps(self, places: Offsets) -> set[Partition]:
+        """Of partitions that were followed: those of which the subscription keeps, now, what lies behind."""
+        states = self.cursors.states(places, from_latest=set(places))
+        found = set()
+        for partition, state in states.items():
+            place, marked = places[partition], None if state.marked is None else _after(state.marked)
+            if marked is not None and (marked <= place or marked == self._trusted.get(partition)):
+                found.add(partition)
+        return found
+
+    def _is_right(self, marked: Offset, place: Offset, *, is_expected: bool, is_new: bool) -> bool:
         """Whether a cursor between two ledgers stands for ``place``, though that is before it."""
         if marked.entry >= 0:
             return False

@@ -61,9 +61,9 @@ class Range:
     """The query reads the partition from its first message on, and this is where it begins."""
     offloaded: tuple[OffloadedLedger, ...] = ()
     """The ledgers of the range that are read as files."""
-    kept: bool = False
-    """The query's subscription has kept everything behind ``start``: where nothing is left of its ledger,
-    nothing was left to be read."""
+    next_kept: tuple[int, int] | None = None
+    """The entry (by ledger and id) that came behind ``start``, in a later ledger, when this was planned and
+    the query's subscription had kept everything behind ``start``: nothing was between them. None: unknown."""
     compacted: bool = False
     """Of what lies here, what compaction has left is read; see `geminga.spark.compacted`."""
     goes_on: bool = False
@@ -342,12 +342,15 @@ class Planner:
         count = sum(len(found) for found in cut.values())
         if 0 < count < self.options.min_partitions:
             cut = self._smaller(wanted, cut)
+        nexts = self._nexts_kept(cut)
         whole = [
             Range(p, *behind[p], from_beginning=True, compacted=True, goes_on=self.is_batch)
             for p in compacted
         ]
         return whole + [
-            part for p, found in cut.items() for part in self._of_partition(p, start.get(p, EARLIEST), found)
+            part
+            for p, found in cut.items()
+            for part in self._of_partition(p, start.get(p, EARLIEST), found, nexts.get(p))
         ]
 
     def _is_compacted(self, start: Offset) -> bool:
@@ -372,7 +375,9 @@ class Planner:
         size = min(size, max(1, -(-entries // self.options.min_partitions)))
         return self._run({p: pieces(*wanted[p], size, exact=True) for p in cut})
 
-    def _of_partition(self, partition: Partition, start: Offset, found: list[Piece]) -> list[Range]:
+    def _of_partition(
+        self, partition: Partition, start: Offset, found: list[Piece], next_kept: tuple[int, int] | None
+    ) -> list[Range]:
         begin, entries = self._heads.get(partition, (None, []))
         head = entries if begin == start else []
         parts = []
@@ -388,18 +393,32 @@ class Planner:
                     head=mine if begins else (),
                     from_beginning=begins and start == EARLIEST,
                     offloaded=offloaded,
-                    kept=begins and self._is_kept(partition, piece),
+                    next_kept=next_kept if begins else None,
                 )
             )
         return parts
 
-    def _is_kept(self, partition: Partition, piece: Piece) -> bool:
-        """Whether the subscription tells what no other can: that a ledger was done when it was trimmed. All
-        else that is planned is there, and whatever moves the subscription meanwhile, such as a time to live,
-        makes it a loss."""
-        is_done = piece.start.entry >= 0 and piece.start.batch_index == WHOLE_ENTRY
-        goes_on = piece.end.ledger > piece.start.ledger
-        return self.cursor is not None and partition in self.cursor.kept and is_done and goes_on
+    def _nexts_kept(self, cut: Mapping[Partition, list[Piece]]) -> dict[Partition, tuple[int, int]]:
+        """See `Range.next_kept`. The subscription tells what no other can: that a ledger was done when it was
+        trimmed. It is asked after the entry that is next: whatever moves it until that is read, such as a
+        time to live, makes what was between a loss."""
+        cursor = self.cursor
+        if cursor is None:
+            return {}
+        starts = {p: found[0].start for p, found in cut.items() if found and _goes_on(found[0])}
+        asked = [(p, start.next_place) for p, start in starts.items() if p in cursor.kept]
+        if not asked:
+            return {}
+        nexts = {
+            partition: (entry.ledger_id, entry.entry_id)
+            for (partition, place), entry in zip(asked, self._first(asked), strict=True)
+            if entry is not None and entry.ledger_id > place.ledger_id
+        }
+        places = {partition: starts[partition] for partition in nexts}
+        if not places:
+            return {}
+        keeps = self.patience.call(f"looking at the subscription {cursor.name}", lambda: cursor.keeps(places))
+        return {partition: place for partition, place in nexts.items() if partition in keeps}
 
     def _offloaded(self, partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
         location = self.options.offload_location
@@ -418,6 +437,12 @@ class Planner:
 def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfiguration:
     names = ", ".join(partition_topic(partition) for partition in sorted(partitions))
     return InvalidConfiguration(f"option {option} names {names}, which this query does not read")
+
+
+def _goes_on(piece: Piece) -> bool:
+    """Whether it may begin behind the last entry of a ledger."""
+    start = piece.start
+    return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and piece.end.ledger > start.ledger
 
 
 def behind_message(message_id: MessageId) -> Offset:

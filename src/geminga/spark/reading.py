@@ -251,10 +251,10 @@ class RangeReader:
         """
         wanted = place.next_place
         if (
-            (self.part.kept and place == self.part.start)
+            (place == self.part.start and (entry.ledger_id, entry.entry_id) == self.part.next_kept)
             or place.ledger < 0
             or (entry.ledger_id, entry.entry_id) == (wanted.ledger_id, wanted.entry_id)
-            or self._ends_a_file(wanted)
+            or self._follows_by_manifest(wanted, entry)
         ):
             return
         if entry.ledger_id > place.ledger and wanted.entry_id > 0:
@@ -267,10 +267,17 @@ class RangeReader:
             "removed before they were read"
         )
 
-    def _ends_a_file(self, wanted: MessageId) -> bool:
-        """Whether it would come after the last entry of an offloaded ledger: that needs no broker to know."""
-        return any(
-            (each.ledger, each.entries) == (wanted.ledger_id, wanted.entry_id) for each in self.part.offloaded
+    def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry | Messages) -> bool:
+        """Whether nothing was ever between the place behind an offloaded ledger and ``entry``: where one
+        ledger's offset is the end of another's. That needs no broker to know."""
+        offloaded = self.part.offloaded
+        ends = {
+            each.offset + each.entries
+            for each in offloaded
+            if (each.ledger, each.entries) == (wanted.ledger_id, wanted.entry_id)
+        }
+        return entry.entry_id == 0 and any(
+            each.ledger == entry.ledger_id and each.offset in ends for each in offloaded
         )
 
     def _ends_early(self) -> MessageId | None:
