@@ -56,7 +56,10 @@ def test_damage_is_noticed_and_named(staging: Staging, where: float, how: str) -
 
 def test_the_name_is_decided_once(tmp_path: Path) -> None:
     def name(wanted: str | None, default: str = "d", query: str = "q") -> str:
-        return Staging(str(tmp_path), query, "persistent://public/default/t").sink_name(wanted, default)
+        staging = Staging(str(tmp_path), query, "persistent://public/default/t")
+        found = staging.sink_name(wanted, default)
+        staging.keep_name(found)
+        return found
 
     assert [name(None), name(None, "other"), name("d")] == ["d", "d", "d"]
     with pytest.raises(InvalidConfiguration, match="must keep its name"):

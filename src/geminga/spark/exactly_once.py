@@ -131,17 +131,21 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             # Spark died between our commit and its own: this attempt's files are not needed.
             staging.discard(names)
             return
-        is_repeated = decided is not None
+        name = staging.sink_name(self.options.sink_name, f"geminga-sink-{query}")
+        partitions = _partitions(found)
+        publication = _Publication(
+            self.options, staging, name, batchId,
+            info=self.info, partitions=partitions, is_repeated=decided is not None,
+        )  # fmt: skip
         if decided is None:
+            # What is decided is taken for begun from now on, and duplicates for its own.
+            publication.check_unused(partitions)
+            staging.keep_name(name)
             staging.decide(batchId, mine)
             decided = mine
         elif decided.files != mine.files:
-            staging.discard([name for name in names if name not in decided.files])
-        name = staging.sink_name(self.options.sink_name, f"geminga-sink-{query}")
-        _Publication(
-            self.options, staging, name, batchId,
-            info=self.info, partitions=_partitions(found), is_repeated=is_repeated,
-        ).publish(decided.files)  # fmt: skip
+            staging.discard([each for each in names if each not in decided.files])
+        publication.publish(decided.files)
         staging.finish(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -182,10 +186,12 @@ class StagedWriter(DataSourceArrowWriter):
         names = [message.name for message in _staged(messages) if message.name]
         name = self.options.sink_name or f"geminga-{self.job}"
         if names:
-            _Publication(
-                self.options, staging, name, 0,
-                info=self.info, partitions=_partitions(_staged(messages)), is_batch=True,
-            ).publish(names)  # fmt: skip
+            partitions = _partitions(_staged(messages))
+            publication = _Publication(
+                self.options, staging, name, 0, info=self.info, partitions=partitions, is_batch=True
+            )
+            publication.check_unused(partitions)
+            publication.publish(names)
         staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -397,6 +403,17 @@ class _Publication:
         self.is_repeated = is_repeated
         self.is_batch = is_batch
 
+    def check_unused(self, topics: Iterable[str]) -> None:
+        """Raise unless nobody has published anything under the sink's name that would make the broker take
+        what is published for the first time for duplicates."""
+        for topic in topics:
+            count = self.partitions.get(topic, 0)
+            with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
+                last_sequence_id = producer.last_sequence_id()
+            self._check_before(topic, last_sequence_id)
+            if last_sequence_id >= self.base:
+                raise self._taken(topic, "has rows under the numbers")
+
     def publish(self, names: Sequence[str]) -> None:
         targets: dict[str, _Target] = {}
         with contextlib.ExitStack() as borrowed:
@@ -422,12 +439,17 @@ class _Publication:
 
     def _check_duplicates(self, topic: str, rows: int, duplicates: int) -> None:
         if duplicates and not self.is_repeated:
-            raise StoreDamaged(
-                f"{topic}: the broker takes {duplicates} of {rows} rows of micro-batch {self.epoch} for "
-                f"duplicates, though it is published for the first time: another query uses the sink name "
-                f"{self.name!r}, its checkpoint was replaced, or its staging folder {self.staging.root} was "
-                "deleted. Choose another sinkName"
-            )
+            if not self.is_batch:
+                # Were it decided, the next attempt would take the other's rows for its own.
+                self.staging.revoke(self.epoch)
+            raise self._taken(topic, f"takes {duplicates} of {rows} rows for duplicates: those")
+
+    def _taken(self, topic: str, what: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"{topic}: the broker {what} of micro-batch {self.epoch}, though it is published for the first "
+            f"time: another query uses the sink name {self.name!r}, its checkpoint was replaced, or its "
+            f"staging folder {self.staging.root} was deleted. Choose another sinkName"
+        )
 
     def _check_before(self, topic: str, last_sequence_id: int) -> None:
         if last_sequence_id >= self.base + (1 << EPOCH_BITS):

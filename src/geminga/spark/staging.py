@@ -134,19 +134,23 @@ class Staging:
     # --- the sink and its micro-batches -----------------------------------------------------------
 
     def sink_name(self, wanted: str | None, default: str) -> str:
-        """The name of this sink, decided once. Raises `InvalidConfiguration` when another was decided."""
+        """The name of this sink: the one that was kept, or what is to be (`keep_name`). Raises
+        `InvalidConfiguration` when another was kept."""
         known = self._json("sink.json")
         if known is None:
             self._check_location()
-            name = wanted or default
-            self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
-            return name
+            return wanted or default
         if wanted is not None and known["name"] != wanted:
             raise InvalidConfiguration(
                 f"option sinkName={wanted!r}: this checkpoint's sink is {known['name']!r}, "
                 "and must keep its name"
             )
         return str(known["name"])
+
+    def keep_name(self, name: str) -> None:
+        """The sink has this name from now on."""
+        if self._json("sink.json") is None:
+            self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
 
     def _check_location(self) -> None:
         """Staging whose owner is unknown would be taken for this query's, or be forgotten."""
@@ -168,6 +172,10 @@ class Staging:
     def decide(self, number: int, epoch: Epoch) -> None:
         """Fix what micro-batch ``number`` publishes; from now on every attempt publishes this."""
         self._write(self._path("epochs", f"{number}.json"), json.dumps(asdict(epoch)).encode())
+
+    def revoke(self, number: int) -> None:
+        """Nothing is decided for micro-batch ``number``: what is published under it is not its own."""
+        self._delete(self._path("epochs", f"{number}.json"))
 
     def is_done(self, number: int) -> bool:
         return self._read(self._path("epochs", f"{number}.done")) is not None
@@ -207,6 +215,7 @@ class Staging:
             for batch in batches:
                 writer.write_batch(batch)
         self._sync(path)
+        self._sync(path.rpartition("/")[0])
         return name
 
     def staged(self, name: str) -> Iterator[dict[str, Any]]:
