@@ -265,6 +265,22 @@ def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
     assert len(found) >= 100
 
 
+def test_a_place_of_another_store_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Stores begin to count their ledgers alike: the manifest names those that this broker has, too."""
+    place = tmp_path / "tier"
+    schema = StructType().add("value", BinaryType())
+    with embedded(
+        tmp_path / "other", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
+    ) as broker:
+        publish(broker, 0, 200)
+        offload_all(broker)
+    with embedded(tmp_path / "store", ledger_entries_max=9) as broker:
+        publish(broker, 1000, 200)
+        reader = source(broker, place).reader(schema)
+        assert rows(reader, reader.partitions()) == [b"%d" % number for number in range(1000, 1200)]
+    assert "is another than the broker's" in caplog.text
+
+
 # --- in Spark ---
 
 

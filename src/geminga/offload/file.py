@@ -300,6 +300,12 @@ class LedgerFile:
             raise CorruptPayload(f"{len(found.entries)} entries are where {entries} should be")
         return found
 
+    def has(self, entry_id: int, entry: bytes) -> bool:
+        """Whether an entry is the one of this id, by its checksum: little is read for it. Raises
+        `CorruptPayload`, or what reading raises."""
+        group = self.group_of(entry_id)
+        return self._residue(group).is_of(entry_id - self.first_of(group), entry)
+
     def messages(self, group: int, columns: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.int32]] | None:
         """The messages of a group, with these of `COLUMNS`, as `geminga.wire.columnar.decode_entries` would
         give them, and how many of them each entry has. None where the columns are not all that there is to

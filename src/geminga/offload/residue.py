@@ -96,6 +96,13 @@ class Residue:
     whole_sizes: NDArray[np.int32]
     joined_bytes: int
 
+    def is_of(self, index: int, entry: bytes) -> bool:
+        """Whether an entry is the one that was parted, as far as its checksum tells."""
+        crc = int(self.crcs[index])
+        if self.flags[index] & _CHECKED:
+            return bytes(entry[: _MAGIC_AND_CRC.size]) == _MAGIC_AND_CRC.pack(MAGIC_CHECKSUM, crc)
+        return crc32c(entry) == crc
+
     def has_chunks(self) -> bool:
         """Whether some entry is a chunk of a message."""
         entries: list[RawEntry] = []

@@ -10,9 +10,12 @@ as they are; else the entries are put together, byte for byte as the broker woul
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +37,8 @@ logger = logging.getLogger("geminga.spark")
 _COLUMNS = frozenset(COLUMNS)
 LOOK_AGAIN_SECONDS = 30.0
 """A query that goes on looks at a manifest again after this."""
+CHECKED_AT_ONCE = 16
+"""Files that are looked into at once, to find out whether they are the broker's."""
 
 
 class Manifests:
@@ -51,7 +56,33 @@ class Manifests:
         if self._clock() - looked > LOOK_AGAIN_SECONDS:
             ledgers = self._load(partition)
             self._found[partition] = self._clock(), ledgers
-        return tuple(each for each in ledgers if start.ledger <= each.ledger <= end.ledger)
+        first = bisect_left(ledgers, start.ledger, key=lambda each: each.ledger)
+        return ledgers[first : bisect_right(ledgers, end.ledger, lo=first, key=lambda each: each.ledger)]
+
+    def confirmed(self, asked: Sequence[tuple[Partition, OffloadedLedger, RawEntry | None]]) -> list[bool]:
+        """Whether each ledger is what the broker has, by its last entry as the broker gives it; None: it has
+        none such. A place of another cluster, or of a store that is no more, names the same ledgers."""
+        with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
+            return list(threads.map(lambda each: self._is_confirmed(*each), asked))
+
+    def _is_confirmed(self, partition: Partition, ledger: OffloadedLedger, entry: RawEntry | None) -> bool:
+        topic, last = partition_topic(partition), ledger.entries - 1
+        if entry is None or (entry.ledger_id, entry.entry_id) != (ledger.ledger, last):
+            return False
+        try:
+            source = self._place.open(f"{folder_of(topic)}/{ledger.file}")
+            with contextlib.closing(source):
+                is_same = LedgerFile(source).has(last, bytes(entry.entry))
+        except (OSError, pa.ArrowException, NotOffloaded, CorruptPayload) as error:
+            logger.warning("%s of %s: %s; its entries are asked of the broker", ledger.file, topic, error)
+            return False
+        if not is_same:
+            logger.warning(
+                "option offloadLocation: in %s, the entry %d:%d of %s is another than the broker's: that is "
+                "of another cluster, or of a store that is no more. The broker is asked for all entries",
+                self._place.location, ledger.ledger, last, topic,
+            )  # fmt: skip
+        return is_same
 
     def _load(self, partition: Partition) -> tuple[OffloadedLedger, ...]:
         topic = partition_topic(partition)

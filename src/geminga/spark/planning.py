@@ -100,6 +100,8 @@ class Planner:
         """The query's own subscription, if it has one; see `follow`."""
         self.ledgers = Ledgers()
         self._manifests: Manifests | None = None
+        self._confirmed: set[Partition] = set()
+        """Partitions of which what is offloaded is known to be the broker's own."""
         self._looked = float("-inf")
         self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
         self._turn: Partition | None = None
@@ -343,6 +345,7 @@ class Planner:
         if 0 < count < self.options.min_partitions:
             cut = self._smaller(wanted, cut)
         nexts = self._nexts_kept(cut)
+        offloaded = self._offloaded(cut)
         whole = [
             Range(p, *behind[p], from_beginning=True, compacted=True, goes_on=self.is_batch)
             for p in compacted
@@ -350,7 +353,9 @@ class Planner:
         return whole + [
             part
             for p, found in cut.items()
-            for part in self._of_partition(p, start.get(p, EARLIEST), found, nexts.get(p))
+            for part in self._of_partition(
+                p, start.get(p, EARLIEST), found, nexts.get(p), offloaded.get(p, {})
+            )
         ]
 
     def _is_compacted(self, start: Offset) -> bool:
@@ -376,7 +381,12 @@ class Planner:
         return self._run({p: pieces(*wanted[p], size, exact=True) for p in cut})
 
     def _of_partition(
-        self, partition: Partition, start: Offset, found: list[Piece], next_kept: tuple[int, int] | None
+        self,
+        partition: Partition,
+        start: Offset,
+        found: list[Piece],
+        next_kept: tuple[int, int] | None,
+        offloaded: Mapping[int, tuple[OffloadedLedger, ...]],
     ) -> list[Range]:
         begin, entries = self._heads.get(partition, (None, []))
         head = entries if begin == start else []
@@ -384,7 +394,6 @@ class Planner:
         for number, piece in enumerate(found):
             mine = tuple(e for e in head if piece.start < Offset(e.ledger_id, e.entry_id) <= piece.end)
             begins = number == 0
-            offloaded = self._offloaded(partition, piece)
             parts.append(
                 Range(
                     partition,
@@ -392,7 +401,7 @@ class Planner:
                     piece.end,
                     head=mine if begins else (),
                     from_beginning=begins and start == EARLIEST,
-                    offloaded=offloaded,
+                    offloaded=offloaded.get(number, ()),
                     next_kept=next_kept if begins else None,
                 )
             )
@@ -420,18 +429,41 @@ class Planner:
         keeps = self.patience.call(f"looking at the subscription {cursor.name}", lambda: cursor.keeps(places))
         return {partition: place for partition, place in nexts.items() if partition in keeps}
 
-    def _offloaded(self, partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
+    def _offloaded(
+        self, cut: Mapping[Partition, list[Piece]]
+    ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
+        """The ledgers that are read as files, by partition and number of its piece. Once a query, the broker
+        is asked of each partition whether what is offloaded there is its own."""
         location = self.options.offload_location
         if location is None:
-            return ()
+            return {}
         if self._manifests is None:
             from geminga.spark.offloaded import Manifests
 
             self._manifests = Manifests(location)
         manifests = self._manifests
-        return self.patience.call(
-            "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
-        )
+
+        def of_piece(partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
+            return self.patience.call(
+                "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
+            )
+
+        found: dict[Partition, dict[int, tuple[OffloadedLedger, ...]]] = {}
+        for partition, parts in cut.items():
+            for number, piece in enumerate(parts):
+                within = of_piece(partition, piece)
+                if within:
+                    found.setdefault(partition, {})[number] = within
+        newest = [(p, parts[max(parts)][-1]) for p, parts in found.items() if p not in self._confirmed]
+        if newest:
+            places = [(p, MessageId(-1, each.ledger, each.entries - 1)) for p, each in newest]
+            asked = [(*each, entry) for each, entry in zip(newest, self._first(places), strict=True)]
+            for (partition, _), is_right in zip(newest, manifests.confirmed(asked), strict=True):
+                if is_right:
+                    self._confirmed.add(partition)
+                else:
+                    del found[partition]
+        return found
 
 
 def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfiguration:
