@@ -12,7 +12,6 @@ import shutil
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,9 +52,6 @@ QUERY_SECONDS_MAX = 240
 AVAILABLE_NOW = {"availableNow": True}
 TOO_SLOW = "Python worker failed to connect back"
 """What Spark says when a process did not start within ten seconds, on a machine that has much to do."""
-BEGIN_SECONDS_MAX = 60.0
-"""As long a query is begun again that Spark does not begin."""
-REST_SECONDS = 1.0
 POINTS = (*OF_THE_SOURCE, *OF_READING, *OF_WRITING, *OF_THE_SINK)
 KEEPING, TRIMMING = "public/chaos", "public/chaos-trimmed"
 
@@ -448,12 +444,14 @@ class Play:
             raise TimeoutError(f"the query did not end: {query.status}")
 
     def start(self, checkpoint: Path, trigger: Mapping[str, Any] = AVAILABLE_NOW) -> StreamingQuery:
-        """The scenario's stream; begun again as a person would where Spark itself does not begin it.
+        """The scenario's stream.
 
-        Nothing of ours runs in there, and no Python process is asked: Spark's own process makes the
-        checkpoint's folder, notes the query's id in it, and starts a thread. The report tells what it said.
+        Nothing of ours runs in there, and no Python process is asked. But Spark looks for the sink by its
+        name in the session that is active in the thread, where it looks for the source in that of the frame:
+        another one, which what ran before has left active, does not know the name.
         """
         from py4j.protocol import Py4JJavaError
+        from pyspark.sql import SparkSession
 
         options = {
             **self._source_options(), "maxRowsPerTrigger": str(ROWS_PER_TRIGGER), **self.scenario.source,
@@ -465,16 +463,14 @@ class Play:
         else:
             writer = stream.writeStream.format(FaultyDataSource.name()).options(**self._sink_options())
         writer = writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger)
-        deadline = time.monotonic() + BEGIN_SECONDS_MAX
-        while True:
-            try:
-                return writer.start()
-            except Py4JJavaError as error:
-                told = f"Spark did not begin the query: {_causes(error.java_exception)}"
-            if time.monotonic() > deadline:
-                raise AssertionError(told)
-            warnings.warn(told, stacklevel=1)
-            time.sleep(REST_SECONDS)
+        session = self.world.spark
+        SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+        try:
+            return writer.start()
+        except Py4JJavaError as error:
+            # Its own text is longer than what reports keep of it.
+            told = f"Spark did not begin the query: {_causes(error.java_exception)}"
+        raise AssertionError(told)
 
     def _sink_options(self) -> dict[str, str]:
         exactly = {"exactlyOnce": "true"} if self.scenario.exactly_once else {}
