@@ -228,6 +228,37 @@ def test_reader_goes_on_at_its_place(make_harness: Any) -> None:
     assert rest == full[7:]
 
 
+@pytest.mark.parametrize("placed", ["latest", "seek to latest", "seek ahead"])
+@pytest.mark.parametrize("before", [0, 7])
+def test_what_comes_behind_the_end_of_then_is_not_skipped(
+    make_harness: Any, placed: str, before: int
+) -> None:
+    """A subscription from the end on, of a topic with nothing (left) in it: it gets what came since."""
+    harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
+    peer = publisher(harness)
+    for number in range(before):
+        peer.send(number, single(f"old{number}", b"old"))
+    consumer = harness.peer()
+    consumer.subscribe("t", earliest=placed != "latest", read_compacted=True, permits=0)
+    if placed != "latest":
+        place = {"seek to latest": ((1 << 63) - 1, (1 << 63) - 1), "seek ahead": (1 << 40, 3)}[placed]
+        consumer.command(
+            "seek", consumer_id=1, request_id=9, message_id={"ledgerId": place[0], "entryId": place[1]}
+        )
+        harness.poll()
+    consumer.disconnect()
+    harness.advance(3600)
+    peer = publisher(harness)
+    for number in range(before, before + 4):
+        peer.send(number, single(f"k{number % 2}", b"%d" % number))
+    compact(harness)
+    consumer = harness.peer()
+    consumer.subscribe("t", read_compacted=True)
+    harness.poll()
+    found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+    assert found == [(f"k{number % 2}", b"%d" % number) for number in (before + 2, before + 3)]
+
+
 def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(10):

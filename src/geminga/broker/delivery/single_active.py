@@ -146,7 +146,8 @@ class SingleActiveDispatcher(Reading):
         if view is None:
             return None
         ledger, start = self.topic.ledger, self.subscription.start_position
-        if mark > ledger.start:
+        if mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
+            # A start behind the mark was the end once ("latest"): what has come since is not behind that.
             return CompactedReading(view, offset=mark) if mark < view.horizon else None
         # Nothing is acknowledged of what the topic itself has: the place is that of the beginning.
         if start is None:
