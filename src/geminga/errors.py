@@ -79,6 +79,8 @@ def result_of(error: BaseException | None) -> Result:
         return Result.Ok
     if not isinstance(error, PulsarException):
         return Result.UnknownError  # Python's own LookupError is not ours
+    if error.told_as is not None:
+        return error.told_as
     for cls in type(error).__mro__:
         member = Result.__members__.get(cls.__name__)
         if member is not None:
@@ -91,6 +93,8 @@ class PulsarException(Exception):
     help."""
 
     retriable: ClassVar[bool] = False
+    told_as: ClassVar[Result | None] = None
+    """The `Result` where it is not the one of the class's name."""
 
     def __init__(self, *arguments: object, msg: str | None = None) -> None:
         """``PulsarException(text)``, or ``PulsarException(result, text)`` as in ``pulsar.asyncio``."""
@@ -297,6 +301,8 @@ class AuthenticationError(ServerReportedError):
 
 class ErrorGettingAuthenticationData(AuthenticationError):
     """The client could not obtain its credentials: a file that is not there, or a provider that failed."""
+
+    told_as = Result.AuthenticationError  # as in pulsar-client, where nothing ends with the other one
 
 
 class AuthorizationError(ServerReportedError):

@@ -8,7 +8,7 @@ from geminga.connection.authentication import (
     TokenCredentials,
     obtain,
 )
-from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration
+from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration, Result
 
 CANARY = "canary-0c1d"
 
@@ -49,8 +49,9 @@ def test_a_failing_supplier_is_an_authentication_error():
     def supplier():
         raise OSError("vault is sealed")
 
-    with pytest.raises(ErrorGettingAuthenticationData, match="vault is sealed"):
+    with pytest.raises(ErrorGettingAuthenticationData, match="vault is sealed") as caught:
         TokenCredentials(supplier).credentials()
+    assert caught.value.error() == Result.AuthenticationError, "what programs for pulsar-client compare with"
 
 
 def test_only_suppliers_block():
