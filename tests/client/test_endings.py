@@ -171,6 +171,48 @@ def test_a_client_that_is_dropped_says_so_and_leaves_nothing_behind(
     assert backlog(pulsar_broker, pulsar_topic) in (1, 1000)
 
 
+def _sends(client: geminga.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    producer.send(b"x")
+    producer.send_async(b"x", None, partition_key="k")
+
+
+def _is_refused(client: geminga.Client, topic: str) -> None:
+    with contextlib.suppress(geminga.PulsarException):
+        client.create_producer("persistent://no-such/tenant/t")
+
+
+@pytest.mark.filterwarnings("ignore:.*not closed:ResourceWarning")
+@pytest.mark.parametrize(
+    "use",
+    [
+        _sends,
+        _is_refused,
+        lambda client, topic: client.get_topic_partitions(topic),
+        lambda client, topic: client.subscribe(topic, "s"),
+        lambda client, topic: client.create_reader(topic, geminga.MessageId.earliest),
+        lambda client, topic: client.create_table_view(topic),
+    ],
+    ids=["producer", "refusal", "partitions", "consumer", "reader", "table view"],
+)
+def test_a_dropped_client_does_not_wait_for_the_garbage_collector(
+    pulsar_broker: Any, pulsar_topic: str, use: Any
+) -> None:
+    def program() -> threading.Thread:
+        client = geminga.Client(pulsar_broker.service_url)
+        use(client, pulsar_topic)
+        return client.runtime.thread
+
+    gc.collect()
+    gc.disable()
+    try:
+        thread = program()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        gc.enable()
+
+
 def _drop(holders: list[Any]) -> None:
     holders.clear()
     gc.collect()

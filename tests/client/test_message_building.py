@@ -15,7 +15,7 @@ class Core:
 
 
 def builder(**settings):
-    return MessageBuilder(None, Core, ProducerSettings(**settings), False)
+    return MessageBuilder(Core, Core, ProducerSettings(**settings), False)
 
 
 def test_bare_payloads_stay_bare():

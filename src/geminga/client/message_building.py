@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any
@@ -65,7 +66,9 @@ class MessageBuilder:
     """
 
     def __init__(self, owner: Any, hub: ClientHub, settings: ProducerSettings, partitioned: bool) -> None:
-        self._owner = owner
+        # Its owner holds this: were it held in turn, dropping it would free it, its client and their thread
+        # only when the garbage collector comes round.
+        self._owner = weakref.ref(owner)
         self._now_ms = hub.now_ms
         self._encode = settings.encode
         self._schema_version: bytes | None = None
@@ -82,7 +85,7 @@ class MessageBuilder:
 
     def note_keys(self) -> None:
         """Keys are sent without `prepare` from now on."""
-        self._notices.tell(self._owner)
+        self._notices.tell(self._owner())
 
     @property
     def interceptors(self) -> InterceptorChain:
@@ -124,9 +127,9 @@ class MessageBuilder:
         if keyed is not None:
             keyed.give_key(message)
         if self._notices.pending and (message.partition_key is not None or message.ordering_key is not None):
-            self._notices.tell(self._owner)
+            self._notices.tell(self._owner())
         if self._interceptors:
-            message = self._interceptors.before_send(self._owner, message)
+            message = self._interceptors.before_send(self._owner(), message)
         return message.payload, message
 
     def prepare_many(
@@ -142,9 +145,10 @@ class MessageBuilder:
 
     def intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
         """The token of a message that interceptors want to hear about."""
+        owner = self._owner()
 
         def done(message_id: MessageId | None, error: Exception | None) -> None:
-            self._interceptors.on_send_acknowledgement(self._owner, message, message_id, error)
+            self._interceptors.on_send_acknowledgement(owner, message, message_id, error)
             if error is not None:
                 fail_token(token, error)
             elif message_id is not None and token is not None:

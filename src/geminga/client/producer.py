@@ -109,6 +109,11 @@ def never_keyed(payload: bytes, token: Any, key: str) -> bool:
     return False
 
 
+def not_noted(payload: bytes, token: Any, key: str) -> bool:
+    """Stands for `Publisher.offer_keyed` up to the first key: the long way says what there is to say."""
+    return False
+
+
 class AsyncProducer(Generic[T_contra]):
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
@@ -121,7 +126,7 @@ class AsyncProducer(Generic[T_contra]):
         self._messages = MessageBuilder(self, hub, publisher.settings, state.partitioned)
         # The short way is only for bytes that nobody has to look at.
         self._offer = publisher.handover.offer if state.plain_path else never
-        self._offer_keyed = self._first_keyed if state.plain_path else never_keyed
+        self._offer_keyed = not_noted if state.plain_path else never_keyed
         self._at_once = waiters_close_batches(publisher.settings)
         self._offer_waited = publisher.handover.offer_urgent if state.plain_path else never
         if not self._at_once:
@@ -246,18 +251,14 @@ class AsyncProducer(Generic[T_contra]):
             ):
                 return
         payload, token, message = self._messages.prepare(content, callback, extras)
+        if self._offer_keyed is not_noted and extras[1] is not None:
+            self._offer_keyed = self._publisher.offer_keyed
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
             fail_token(token, error)
             if callback is None:
                 raise
-
-    def _first_keyed(self, payload: bytes, token: Any, key: str) -> bool:
-        """The first message with a key: what is to be said about keys is said."""
-        self._messages.note_keys()
-        self._offer_keyed = self._publisher.offer_keyed
-        return self._offer_keyed(payload, token, key)
 
     async def send_many(
         self,
@@ -475,7 +476,7 @@ class Producer(ProducerFace, Generic[T_contra]):
         hub, publisher = producer._shell()
         self._publisher = publisher
         self._offer = producer._offer
-        self._offer_keyed = self._first_keyed if publisher.state.plain_path else never_keyed
+        self._offer_keyed = not_noted if publisher.state.plain_path else never_keyed
         self._messages = MessageBuilder(self, hub, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
@@ -587,16 +588,12 @@ class Producer(ProducerFace, Generic[T_contra]):
             disable_replication, event_timestamp, deliver_at, deliver_after)
         )  # fmt: skip
 
-    def _first_keyed(self, payload: bytes, token: Any, key: str) -> bool:
-        """See `AsyncProducer._first_keyed`."""
-        self._messages.note_keys()
-        self._offer_keyed = self._publisher.offer_keyed
-        return self._offer_keyed(payload, token, key)
-
     def _send_async(self, content: Any, callback: SendCallback | None, extras: tuple[Any, ...]) -> None:
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
         payload, token, message = self._messages.prepare(content, callback, extras)
+        if self._offer_keyed is not_noted and extras[1] is not None:
+            self._offer_keyed = self._publisher.offer_keyed
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:

@@ -7,6 +7,7 @@ waiting for ever.
 
 Whoever uses the loop holds the `LoopThread`; the thread itself does not. When the last user has gone without
 `close`, the thread says so with a ``ResourceWarning``, sends what is pending and ends.
+Nobody waits for that: what a signal's handler raises in a finalizer is swallowed, so none may last.
 """
 
 from __future__ import annotations
@@ -384,9 +385,12 @@ class LoopThread:
         if not finished:
             self._give_up(call)
             raise Timeout(f"no result within {timeout:g} s")
-        if call.error is not None:
-            raise call.error
-        return call.result  # type: ignore[no-any-return]
+        try:
+            if call.error is not None:
+                raise call.error
+            return call.result  # type: ignore[no-any-return]
+        finally:
+            del call  # the error's traceback holds this frame: it would hold itself, and the client
 
     def _give_up(self, call: _Call) -> None:
         self._inner.calls.discard(call)
