@@ -184,6 +184,12 @@ BEHAVIOUR = (
         "tests/client/test_sync.py::test_arguments_without_effect_say_so",
     ),
     Behaviour(
+        "`threading.enumerate()`", "nothing of a client: its threads are not Python's",
+        "one `geminga-io` for each client; that of one that is dropped without `close` ends a moment later",
+        "a finalizer that waited would swallow what a signal's handler raises",
+        "tests/client/test_endings.py::test_a_dropped_client_does_not_wait_for_the_garbage_collector",
+    ),
+    Behaviour(
         "`use_tls=True` with a `pulsar://` URL, `log_conf_file_path`", "no effect, without a word",
         "no effect, with a warning", "who asks for encryption should know that there is none",
         "tests/client/test_sync.py::test_arguments_without_effect_say_so",
@@ -238,3 +244,10 @@ BEHAVIOUR = (
         "threads do not survive a fork", "tests/client/test_sync.py::test_a_forked_child_is_told",
     ),
 )  # fmt: skip
+
+SUITE = {
+    "test_batch_end_to_end": "it takes for granted that `pulsar.asyncio` sends in batches (see Names)",
+    "test_flush": "as `test_batch_end_to_end`",
+    "test_logger_thread_leaks": "it counts Python's threads, just when a client was dropped (see Behaviour)",
+}
+"""Tests of ``pulsar-client``'s own suite that a difference explains."""

@@ -205,13 +205,14 @@ def spark_options() -> str:
     return "\n".join(lines).rstrip()
 
 
-def with_proofs(path: Path) -> str:
-    """A page with what stands between ``<!-- proof: NAME, FORM -->`` and its end drawn anew."""
+def with_proofs(path: Path, text: str | None = None) -> str:
+    """A page (``text``, or what is there) with what is between ``<!-- proof: NAME, FORM -->`` and its end
+    drawn anew."""
 
     def drawn(mark: re.Match[str]) -> str:
         return f"{mark[1]}\n{proof(mark[2], mark[3], path)}\n\n{mark[4]}"
 
-    return PROOF.sub(drawn, path.read_text())
+    return PROOF.sub(drawn, path.read_text() if text is None else text)
 
 
 def proof(name: str, form: str, page: Path) -> str:
@@ -222,6 +223,8 @@ def proof(name: str, form: str, page: Path) -> str:
     file = PROOFS / f"{name}.json"
     if name == "client":
         return client(file, form)
+    if name == "suite":
+        return suite(file)
     if not file.exists():
         return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
     values = json.loads(file.read_text())
@@ -243,6 +246,15 @@ def client(file: Path, form: str) -> str:
     if not file.exists():
         return "Not published yet: `python -m benchmarks.client --publish` measures it."
     return client_figures.FORMS[form](json.loads(file.read_text()))
+
+
+def suite(file: Path) -> str:
+    """How many of pulsar-client's own tests pass."""
+    import official_suite
+
+    if not file.exists():
+        return "Not published yet: `python tools/official_suite.py DIR --publish` counts."
+    return official_suite.page(json.loads(file.read_text()))
 
 
 def sweep(values: dict[str, Any]) -> str:
@@ -305,7 +317,7 @@ def pages() -> dict[Path, str]:
         DOCS / "errors.md": reference_broker.errors_page(),
         DOCS / "testing.md": reference_api.testing_page(),
         **{DOCS / name: text for name, text in reference_api.pages().items()},
-        COMING: _redrawn(COMING, TABLES_START, coming_tables(), TABLES_END),
+        COMING: with_proofs(COMING, _redrawn(COMING, TABLES_START, coming_tables(), TABLES_END)),
         ARCHITECTURE: _redrawn(ARCHITECTURE, MAP_START, module_map(), MAP_END),
         ROOT / "docs/decisions/README.md": decisions_page(),
         README: with_proofs(README),

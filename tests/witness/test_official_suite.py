@@ -32,6 +32,10 @@ class PlainTest(unittest.TestCase):
     def test_of_ours(self):
         self.assertEqual(pulsar.__name__, "geminga")
 
+    def test_of_theirs(self):
+        self.assertEqual(_pulsar.SchemaType.JSON, 2)
+        _pulsar.ProducerConfiguration()
+
     @unittest.skip("for the third outcome")
     def test_nothing(self):
         pass
@@ -46,9 +50,12 @@ def test_both_libraries_run_it(broker: Any, tmp_path: Path) -> None:
     assert found["geminga"] == {
         f"{place}test_a_message": "passed",
         f"{place}test_of_ours": "passed",
+        f"{place}test_of_theirs": "private",
         f"{place}test_nothing": "skipped",
     }
-    assert found["pulsar"] == {**found["geminga"], f"{place}test_of_ours": "failed"}
+    assert found["pulsar"] == {
+        **found["geminga"], f"{place}test_of_ours": "failed", f"{place}test_of_theirs": "passed"
+    }  # fmt: skip
     assert official_suite.table(found, "geminga").splitlines() == [
         "| file | tests | geminga | pulsar |",
         "|---|---|---|---|",
@@ -63,3 +70,19 @@ def test_a_folder_without_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "argv", ["official_suite.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="checkout of pulsar-client"):
         official_suite.main()
+
+
+def test_the_page_names_what_fails() -> None:
+    theirs = {f"t::T::{name}": "passed" for name in ("test_a", "test_b", "test_flush", "test_c")}
+    columns = {
+        official_suite.JUDGE: {**theirs, "t::T::test_tls": "failed"},
+        "geminga on Geminga": {**theirs, "t::T::test_b": "private", "t::T::test_flush": "failed"},
+        "geminga on Apache Pulsar": {**theirs, "t::T::test_c": "failed"},
+    }
+    values = official_suite.figures(columns, "3.13")
+    assert (values["tests"], list(values["passed"].values())) == (4, [4, 2, 3])
+    text = official_suite.page(values)
+    assert "test what is private to `pulsar-client`: `test_b`." in text
+    assert "Fails: `t::T::test_flush` (geminga on Geminga): " in text
+    assert "Fails: `t::T::test_c` (geminga on Apache Pulsar)." in text
+    assert "test_tls" not in text
