@@ -248,6 +248,7 @@ BEHAVIOUR = (
 SUITE = {
     "test_batch_end_to_end": "it takes for granted that `pulsar.asyncio` sends in batches (see Names)",
     "test_flush": "as `test_batch_end_to_end`",
+    "test_seek_timestamp": "now and then, when what was sent before carries the very millisecond it seeks",
     "test_logger_thread_leaks": "it counts Python's threads, just when a client was dropped (see Behaviour)",
 }
 """Tests of ``pulsar-client``'s own suite that a difference explains."""
