@@ -161,8 +161,9 @@ def _publishing(
     return watch.result(count, failed())
 
 
-def receive(library: Any, url: str, topic: str, *, kind: str) -> dict[str, float]:
-    """One thread that receives and acknowledges message by message, of a subscription of a kind."""
+def receive(library: Any, url: str, topic: str, *, kind: str, threads: int = 1) -> dict[str, float]:
+    """Threads that receive from one consumer of a subscription of a kind and acknowledge, message by
+    message."""
     client = library.Client(url)
     consumer = client.subscribe(
         topic,
@@ -172,18 +173,34 @@ def receive(library: Any, url: str, topic: str, *, kind: str) -> dict[str, float
         receiver_queue_size=10_000,
     )
 
-    def take(count: int) -> None:
+    def take_alone(count: int) -> None:
         for _ in range(count):
             consumer.acknowledge(consumer.receive(30_000))
+
+    spent: list[float] = []
+
+    def take_beside(count: int) -> None:
+        take_alone(count)
+        spent.append(time.thread_time())
+
+    def take(count: int) -> None:
+        others = [threading.Thread(target=take_beside, args=(count // threads,)) for _ in range(1, threads)]
+        for other in others:
+            other.start()
+        take_alone(count - len(others) * (count // threads))
+        for other in others:
+            other.join()
 
     take(20_000)
     start = time.perf_counter()
     take(20_000)
     count = int(20_000 / (time.perf_counter() - start) * SECONDS)
+    spent.clear()
     watch = Stopwatch()
     take(count)
     watch.thread_done()
-    return watch.result(count)
+    found = watch.result(count)
+    return {**found, "thread": found["thread"] + sum(spent)}
 
 
 def receive_table(library: Any, url: str, topic: str, *, columns: Sequence[str] | None) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -103,4 +104,27 @@ def table(values: Mapping[str, Any]) -> str:
     return "\n".join([told, "", *lines, "", "`python -m benchmarks.client --publish` made this."])
 
 
-FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {"batching": batching, "many": many, "table": table}
+def unlocked(values: Mapping[str, Any]) -> str:
+    """What an interpreter without its lock costs and brings; ``at best`` is arithmetic, the rest measured."""
+    lines = [
+        "| | interpreter | CPU, µs a message | in the application's threads | at best | measured |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for row in rows_of(values).values():
+        best = row.cpu
+        if row.who.endswith("lock off"):
+            # The loop's thread and the application's each have a core.
+            found = re.search(r"(\d+) threads?$", row.work)
+            best = max(row.cpu - row.thread, row.thread / (int(found[1]) if found else 1))
+        cpu = f"{row.cpu:.2f} | {row.thread:.2f}"
+        lines.append(f"| {row.work} | {row.who} | {cpu} | {rate(1e6 / best)} | {rate(row.rate)} |")
+    lines += ["", f"`python -m benchmarks.free_threading --publish` made this: {where(values)}."]
+    return "\n".join(lines)
+
+
+FORMS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "batching": batching,
+    "many": many,
+    "table": table,
+    "unlocked": unlocked,
+}

@@ -36,6 +36,7 @@ DASHBOARD = ROOT / "deploy/grafana/geminga.json"
 OPTIONS_START, OPTIONS_END = "<!-- options: drawn from the code by `make docs` -->", "<!-- end of options -->"
 README, TOUR, TUNING = ROOT / "README.md", ROOT / "docs/tour.md", ROOT / "docs/tuning.md"
 BENCHMARKS, PUBLISHING = ROOT / "docs/benchmarks.md", ROOT / "docs/publish-path.md"
+UNLOCKED = ROOT / "docs/decisions/free-threaded-cpython.md"
 PROOFS = ROOT / "docs/proof"
 PROOF = re.compile(r"(<!-- proof: (\w+), (\w+) -->\n).*?(<!-- end of proof -->)", re.DOTALL)
 MAP_START, MAP_END = "<!-- map: drawn from the modules' docstrings by `make docs` -->", "<!-- end of map -->"
@@ -221,7 +222,7 @@ def proof(name: str, form: str, page: Path) -> str:
     from geminga.tuning.prove import Proof
 
     file = PROOFS / f"{name}.json"
-    if name == "client":
+    if name in ("client", "free_threading"):
         return client(file, form)
     if name == "suite":
         return suite(file)
@@ -244,7 +245,7 @@ def client(file: Path, form: str) -> str:
     import client_figures
 
     if not file.exists():
-        return "Not published yet: `python -m benchmarks.client --publish` measures it."
+        return f"Not published yet: `python -m benchmarks.{file.stem} --publish` measures it."
     return client_figures.FORMS[form](json.loads(file.read_text()))
 
 
@@ -325,6 +326,7 @@ def pages() -> dict[Path, str]:
         TUNING: with_proofs(TUNING),
         BENCHMARKS: with_proofs(BENCHMARKS),
         PUBLISHING: with_proofs(PUBLISHING),
+        UNLOCKED: with_proofs(UNLOCKED),
         DASHBOARD: importlib.import_module("geminga.console.grafana").text(),
         SPARK: _redrawn(SPARK, OPTIONS_START, spark_options(), OPTIONS_END),
     }

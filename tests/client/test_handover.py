@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -154,3 +154,28 @@ def test_a_promise_that_is_broken_tells_the_token() -> None:
     promised.settle(error)
     Promised(handed(), lambda token, e: told.append("kept")).settle(None)
     assert told == [("token", error)]
+
+
+def test_a_mark_that_comes_while_the_loop_looks_is_not_wiped() -> None:
+    """Without the interpreter lock a thread may set it between any two of the loop's instructions."""
+
+    class Marked(Handover):
+        mark = False
+        marks: ClassVar[list[bool]] = []
+
+        @property
+        def urgent(self) -> bool:
+            before = self.mark
+            if self.marks:
+                self.mark = self.marks.pop()  # another thread's, right after the look
+            return before
+
+        @urgent.setter
+        def urgent(self, mark: bool) -> None:
+            self.mark = mark
+
+    handover = Marked(lambda: None)
+    handover.marks.append(True)
+    assert not handover.begin()
+    assert handover.begin()
+    assert not handover.begin()

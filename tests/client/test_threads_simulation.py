@@ -52,7 +52,7 @@ class Interrupt(Exception):
 class World:
     """One seed's program and what is known of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, unlocked: bool = False) -> None:
         self.seed = seed
         self.numbers = r = random.Random(seed)
         self.clock = Clock()
@@ -60,7 +60,7 @@ class World:
         density = r.choice([0.0, 0.0, 0.002, 0.02, 0.1])
         self.scheduler = Scheduler(
             r, self.clock, density=density, by_priority=r.random() < 0.5,
-            coarseness_seconds=r.choice([0.0, 0.0, 0.001, 0.01]),
+            coarseness_seconds=r.choice([0.0, 0.0, 0.001, 0.01]), unlocked=unlocked,
         )  # fmt: skip
         self.slow = r.random() < 0.3
         self.lateness = r.choice([0.0, 0.2])
@@ -575,9 +575,9 @@ def name_of(message: Any) -> str:
     return message.properties().get("name") or message.data().decode()
 
 
-def run_seed(seed: int) -> World:
+def run_seed(seed: int, unlocked: bool = False) -> World:
     assert threading.current_thread() is threading.main_thread()
-    world = World(seed)
+    world = World(seed, unlocked)
     try:
         world.play()
     except BaseException as error:
@@ -589,11 +589,20 @@ def run_seed(seed: int) -> World:
 
 @pytest.mark.simulation(120, 20)
 def test_threads_lose_nothing_and_nobody_is_left_waiting(seeds: range) -> None:
+    run_seeds(seeds)
+
+
+@pytest.mark.simulation(30, 10)
+def test_nor_where_no_lock_makes_several_instructions_one_step(seeds: range) -> None:
+    run_seeds(seeds, unlocked=True)
+
+
+def run_seeds(seeds: range, unlocked: bool = False) -> None:
     gc.collect()
     gc.freeze()  # only what the runs make is looked through after each
     try:
         for seed in seeds:
-            run_seed(seed)
+            run_seed(seed, unlocked)
     finally:
         gc.unfreeze()
 

@@ -95,7 +95,9 @@ class Actor:
 class Scheduler:
     """``density``: at how many of the places where it could be a thread is stopped, 0 to 1. ``by_priority``:
     threads have an order by which they run as long as they can, and one that is stopped goes to its end;
-    otherwise the next is anyone. ``coarseness_seconds``: what is due within so much time is due at once."""
+    otherwise the next is anyone. ``coarseness_seconds``: what is due within so much time is due at once.
+    ``unlocked``: a thread may be stopped before every instruction, as if there were no interpreter lock;
+    signals' handlers still run where CPython lets them."""
 
     def __init__(
         self,
@@ -105,7 +107,9 @@ class Scheduler:
         density: float,
         by_priority: bool,
         coarseness_seconds: float = 0.0,
+        unlocked: bool = False,
     ) -> None:
+        self.unlocked = unlocked
         self.numbers = numbers
         self.clock = clock
         self.density = density
@@ -337,18 +341,22 @@ class Scheduler:
         looks = _looks(code)
 
         def step(frame: FrameType, event: str, argument: Any) -> Any:
-            if looks[frame.f_lasti] and event == "opcode":
+            if event != "opcode":
+                return step
+            if looks[frame.f_lasti]:
                 if self._called and looks[frame.f_lasti] == AFTER_CALL:
                     # Of a function in Python: CPython looked at its beginning.
                     self._called = False
                 else:
                     self._called = False
                     self._may_stop(self.current)
+            elif self.unlocked:
+                self._may_stop(self.current, handles=False)
             return step
 
         return step
 
-    def _may_stop(self, actor: Actor) -> None:
+    def _may_stop(self, actor: Actor, handles: bool = True) -> None:
         if self._looking:
             return
         actor.steps_left -= 1
@@ -360,7 +368,7 @@ class Scheduler:
                 self.stops += 1
                 self._pass_on()
                 self._check()
-        if actor is self.main and self.handler is not None:
+        if handles and actor is self.main and self.handler is not None:
             if self.signal_after > 0:
                 self.signal_after -= 1
             self._run_handler_if_due()

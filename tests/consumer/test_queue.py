@@ -4,14 +4,23 @@ import gc
 import random
 import sys
 import threading
+from collections import deque
 from copy import copy
+from typing import Any
 
 import pytest
 
+from geminga.consumer import queue as module
 from geminga.consumer.message import ALONE, Message, Origin, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 
 HERE, ELSEWHERE = Origin("here", -1), Origin("elsewhere", -1)
+
+
+@pytest.fixture(autouse=True, params=[module._for_each, module.Popping], ids=["own", "unlocked"])
+def _kind_of_iterator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this interpreter has, and what one without its lock has."""
+    monkeypatch.setattr(module, "_for_each", request.param)
 
 
 def entry(number: int, origin: Origin = HERE) -> ReceivedEntry:
@@ -24,7 +33,7 @@ def place(message: Message | None) -> tuple[int, int] | None:
 
 def waiting(queue: ReceiveQueue) -> list[tuple[int, int]]:
     """What waits in lots, without taking it."""
-    return [(entry.entry_id, index) for entry, indexes in queue.lots for index in copy(indexes)]
+    return [(entry.entry_id, index) for entry, indexes in queue.lots for index in module.rest(copy(indexes))]
 
 
 def take_all(queue: ReceiveQueue) -> list[tuple[int, int] | None]:
@@ -182,3 +191,25 @@ def test_what_waits_is_no_work_for_the_garbage_collector() -> None:
         queue.add(entry(number), range(1000))
     assert len(queue) == 100_000
     assert len(gc.get_objects()) - before < 1000
+
+
+def test_a_copy_in_whose_midst_somebody_took_is_made_again() -> None:
+    """That happens in free-threaded builds, also while their lock is on."""
+
+    class Restless(deque[Any]):
+        copies = 0
+
+        def copy(self) -> deque[Any]:
+            self.copies += 1
+            if self.copies % 3:
+                raise RuntimeError("deque mutated during iteration")
+            return super().copy()
+
+    queue = ReceiveQueue()
+    queue.lots = Restless()
+    queue.add(entry(1), range(3))
+    queue.add(entry(2), range(2))
+    assert len(queue) == queue.ready(9) == 5
+    assert queue.messages_by_origin() == {HERE: 5}
+    assert queue.take_out(HERE, {(1, 2)})[0][0][1] == [0, 1]
+    assert len(queue) == 3

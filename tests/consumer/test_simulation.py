@@ -19,7 +19,7 @@ import pytest
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import AcksSettled
 from geminga.consumer.message import Message
-from geminga.consumer.queue import ReceiveQueue
+from geminga.consumer.queue import ReceiveQueue, rest
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import State
 from geminga.wire.frames import FrameDecoder
@@ -197,7 +197,7 @@ class World:
     def on_the_way(self) -> set[bytes]:
         entries = {item.entry_id for item in self.to_consumer if not isinstance(item, pb.BaseCommand)}
         values = {b"%d.%d" % (entry_id, i) for entry_id in entries for i in range(self.sizes[entry_id])}
-        waiting = [Message(entry, index) for entry, rest in self.queue.lots for index in copy(rest)]
+        waiting = [Message(entry, index) for entry, left in self.queue.lots for index in rest(copy(left))]
         return values | {message.data() for message in waiting}
 
     def broker_step(self) -> None:

@@ -122,6 +122,8 @@ class Consumer(ConsumerFace, Generic[T_co]):
                 except IndexError:
                     if index != _NOTHING:
                         raise
+                    if self._queue.drop_used_up():
+                        continue
                 deadline = self._await_message(timeout_millis, deadline)
         except BaseException:
             # The caller does not get it, or was woken and does not look: the next one shall.

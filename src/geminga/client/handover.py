@@ -293,8 +293,12 @@ class Handover:
         """The loop looks: whoever comes from here on tells it again, or is seen by `open`. Whether somebody
         waits for a receipt."""
         self.tell_at = self._usual
-        urgent, self.urgent = self.urgent, False
-        return urgent
+        # Not one exchange: where no lock makes that a single step, a thread's mark that came in the midst of
+        # it would be lost. One that came before the mark is wiped has its message here already.
+        if not self.urgent:
+            return False
+        self.urgent = False
+        return True
 
     def take(self) -> tuple[list[Any], list[Any]]:
         """Payloads and tokens of everything that lies here, in order. Until `open` has counted it, it counts

@@ -280,8 +280,8 @@ def on_io_thread() -> bool:
 
 
 WITHOUT_LOCK = (
-    "geminga counts on the interpreter lock, which is off: threads that receive from one consumer may get a "
-    "message twice or step over one; start Python with PYTHON_GIL=1"
+    "the interpreter lock is off: geminga's client is made for that, but not every release is tested so, and "
+    "3.13t makes it slower; PYTHON_GIL=1 switches the lock on"
 )
 """See docs/decisions/free-threaded-cpython.md."""
 

@@ -3,7 +3,8 @@
 Messages wait as lots: an entry, and an iterator over the indexes of those of its messages that nobody has
 taken. A message is made by whoever takes it, so that what waits costs the garbage collector one object a
 batch. To take one is a single atomic step, ``next`` on the iterator: any thread may do it, without a lock,
-and two never get the same. A lot that is used up is removed by whoever finds it so.
+and two never get the same. A lot that is used up is removed by whoever finds it so. CPython's own iterators
+promise that under the interpreter lock; where it is off, the step is the removal from a list (`Popping`).
 
 One thread, the loop's, adds and takes back. How a receiver sleeps that finds nothing is the shell's business:
 it makes ``waiting`` true and is called by ``wake`` after something was added.
@@ -14,12 +15,13 @@ never before messages again. Only the loop's thread opens one, and puts it in fr
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Sized
 from contextlib import suppress
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from operator import attrgetter, length_hint
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.consumer.message import Message
 
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
     from geminga.consumer.message import Origin, ReceivedEntry
 
     Lot = tuple[ReceivedEntry, Iterator[int]]
-    """The iterator is one of Python's own over a range or a list: ``next`` runs no other code, and how many
-    it still has can be asked for."""
+    """The iterator is one of Python's own over a range or a list, or a `Popping`: ``next`` runs no Python
+    code, and how many it still has can be asked for. At its end it stops, or raises `IndexError`."""
 
     Taken = tuple[ReceivedEntry, list[int]]
     """Indexes of an entry that left the queue together."""
+
+    _Map = map[int]
+else:
+    _Map = map
 
 
 T = TypeVar("T")
@@ -39,6 +45,32 @@ T = TypeVar("T")
 
 def _nobody() -> None:
     """Nobody sleeps yet."""
+
+
+class Popping(_Map):
+    """Indexes, each for one of the threads that take them, also without the interpreter lock: what ``next``
+    does is ``list.pop``, in C. `IndexError` at the end."""
+
+    __slots__ = ("_left",)
+    _left: list[int]
+
+    def __new__(cls, indexes: Sequence[int]) -> Self:
+        left = list(reversed(indexes))
+        made = super().__new__(cls, list.pop, repeat(left))
+        made._left = left
+        return made
+
+    def __length_hint__(self) -> int:
+        return len(self._left)
+
+    def __copy__(self) -> Popping:
+        return Popping(self._left[::-1])
+
+
+_for_each: Callable[[Sequence[int]], Iterator[int]] = iter
+"""Makes a lot's iterator. The lock may be switched on later, and never off again."""
+if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
+    _for_each = Popping
 
 
 class ReceiveQueue:
@@ -64,7 +96,7 @@ class ReceiveQueue:
     @property
     def messages(self) -> int:
         """How many messages wait in lots."""
-        return sum(length_hint(indexes) for _, indexes in self.lots.copy())
+        return sum(length_hint(indexes) for _, indexes in _copy(self.lots))
 
     @property
     def has_messages(self) -> bool:
@@ -74,14 +106,14 @@ class ReceiveQueue:
                 return True
         except IndexError:
             return False
-        return any(length_hint(indexes) for _, indexes in self.lots.copy())
+        return any(length_hint(indexes) for _, indexes in _copy(self.lots))
 
     def ready(self, count_max: int) -> int:
         """``len``, but no more than ``count_max``."""
         if count_max <= 1:
             return min(count_max, int(bool(self)))
         count = len(self.entries)
-        for _, indexes in self.lots.copy():
+        for _, indexes in _copy(self.lots):
             count += length_hint(indexes)
             if count >= count_max:
                 return count_max
@@ -90,17 +122,17 @@ class ReceiveQueue:
     def messages_by_origin(self) -> dict[Origin, int]:
         """How many messages of each consumer wait, those of entries that nobody has opened included."""
         counts: dict[Origin, int] = {}
-        for entry, indexes in self.lots.copy():
+        for entry, indexes in _copy(self.lots):
             counts[entry.origin] = counts.get(entry.origin, 0) + length_hint(indexes)
-        for entry in self.entries.copy():
+        for entry in _copy(self.entries):
             counts[entry.origin] = counts.get(entry.origin, 0) + entry.count
         return counts
 
     def held_by_origin(self) -> dict[Origin, tuple[int, int]]:
         """The same with their bytes."""
         held: dict[Origin, tuple[int, int]] = {}
-        waiting = [(entry, length_hint(indexes)) for entry, indexes in self.lots.copy()]
-        waiting += [(entry, entry.count) for entry in self.entries.copy()]
+        waiting = [(entry, length_hint(indexes)) for entry, indexes in _copy(self.lots)]
+        waiting += [(entry, entry.count) for entry in _copy(self.entries)]
         for entry, count in waiting:
             messages, size = held.get(entry.origin, (0, 0))
             held[entry.origin] = messages + count, size + held_bytes(entry, count)
@@ -110,7 +142,7 @@ class ReceiveQueue:
 
     def add(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
         """Append messages of an entry, in order; an index is -1 for a message that is no part of a batch."""
-        self.lots.append((entry, iter(indexes)))
+        self.lots.append((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
 
@@ -122,7 +154,7 @@ class ReceiveQueue:
 
     def put_in_front(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
         """`add`, before everything else."""
-        self.lots.appendleft((entry, iter(indexes)))
+        self.lots.appendleft((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
 
@@ -151,7 +183,7 @@ class ReceiveQueue:
         if self.waiting and (kept_entries or kept_lots):
             self.wake()
         # Whoever has seen a lot may still take from it until it is emptied here, at once.
-        taken = [(entry, list(indexes)) for entry, indexes in lots]
+        taken = [(entry, rest(indexes)) for entry, indexes in lots]
         return [each for each in taken if each[1]], entries
 
     def take_out(
@@ -159,13 +191,13 @@ class ReceiveQueue:
     ) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove what waits of these entries of one consumer; all else stays in its place."""
         taken: list[Taken] = []
-        for lot in self.lots.copy():
+        for lot in _copy(self.lots):
             entry, indexes = lot
             if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
-                taken.append((entry, list(indexes)))
+                taken.append((entry, rest(indexes)))
                 self.drop(lot)
         entries: list[ReceivedEntry] = []
-        for entry in self.entries.copy():
+        for entry in _copy(self.entries):
             if entry.origin is origin and (entry.ledger_id, entry.entry_id) in keys:
                 with suppress(ValueError):  # a reader has just taken it
                     self.entries.remove(entry)
@@ -179,11 +211,13 @@ class ReceiveQueue:
         while True:
             try:
                 lot = self.lots[0]
+                for index in lot[1]:
+                    return Message(lot[0], index)
             except IndexError:
-                return None
-            for index in lot[1]:
-                return Message(lot[0], index)
-            self.drop(lot)
+                if not self.drop_used_up():
+                    return None
+            else:
+                self.drop(lot)
 
     def take_many(self, count_max: int) -> list[Taken]:
         """The first messages, at most so many; other receivers may take some at the same time."""
@@ -193,7 +227,7 @@ class ReceiveQueue:
                 lot = self.lots[0]
             except IndexError:
                 break
-            indexes = list(islice(lot[1], count_max))
+            indexes = rest(lot[1], count_max)
             if indexes:
                 taken.append((lot[0], indexes))
                 count_max -= len(indexes)
@@ -206,10 +240,21 @@ class ReceiveQueue:
         with suppress(ValueError):  # another receiver did
             self.lots.remove(lot)
 
+    def drop_used_up(self) -> bool:
+        """`drop` the first lot if nothing is left of it; False when there is none such."""
+        try:
+            lot = self.lots[0]
+        except IndexError:
+            return False
+        if length_hint(lot[1]):
+            return False
+        self.drop(lot)
+        return True
+
     def give_back(self, messages: Iterable[Message[Any]]) -> None:
         """`put_back` without waking anybody."""
         lots: list[Lot] = [
-            (entry, iter([message._index for message in group]))
+            (entry, _for_each([message._index for message in group]))
             for entry, group in groupby(messages, attrgetter("_entry"))
         ]
         self.lots.extendleft(reversed(lots))
@@ -219,6 +264,25 @@ def held_bytes(entry: ReceivedEntry, count: int) -> int:
     """The share of ``count`` of its messages in what an entry takes in memory."""
     held = entry.raw if entry.body is None else entry.body
     return 0 if held is None else len(held) * count // max(1, entry.count)
+
+
+def rest(indexes: Iterator[int], count_max: int | None = None) -> list[int]:
+    """All that it still has, or so many."""
+    rest: list[int] = []
+    with suppress(IndexError):
+        rest.extend(islice(indexes, count_max))  # keeps what came before an error
+    return rest
+
+
+def _copy(items: deque[T]) -> deque[T]:
+    """What is in it at one moment."""
+    while True:
+        try:
+            return items.copy()
+        except RuntimeError:
+            # Somebody took or added in the midst of it: in a free-threaded build it is not a single step, not
+            # even while the lock is on. Whoever it was has got on.
+            continue
 
 
 def _split(items: deque[T], belongs: Callable[[T], bool]) -> tuple[list[T], list[T]]:

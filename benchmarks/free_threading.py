@@ -1,0 +1,132 @@
+"""The client with and without the interpreter lock: ``python -m benchmarks.free_threading --python PYTHON``.
+
+PYTHON is a free-threaded CPython (3.13t or newer) that has Geminga's core dependencies. It runs the client
+with the lock off and on, in turn in every round with the interpreters beside it (``--beside``: the ordinary
+build of the same version, say) and the one that runs this command and the broker. Each turn is a process of
+its own, warm before it is measured; CPU seconds are the client's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import brokers
+from benchmarks.client import fill
+from geminga.tuning.measuring.run_log import machine
+
+BACKLOG = 6_000_000
+PUBLISHED = Path(__file__).parent.parent / "docs/proof/free_threading.json"
+WORKS: list[tuple[str, str, dict[str, Any]]] = [
+    ("send_async, batched", "send_async", {"batching": True, "keyed": False}),
+    ("send_async, an entry each", "send_async", {"batching": False, "keyed": False}),
+    ("send_many, one callback", "send_many", {"keyed": False, "each": False}),
+    ("receive and acknowledge, 1 thread", "receive", {"kind": "Shared"}),
+    ("receive and acknowledge, 2 threads", "receive", {"kind": "Shared", "threads": 2}),
+    ("receive and acknowledge, 4 threads", "receive", {"kind": "Shared", "threads": 4}),
+]
+
+
+@dataclass(frozen=True)
+class Party:
+    """An interpreter, and how it is started."""
+
+    name: str
+    python: str
+    environment: dict[str, str]
+
+    def measure(self, measure: str, url: str, topic: str, options: dict[str, Any]) -> dict[str, float]:
+        """Raises `RuntimeError` when it has nothing to say."""
+        run = subprocess.run(
+            [self.python, "-m", "benchmarks.client", "--one", measure, "geminga", url, topic,
+             json.dumps(options)],
+            stdout=subprocess.PIPE, text=True, timeout=180, check=False,
+            env={**os.environ, **self.environment},
+        )  # fmt: skip
+        lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+        if not lines:
+            raise RuntimeError(f"{self.name}: it ended with {run.returncode} and said nothing")
+        found: dict[str, float] = json.loads(lines[-1])
+        return found
+
+
+def asked(python: str, code: str, environment: dict[str, str]) -> str:
+    """What an interpreter prints. Raises `SystemExit` with what it said when it fails."""
+    run = subprocess.run(
+        [python, "-c", f"import sys; print({code})"],
+        capture_output=True, text=True, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    if run.returncode:
+        raise SystemExit(f"{python!r} does not run: {run.stderr.strip()[-300:]}")
+    return run.stdout.strip()
+
+
+def parties_of(python: str, beside: list[str]) -> list[Party]:
+    """Raises `SystemExit` for an interpreter that cannot go without its lock."""
+    off, on = {"PYTHON_GIL": "0"}, {"PYTHON_GIL": "1"}
+    if asked(python, "getattr(sys, '_is_gil_enabled', lambda: True)()", off) != "False":
+        raise SystemExit(f"--python is {python!r}; allowed: a free-threaded CPython")
+    number = asked(python, "sys.version.split()[0]", off)
+    parties = [Party(f"{number}t, lock off", python, off), Party(f"{number}t, lock on", python, on)]
+    for other in (*beside, sys.executable):
+        parties.append(Party(f"{asked(other, 'sys.version.split()[0]', {})}, ordinary", other, {}))
+    return list({party.name: party for party in parties}.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", required=True, help="a free-threaded CPython")
+    parser.add_argument("--beside", action="append", default=[], metavar="PYTHON", help="another interpreter")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="a pattern of what is done")
+    parser.add_argument("--publish", action="store_true", help=f"write {PUBLISHED.name}")
+    given = parser.parse_args()
+    parties = parties_of(given.python, given.beside)
+    works = [work for work in WORKS if re.search(given.only, work[0])]
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    loads = []
+    with brokers.work_folder() as folder, brokers.geminga(folder) as broker:
+        filled = "persistent://public/default/filled"
+        if any(measure == "receive" for _, measure, _ in works):
+            fill(broker.service_url, filled, BACKLOG)
+        for turn in range(given.rounds):
+            for place, (name, measure, options) in enumerate(works):
+                for index, party in enumerate(parties):
+                    made = f"persistent://public/default/made-{turn}-{place}-{index}"
+                    topic = filled if measure == "receive" else made
+                    loads.append(os.getloadavg()[0])
+                    run = party.measure(measure, broker.service_url, topic, options)
+                    found.setdefault((name, party.name), []).append(run)
+                    print(name, "|", party.name, "|", json.dumps(run), file=sys.stderr, flush=True)
+    print(
+        f"{os.cpu_count()} CPUs, load {min(loads):.1f} to {max(loads):.1f}; medians of {given.rounds} rounds"
+    )
+    for (name, party_name), runs in found.items():
+        rate = statistics.median(run["messages"] / run["seconds"] for run in runs)
+        cpu = statistics.median(run["cpu"] / run["messages"] for run in runs) * 1e6
+        busy = statistics.median(run["cpu"] / run["seconds"] for run in runs)
+        failed = sum(run["failed"] for run in runs)
+        print(
+            f"{name:36} {party_name:24} {rate / 1000:8.0f} k/s {cpu:7.3f} µs a message, {busy:4.2f} CPUs"
+            + (f"  {failed:.0f} FAILED" if failed else "")
+        )
+    if given.publish:
+        values = {
+            "machine": machine(),
+            "load": [round(min(loads), 1), round(max(loads), 1)],
+            "rows": [{"work": work, "who": who, "runs": runs} for (work, who), runs in found.items()],
+        }
+        PUBLISHED.write_text(json.dumps(values, indent=1) + "\n")
+        print(f"wrote {PUBLISHED}; `make docs` draws the page")
+
+
+if __name__ == "__main__":
+    main()
