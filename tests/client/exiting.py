@@ -64,10 +64,15 @@ def signals(of_asyncio: bool) -> None:
 
 def act() -> None:
     """What the callback of one message does beside noting its receipt."""
-    style = random.Random(SEED).choice([""] * 6 + ["exit", "shutdown", "close"])
+    style = random.Random(SEED).choice([""] * 6 + ["exit", "shutdown", "close", "fork"])
     if style == "exit":
         raise SystemExit("said by a callback")
-    if style and clients:
+    if style == "fork":
+        # The child comes back to the library, and ends there.
+        child = os.fork()
+        if child and (status := os.waitpid(child, 0)[1]):
+            raise RuntimeError(f"the child of a callback ended with {status}")
+    elif style and clients:
         getattr(clients[0], style)()
 
 
