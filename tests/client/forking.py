@@ -176,8 +176,11 @@ def interceptor(s: Scenario) -> None:
 def anything_else_on_the_loop(s: Scenario) -> None:
     """The net below: whatever else of the application's runs there (a logging handler, say)."""
     producer = s.client.create_producer(s.topic)
-    fork_in(s, lambda tell: s.client.runtime.post(tell))
-    producer.send(b"still here")
+    for _ in range(50):
+        fork_in(s, lambda tell: s.client.runtime.post(tell))
+        for _ in range(10):
+            # A wake-up that the child took would come with the next keep-alive, half a minute later.
+            producer.send(b"still here")
 
 
 def listener(s: Scenario) -> None:

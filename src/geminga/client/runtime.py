@@ -17,6 +17,8 @@ import atexit
 import contextlib
 import logging
 import os
+import select
+import socket
 import sys
 import threading
 import warnings
@@ -432,7 +434,25 @@ def _after_fork_in_child() -> None:
         runtime._inner.forked = True
         if runtime.thread is threading.current_thread():
             # What forked may be something else than a callback whose return is seen: this turn is the last.
+            _let_go(runtime._inner.loop)
             runtime._inner.loop.stop()
+
+
+def _let_go(loop: Any) -> None:
+    """In a child on the loop's own thread. The selector and what wakes it are the parent's: a look at them in
+    the rest of this turn would take a wake-up from it. Their descriptors become others, of nothing."""
+    if not hasattr(select, "epoll"):
+        return  # kqueue's is no child's
+    backend = loop._get_backend_id() if hasattr(loop, "_get_backend_id") else loop._selector.fileno()
+    with select.epoll() as nothing:
+        os.dup2(nothing.fileno(), backend, inheritable=False)
+    waker = getattr(loop, "_ssock", None)  # asyncio's own loop may be about to read from it
+    if waker is not None:
+        ours, other = socket.socketpair()
+        ours.setblocking(False)
+        os.dup2(ours.fileno(), waker.fileno(), inheritable=False)
+        ours.close()
+        other.close()
 
 
 def _at_exit() -> None:
