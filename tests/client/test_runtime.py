@@ -399,3 +399,21 @@ def test_a_call_that_outlives_its_cancellation_is_told_of_the_end(runtime):
     runtime.close()
     waiting.join(60)
     assert len(told) == 1
+
+
+def test_what_was_dropped_last_says_its_farewell_before_the_interpreter_ends():
+    """It is no user's any more, and still sends what is pending."""
+    program = (
+        "from geminga.client.runtime import LoopThread\n"
+        "import asyncio\n"
+        "async def farewell():\n"
+        "    await asyncio.sleep(0.2)\n"
+        "    print('sent', flush=True)\n"
+        "r = LoopThread()\n"
+        "r.at_end('the client', farewell)\n"
+        "del r\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")

@@ -170,6 +170,8 @@ class _Loop:
             # Before it is asked to end: a thread that begins only now looks here first.
             self.closed = True
             if is_used:
+                _leaving.add(self)
+            if is_used:
                 warnings.warn(
                     f"{self.name} was not closed: call close(), or use it in a with statement",
                     ResourceWarning,
@@ -237,6 +239,7 @@ class _Loop:
                     self.sweep()
                 # Whoever still holds this (a finalizer does, for ever) holds nothing of the client's.
                 self.farewell = self.drop = self.sweep = None
+                _leaving.discard(self)
 
     def _turn(self) -> None:
         """Run until it is stopped, or something is raised that nobody caught."""
@@ -428,8 +431,12 @@ class LoopThread:
 
 _live: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
+_leaving: set[_Loop] = set()
+"""Those that were dropped and still send what is pending: the end of the interpreter waits for them."""
+
 
 def _after_fork_in_child() -> None:
+    _leaving.clear()  # their threads are not here
     for runtime in list(_live):
         runtime._inner.forked = True
         if runtime.thread is threading.current_thread():
@@ -465,6 +472,9 @@ def _at_exit() -> None:
             while left:
                 _end(left[-1], impatient)
                 left.pop()
+            for inner in () if impatient else list(_leaving):
+                if not inner.forked:
+                    inner.thread.join(FAREWELL_SECONDS_MAX + 1.0)
             return
         except (KeyboardInterrupt, SystemExit):
             # A signal's handler: whoever interrupts the end wants it at once, and no traceback.
