@@ -290,10 +290,10 @@ def test_the_interpreter_s_end_survives_an_interrupt_at_any_place(monkeypatch, c
             threads = [LoopThread(), LoopThread()]
             monkeypatch.setattr(module, "_live", weakref.WeakSet(threads))
             try:
-                interruption(module._at_exit)
+                interruption(module.end_all)
             except kind:
                 uncaught += 1
-                module._at_exit()
+                module.end_all()
             deadline = time.monotonic() + 60
             while any(thread.thread.is_alive() for thread in threads):
                 assert time.monotonic() < deadline

@@ -533,7 +533,7 @@ class World:
             self.close_on_top_of_a_call(r.choice([self.client.close, self.client.shutdown]))
         else:
             # The interpreter ends, with threads that still wait.
-            runtime._at_exit()
+            runtime.end_all()
         for actor in self.actors:
             assert self.scheduler.join(actor, 60), (
                 f"{actor.name} still waits for a client that is closed:\n{self.scheduler.where()}"

@@ -13,7 +13,6 @@ Nobody waits for that: what a signal's handler raises in a finalizer is swallowe
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import os
@@ -29,6 +28,7 @@ from typing import Any, TypeVar
 from geminga.client import forks
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
+from geminga.exits import at_exit
 
 T = TypeVar("T")
 
@@ -171,7 +171,6 @@ class _Loop:
             self.closed = True
             if is_used:
                 _leaving.add(self)
-            if is_used:
                 warnings.warn(
                     f"{self.name} was not closed: call close(), or use it in a with statement",
                     ResourceWarning,
@@ -462,7 +461,8 @@ def _let_go(loop: Any) -> None:
         other.close()
 
 
-def _at_exit() -> None:
+def end_all() -> None:
+    """At the interpreter's end: every client that is open sends what is pending, for a little while."""
     impatient = False
     left: list[LoopThread] | None = None
     while True:
@@ -494,5 +494,5 @@ def _end(runtime: LoopThread, impatient: bool) -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)
-forks.before_leaving.append(_at_exit)
+at_exit("clients", end_all)
+forks.before_leaving.append(end_all)

@@ -178,3 +178,30 @@ producer.send_async(b"late", None)
     assert done.returncode == 0, done.stderr
     with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
         assert [message.data for message in admin.subscriptions.peek("t", "s", 20)] == [b"late"]
+
+
+def test_a_program_that_just_ends_beside_a_busy_broker_loses_nothing(tmp_path: Path) -> None:
+    """The acknowledgements wait in the socket when the program comes to its end."""
+    program = """
+import sys, threading, time, geminga
+broker = geminga.embedded(sys.argv[1])
+client = geminga.Client(broker.service_url)
+producer = client.create_producer("t")
+consumer = client.subscribe("t", "s", geminga.ConsumerType.Shared)
+for number in range(10):
+    producer.send(b"%d" % number)
+messages = [consumer.receive(60_000) for _ in range(10)]
+is_busy = threading.Event()
+broker._loop.call_soon_threadsafe(lambda: (is_busy.set(), time.sleep(1)))
+is_busy.wait(60)
+for message in messages:
+    consumer.acknowledge(message)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "store")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    with geminga.embedded(tmp_path / "store") as broker, geminga.Admin(broker.admin_url) as admin:
+        assert admin.subscriptions.peek("t", "s", 20) == []

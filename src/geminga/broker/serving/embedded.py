@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import AlreadyClosed, Timeout
+from geminga.exits import at_exit
 
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX = 600.0
 """Opening a large store after a crash reads its log; this long is a fault."""
+END_SECONDS_MAX = 60.0
+"""A disk that hangs does not keep a program from ending for longer."""
 
 
 class EmbeddedBroker:
@@ -47,6 +50,7 @@ class EmbeddedBroker:
         if self._error is not None:
             self._thread.join()
             raise self._error
+        _live.add(self)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -112,6 +116,15 @@ class EmbeddedBroker:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def _end(self, seconds_max: float) -> None:
+        """`close` at the interpreter's end, for so long."""
+        if os.getpid() != self._process_id or not self._thread.is_alive():
+            return
+        self._closed = True
+        with contextlib.suppress(RuntimeError):
+            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
+        self._thread.join(seconds_max)
+
     def __enter__(self) -> Self:
         return self
 
@@ -126,6 +139,20 @@ class EmbeddedBroker:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running"
         return f"<EmbeddedBroker {self.service_url} {state}>"
+
+
+_live: weakref.WeakSet[EmbeddedBroker] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """What clients have just sent is taken in and written down: the broker's thread would end in the middle
+    of it. Whoever interrupts wants the end at once."""
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        for broker in list(_live):
+            broker._end(END_SECONDS_MAX)
+
+
+at_exit("brokers", _at_exit)
 
 
 def embedded(data_dir: str | Path | None = None, **settings: Any) -> EmbeddedBroker:

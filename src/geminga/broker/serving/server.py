@@ -48,6 +48,8 @@ WebListener = tuple[socket.socket, bool]
 
 _JOIN_BYTES_MAX = 64 * 1024
 """Below this, one copy into one buffer is cheaper than a gathered write of many."""
+TAKE_IN_SECONDS_MAX = 0.25
+"""How long an ending broker still reads what peers send."""
 _REFUSAL_LOG_SECONDS = 10.0
 _LAST_TASKS_SECONDS = 1.0
 _DESCRIPTORS_KEPT_BACK = 128 + 256
@@ -446,6 +448,7 @@ class BrokerServer:
                 await self.web.stop()
         if self._timer is not None:
             self._timer.cancel()
+        await self._take_in_what_came()
         try:
             with self.entry():
                 self.broker.close()
@@ -456,6 +459,20 @@ class BrokerServer:
                 self._judges.shutdown(wait=False, cancel_futures=True)
             self.stopped.set()
             self.store.close()
+
+    async def _take_in_what_came(self) -> None:
+        """What peers sent before the end counts, acknowledgements above all: they have no receipt.
+
+        Sockets are read until a pass of the loop brings nothing, or for a little while.
+        """
+        agenda = self.broker.agenda
+        deadline = time.monotonic() + TAKE_IN_SECONDS_MAX
+        while time.monotonic() < deadline:
+            seen = agenda.now
+            await asyncio.sleep(0)  # the loop looks at the sockets behind this, ...
+            await asyncio.sleep(0)  # ... and has read them behind this
+            if agenda.now == seen:
+                return
 
     async def _drain_connections(self) -> None:
         deadline = time.monotonic() + self.settings.shutdown_seconds
