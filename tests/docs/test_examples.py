@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 import geminga
+from geminga.testing.apache_pulsar import free_ports
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,10 +79,9 @@ def script_of(page: Path) -> str:
         inner = block[2]
         lines.append(inner if block[1] == "bash" else f"python - <<'END'\nimport geminga\n{inner}\nEND")
     script = "\n".join(lines)
-    for port in sorted(set(re.findall(r"\b1[68]\d{3}\b", script))):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            script = script.replace(port, str(free.getsockname()[1]))
-    return script
+    named = sorted(set(re.findall(r"\b1[68]\d{3}\b", script)))
+    free = dict(zip(named, map(str, free_ports(len(named))), strict=True))
+    return re.sub(r"\b1[68]\d{3}\b", lambda port: free[port[0]], script)
 
 
 @pytest.mark.parametrize("page", [page for page in SCRIPTS if page not in ELSEWHERE])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from geminga.testing.apache_pulsar import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 
@@ -27,9 +28,9 @@ def test_the_page_works(tmp_path: Path) -> None:
                 lines.append("until curl -s localhost:18080/status.html; do sleep 0.1; done")
     assert len(lines) == 10
     script = "\n".join(lines)
-    for port in ("16650", "18080", "16651", "18443"):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            script = script.replace(port, str(free.getsockname()[1]))
+    named = ("16650", "18080", "16651", "18443")
+    free = dict(zip(named, map(str, free_ports(len(named))), strict=True))
+    script = re.sub("|".join(named), lambda port: free[port[0]], script)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script],

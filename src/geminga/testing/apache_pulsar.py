@@ -35,10 +35,10 @@ def free_ports(count: int) -> list[int]:
     sockets: list[socket.socket] = []
     try:
         for port in _lasting_ports():
-            with contextlib.suppress(OSError):
-                sockets.append(socket.create_server(("127.0.0.1", port)))
             if len(sockets) == count:
                 break
+            with contextlib.suppress(OSError):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
         while len(sockets) < count:
             sockets.append(socket.create_server(("127.0.0.1", 0)))
         return [s.getsockname()[1] for s in sockets]
