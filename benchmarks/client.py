@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ LEFT = 3_000_000
 """So many are there for tables in any case."""
 PUBLISHED = Path(__file__).parent.parent / "docs/proof/client.json"
 OURS, PULSAR_CLIENT, PULSAR_PERF = "Geminga", "pulsar-client 3.13", "pulsar-perf 4.0.4"
+COMPILED = {"GEMINGA_KERNELS": "compiled"}
 LIBRARIES = {OURS: "geminga", PULSAR_CLIENT: "pulsar"}
 
 
@@ -363,7 +364,7 @@ class Run:
             if measure.startswith("perf"):
                 found = globals()[measure](broker.service_url, topic, **options)
             else:
-                found = _in_process(measure, LIBRARIES[who], broker.service_url, topic, options)
+                found = in_process(measure, LIBRARIES[who], broker.service_url, topic, options)
         except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
             self.failed.append(f"{name}, {who}: {error}")
             print(f"{name} | {who} | failed: {error}", file=sys.stderr, flush=True)
@@ -389,13 +390,22 @@ class Run:
         }  # fmt: skip
 
 
-def _in_process(
-    measure: str, library: str, url: str, topic: str, options: dict[str, Any]
+def in_process(
+    measure: str,
+    library: str,
+    url: str,
+    topic: str,
+    options: dict[str, Any],
+    *,
+    python: str = sys.executable,
+    environment: Mapping[str, str] = COMPILED,
+    seconds_max: float = 120,
 ) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.client", "--one", measure, library, url, topic]
+    """What one process measures; raises `RuntimeError` when it says nothing."""
     run = subprocess.run(
-        [*command, json.dumps(options)], stdout=subprocess.PIPE, text=True, timeout=120, check=False,
-        env={**os.environ, "GEMINGA_KERNELS": "compiled"},
+        [python, "-m", "benchmarks.client", "--one", measure, library, url, topic, json.dumps(options)],
+        stdout=subprocess.PIPE, text=True, timeout=seconds_max, check=False,
+        env={**os.environ, **environment},
     )  # fmt: skip
     lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
     if not lines:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import brokers
-from benchmarks.client import fill
+from benchmarks.client import fill, in_process
 from geminga.tuning.measuring.run_log import machine
 
 BACKLOG = 6_000_000
@@ -45,17 +45,13 @@ class Party:
 
     def measure(self, measure: str, url: str, topic: str, options: dict[str, Any]) -> dict[str, float]:
         """Raises `RuntimeError` when it has nothing to say."""
-        run = subprocess.run(
-            [self.python, "-m", "benchmarks.client", "--one", measure, "geminga", url, topic,
-             json.dumps(options)],
-            stdout=subprocess.PIPE, text=True, timeout=180, check=False,
-            env={**os.environ, **self.environment},
-        )  # fmt: skip
-        lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
-        if not lines:
-            raise RuntimeError(f"{self.name}: it ended with {run.returncode} and said nothing")
-        found: dict[str, float] = json.loads(lines[-1])
-        return found
+        try:
+            return in_process(
+                measure, "geminga", url, topic, options,
+                python=self.python, environment=self.environment, seconds_max=180,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise RuntimeError(f"{self.name}: {error}") from error
 
 
 def asked(python: str, code: str, environment: dict[str, str]) -> str:

@@ -17,10 +17,11 @@ def at_exit(whose: Literal["clients", "brokers"], step: Callable[[], None]) -> N
     _steps[whose].append(step)
 
 
-def _end() -> None:
+def end() -> None:
+    """Take the steps: at the interpreter's end, and where a process ends without one."""
     for steps in _steps.values():
         for step in steps:
             step()
 
 
-atexit.register(_end)
+atexit.register(end)

@@ -105,12 +105,31 @@ class MessageId:
         topic: str = "",
         cluster: int = 0,
     ) -> None:
-        # What has no place in the wire's fields would break the frame that it gets into, for everybody.
-        self._partition = _whole("partition", partition, _INT32)
-        self._ledger_id = _whole("ledger_id", ledger_id, _INT64)
-        self._entry_id = _whole("entry_id", entry_id, _INT64)
-        self._batch_index = _whole("batch_index", batch_index, _INT32)
-        self.batch_size = batch_size if batch_size == 0 else _whole("batch_size", batch_size, _INT32)
+        # What has no place in the wire's fields would break the frame that it gets into, for everybody. An id
+        # is made for many a message: what is as it should be is seen in one look.
+        if not (
+            type(partition)
+            is type(ledger_id)
+            is type(entry_id)
+            is type(batch_index)
+            is type(batch_size)
+            is int
+            and -0x8000_0000 <= partition < 0x8000_0000
+            and -0x8000_0000_0000_0000 <= ledger_id < 0x8000_0000_0000_0000
+            and -0x8000_0000_0000_0000 <= entry_id < 0x8000_0000_0000_0000
+            and -0x8000_0000 <= batch_index < 0x8000_0000
+            and -0x8000_0000 <= batch_size < 0x8000_0000
+        ):
+            partition = _whole("partition", partition, _INT32)
+            ledger_id = _whole("ledger_id", ledger_id, _INT64)
+            entry_id = _whole("entry_id", entry_id, _INT64)
+            batch_index = _whole("batch_index", batch_index, _INT32)
+            batch_size = batch_size if batch_size == 0 else _whole("batch_size", batch_size, _INT32)
+        self._partition = partition
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+        self._batch_index = batch_index
+        self.batch_size = batch_size
         self.first_chunk = first_chunk
         self.topic = topic
         self.cluster = cluster

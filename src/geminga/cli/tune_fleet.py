@@ -10,6 +10,7 @@ import click
 
 from geminga.cli.common import Number, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
+from geminga.cli.tune_options import broker_model_option, cost_model_option
 from geminga.cli.tune_sweep import progress, read_json, spark_session
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
@@ -65,16 +66,8 @@ from geminga.tuning.stock import STOCK
 @click.option(
     "--brokers", type=click.IntRange(1), default=1, show_default=True, help="Brokers that share the topics."
 )
-@click.option(
-    "--cost-model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
-)
-@click.option(
-    "--broker-model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the modelled broker's times; those of a broker on the same machine by default.",
-)
+@cost_model_option
+@broker_model_option
 @click.option("--master", help="Spark's master; its configuration's by default, else local[*].")
 @click.option(
     "--output",

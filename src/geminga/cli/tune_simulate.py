@@ -10,7 +10,12 @@ import click
 
 from geminga.cli.common import Number, json_option
 from geminga.cli.connecting import ConnectingCommand, connection_options
-from geminga.cli.tune_options import traffic_options, traffic_profile
+from geminga.cli.tune_options import (
+    broker_model_option,
+    cost_model_option,
+    traffic_options,
+    traffic_profile,
+)
 from geminga.cli.tune_sweep import broker_model_of, measured_cluster
 from geminga.client.settings_file import load_settings
 from geminga.config import refuse
@@ -60,16 +65,8 @@ _FAULT = "KIND,PARTITION,FROM,UNTIL[,EXTRA_MS]"
     metavar=_FAULT,
     help="One partition's trouble between two times in seconds: slow (by EXTRA_MS), stuck or lost.",
 )
-@click.option(
-    "--broker-model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the modelled broker's times; those of a broker on the same machine by default.",
-)
-@click.option(
-    "--cost-model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
-)
+@broker_model_option
+@cost_model_option
 @json_option
 def command(
     traffic: dict[str, Any],

@@ -13,7 +13,12 @@ import click
 
 from geminga.cli.common import Number, json_option
 from geminga.cli.connecting import ConnectingCommand, cluster_of, connection_options, given
-from geminga.cli.tune_options import traffic_options, traffic_profile
+from geminga.cli.tune_options import (
+    broker_model_option,
+    cost_model_option,
+    traffic_options,
+    traffic_profile,
+)
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType, ProducerSettings
@@ -68,16 +73,8 @@ _AXES_HELP = "Axes: " + "; ".join(
 @click.option(
     "--seed", type=click.IntRange(0, 1 << 31), default=1, show_default=True, help="Of what is drawn."
 )
-@click.option(
-    "--cost-model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
-)
-@click.option(
-    "--broker-model",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the modelled broker's times; those of a broker on the same machine by default.",
-)
+@cost_model_option
+@broker_model_option
 @click.option(
     "--round-trips-of",
     metavar="SERVICE_URL",

@@ -20,9 +20,10 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
+
+from geminga import exits
 
 logger = logging.getLogger("geminga")
 
@@ -31,9 +32,6 @@ generation = 0
 
 stray = 0
 """The thread, in a child that the application's code has forked on one of the library's; else 0."""
-
-before_leaving: list[Callable[[], None]] = []
-"""What a child does that ends with such a thread."""
 
 
 class Connection(Protocol):
@@ -67,8 +65,7 @@ def returned(error: BaseException | None = None) -> None:
     code = 1
     try:
         code = _exit_code(error)
-        for step in before_leaving:
-            step()
+        exits.end()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # closed, or None
                 stream.flush()

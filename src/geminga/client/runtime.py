@@ -473,8 +473,7 @@ def end_all() -> None:
                 _end(left[-1], impatient)
                 left.pop()
             for inner in () if impatient else list(_leaving):
-                if not inner.forked:
-                    inner.thread.join(FAREWELL_SECONDS_MAX + 1.0)
+                inner.thread.join(FAREWELL_SECONDS_MAX + 1.0)
             return
         except (KeyboardInterrupt, SystemExit):
             # A signal's handler: whoever interrupts the end wants it at once, and no traceback.
@@ -495,4 +494,3 @@ def _end(runtime: LoopThread, impatient: bool) -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 at_exit("clients", end_all)
-forks.before_leaving.append(end_all)

@@ -111,19 +111,20 @@ class EmbeddedBroker:
         for client in list(self._clients):
             with contextlib.suppress(Exception):
                 client.close()
-        with contextlib.suppress(RuntimeError):
-            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._stop()
 
     def _end(self, seconds_max: float) -> None:
         """`close` at the interpreter's end, for so long."""
         if os.getpid() != self._process_id or not self._thread.is_alive():
             return
         self._closed = True
+        self._stop(seconds_max)
+
+    def _stop(self, seconds_max: float | None = None) -> None:
         with contextlib.suppress(RuntimeError):
             asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
-        self._thread.join(seconds_max)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds_max)
 
     def __enter__(self) -> Self:
         return self
