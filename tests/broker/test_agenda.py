@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +112,47 @@ def test_timers_that_a_turn_has_no_time_for_stay_due_in_their_order() -> None:
         run_at(agenda, 2)
     assert worked.done == [0, 2, 4, 6, 1, 3, 5, 7, "later"]
     assert agenda.deadline == INFINITY
+
+
+def test_a_turn_takes_no_more_timers_out_than_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 that are due together, after a machine has slept: to move all of them in each turn would take
+    all of its time."""
+    moved = 0
+    pop, push = heapq.heappop, heapq.heappush
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal moved
+            moved += 1
+            return function(*arguments)
+
+        return call
+
+    worked = Worked()
+    agenda, count = worked.agenda, 3_000
+    for number in range(count):
+        agenda.at(1, lambda number=number: worked.done.append(number), "t")
+    monkeypatch.setattr(agenda_module, "heapq", SimpleNamespace(heappop=counted(pop), heappush=counted(push)))
+    while agenda.deadline <= 2:
+        run_at(agenda, 2)
+    assert worked.done == [*range(count)]
+    assert moved == count
+
+
+def test_a_timer_that_is_set_for_the_past_again_and_again_starves_no_other() -> None:
+    worked = Worked()
+    agenda = worked.agenda
+
+    def again() -> None:
+        worked.done.append("again")
+        agenda.at(0, again, "t")
+
+    agenda.at(0, again, "t")
+    for number in range(6):
+        agenda.at(1, lambda number=number: worked.done.append(number), "t")
+    for _ in range(4):
+        run_at(agenda, 2)
+    assert [each for each in worked.done if each != "again"] == [*range(6)]
 
 
 @pytest.mark.parametrize("what", ["topics", "cursors"])

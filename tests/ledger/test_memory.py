@@ -23,3 +23,31 @@ def test_needs_no_wakeup() -> None:
     store = MemoryStore()
     store.put("k", b"v", lambda error: None)
     assert store.poll() == 1
+
+
+def test_what_is_reported_in_slices_keeps_its_order_and_wakes_for_what_is_new() -> None:
+    calls: list[int] = []
+    store = MemoryStore(lambda: calls.append(1))
+    told: list[int] = []
+
+    def put(number: int) -> None:
+        store.put("k", b"v", lambda error: told.append(number))
+
+    for number in range(1_000):
+        put(number)
+    put(1_000)
+    store.put("k", b"v", lambda error: put(1_001))
+    polls = 0
+    while store.stats().pending_writes:
+        before = len(told)
+        store.poll(lambda: True)
+        assert 0 < len(told) - before <= 64
+        polls += 1
+        if polls == 3:
+            put(2_000)
+    assert polls >= 16
+    assert told == [*range(1_001), 2_000, 1_001]
+    assert len(calls) >= 2, "for what came while it was polled"
+    put(0)
+    store.close()
+    assert told[-1] == 0

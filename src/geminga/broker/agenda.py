@@ -145,19 +145,22 @@ class Agenda:
 
         What there is no time for in this turn stays due, and so does `deadline`.
         """
-        heap, due = self._heap, deque[tuple[float, int, Timer]]()
+        # No more are taken out than are run: there may be 100,000 of them, and a turn for each few.
+        heap, last, later = self._heap, next(self._order), list[tuple[float, int, Timer]]()
         while heap and heap[0][0] <= self.now:
-            due.append(heapq.heappop(heap))
-        while due:
-            timer = due.popleft()[2]
+            entry = heapq.heappop(heap)
+            if entry[1] > last:
+                later.append(entry)
+                continue
+            timer = entry[2]
             callback, about = timer.callback, timer.about
             timer.cancel()
             if callback is not None:
                 self.isolated("timer", about, callback)
-                if due and self._enough():
+                if self._enough():
                     break
-        for each in due:
-            heapq.heappush(heap, each)
+        for entry in later:
+            heapq.heappush(heap, entry)
 
     # --- topics and cursors ---
     def dispatch_ready(self) -> None:

@@ -7,6 +7,7 @@ Nothing is durable, so a write is as durable as it ever gets at once; its ``done
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
@@ -54,6 +55,8 @@ class MemoryStore:
         self._keys: list[str] = []
         self._values: dict[str, tuple[bytes, list[bytes]]] = {}
         self._ready: list[Done] = []
+        self._reporting: deque[Done] = deque()
+        """What was ready when it was polled last, and not reported yet."""
         self._closed = False
         self._appended_entries = 0
         self._appended_bytes = 0
@@ -247,22 +250,27 @@ class MemoryStore:
 
     # --- life ---
     def poll(self, enough: Callable[[], bool] = never) -> int:
-        ready, self._ready = self._ready, []
+        reporting = self._reporting
+        reporting.extend(self._ready)
+        self._ready.clear()
         ran = 0
-        for start in range(0, len(ready), _REPORTED_AT_ONCE):
-            ran += run_callbacks(ready[start : start + _REPORTED_AT_ONCE], None)
-            rest = ready[start + _REPORTED_AT_ONCE :]
-            if rest and enough():
-                self._ready[:0] = rest
+        while reporting:
+            part = [reporting.popleft() for _ in range(min(len(reporting), _REPORTED_AT_ONCE))]
+            ran += run_callbacks(part, None)
+            if reporting and enough():
                 break
         return ran
 
+    @property
+    def _pending(self) -> int:
+        return len(self._reporting) + len(self._ready)
+
     def stats(self) -> StoreStats:
         held = sum(ledger.size_bytes for ledger in self._ledgers.values())
-        return StoreStats(self._appended_entries, self._appended_bytes, 0, 0.0, held, len(self._ready))
+        return StoreStats(self._appended_entries, self._appended_bytes, 0, 0.0, held, self._pending)
 
     def close(self) -> None:
-        while self._ready:
+        while self._pending:
             self.poll()
         self._closed = True
 
