@@ -14,6 +14,7 @@ from geminga.broker.topics.looks import ROUND_SECONDS
 from geminga.ids import TopicName
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.sliced import Sliced
 
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -244,3 +245,29 @@ def test_many_connections_and_topics_stay_apart(harness: Any) -> None:
     for number, peer in enumerate(peers):
         assert peer.payloads() == [b"m%d" % number]
         assert [r.sequence_id for r in peer.receipts()] == [number]
+
+
+# --- what a turn has no time for ---
+@pytest.mark.parametrize("when", ["poll", "later"])
+def test_something_wrong_between_two_reports_loses_none(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("geminga.ledger.memory._REPORTED_AT_ONCE", 1)
+    sliced = Sliced(random.Random(0), 1.0)
+    told: list[object] = []
+    for number in range(20):
+        sliced.store.put(f"k{number}", b"", told.append)
+    if when == "later":
+        sliced.take_in()
+
+    def fails() -> None:
+        monkeypatch.undo()
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(sliced.broker.disk, "look", fails)
+    if when == "poll":
+        with pytest.raises(ValueError, match="a fault of ours"):
+            sliced.take_in()
+    assert len(told) < 20
+    for _ in range(100):
+        sliced.turn()  # nobody polls: the store wakes nobody for what is left
+    assert told == [None] * 20
+    assert sliced.broker.agenda.failures["store"] == (when == "later")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from geminga.broker.turns import PARKED, TURN_SECONDS, Job, Turns
-from geminga.errors import StoreStopped
+from geminga.errors import StoreError, StoreStopped
 
 
 class Shell:
@@ -230,3 +230,47 @@ def test_whoever_waits_for_a_job_is_told_when_all_ends(shell: Shell) -> None:
     assert shell.turns.waiting == 0
     shell.turns.close()
     assert len(told) == 2
+
+
+def test_an_answer_that_raises_keeps_nobody_from_theirs(shell: Shell) -> None:
+    told: list[object] = []
+
+    def refuses(error: object) -> None:
+        told.append(error)
+        raise ValueError("nobody listens")
+
+    def bad() -> Job:
+        yield None
+        raise KeyError("a fault of ours")
+
+    def stubborn() -> Job:
+        try:
+            yield None
+        finally:
+            raise OSError("not now")
+
+    shell.turns.start(bad(), "bad", refuses)
+    shell.turns.start(shell.job("good", 1), "good", told.append)
+    shell.turns.turn()
+    assert shell.done == ["good", "good ends"]
+    shell.turns.start(stubborn(), "stubborn", refuses)
+    shell.turns.start(shell.job("long", 1_000), "long", refuses)
+    shell.turns.start(shell.job("last", 1_000), "last", told.append)
+    shell.turns.close()
+    assert [type(error) for error in told] == [StoreError, StoreStopped, StoreStopped, StoreStopped]
+    assert [str(error) for _, error in shell.failures].count("nobody listens") == 3
+
+
+def test_whatever_comes_through_a_turn_the_others_are_asked_for(shell: Shell) -> None:
+    def interrupted() -> Job:
+        yield None
+        raise KeyboardInterrupt
+
+    shell.turns.start(interrupted(), "interrupted")
+    shell.turns.start(shell.job("good", 1), "good")
+    asked = shell.asked
+    with pytest.raises(KeyboardInterrupt):
+        shell.turns.turn()
+    assert shell.asked == asked + 1
+    shell.turns.turn()
+    assert shell.done[-1] == "good ends"

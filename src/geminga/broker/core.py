@@ -191,8 +191,8 @@ class Broker:
             self.bytes.resume()
         finally:
             agenda.flush_some()
-        if self._has_more:
-            self._go_on_later()
+            if self._has_more:
+                self._go_on_later()
 
     def _is_enough(self) -> bool:
         self._has_more = self._has_more or self.turns.enough
@@ -208,7 +208,8 @@ class Broker:
         try:
             yield None
             while self._has_more or self.agenda.is_behind:
-                self._take_in()
+                # Whatever is wrong with one report, the others are waited for.
+                self.agenda.isolated("store", "what the store reported", self._take_in)
                 yield None
         finally:
             self._catches_up = False

@@ -112,10 +112,10 @@ class Turns:
         ``done``, if given, is what the job itself tells its outcome to. It is told why here when the job does
         not get that far: because it failed, or at `close`.
         """
-        if done is not None:
-            self._owed[job] = done
         if len(self._jobs) >= JOBS_MAX:
             raise AssertionError(f"{JOBS_MAX} jobs wait")
+        if done is not None:
+            self._owed[job] = done
         if not self._jobs and not self.over and not self._step(job, about):
             return
         self._jobs.append((job, about))
@@ -127,14 +127,16 @@ class Turns:
         self._spent = max(0.0, min(self._spent - self._asked_at, TURN_SECONDS / 2))
         self._began = self._clock()
         jobs = self._jobs
-        while jobs:
-            job, about = jobs.popleft()
-            if self._step(job, about):
-                jobs.append((job, about))
-            if self.over:
-                break
-        if jobs:
-            self._ask()
+        try:
+            while jobs:
+                job, about = jobs.popleft()
+                if self._step(job, about):
+                    jobs.append((job, about))
+                if self.over:
+                    break
+        finally:
+            if jobs:
+                self._ask()
 
     def _step(self, job: Job, about: object) -> bool:
         """One step; whether there are more."""
@@ -150,7 +152,7 @@ class Turns:
             self._failed(about, error)
             done = self._owed.pop(job, None)
             if done is not None:
-                done(error if isinstance(error, StoreError) else _failure_of(about, error))
+                self._tell(done, about, error if isinstance(error, StoreError) else _failure_of(about, error))
             return False
         finally:
             self._running = before
@@ -189,8 +191,19 @@ class Turns:
         self._jobs.clear()
         owed, self._owed = self._owed, {}
         for job, done in owed.items():
-            job.close()
-            done(StoreStopped("the broker ends before this was done; it may be done in part"))
+            try:
+                job.close()
+            except Exception as error:
+                self._failed(job, error)
+            ends = StoreStopped("the broker ends before this was done; it may be done in part")
+            self._tell(done, job, ends)
+
+    def _tell(self, done: Done, about: object, error: StoreError) -> None:
+        """What that raises keeps nobody else from going on, nor the broker from ending."""
+        try:
+            done(error)
+        except Exception as failure:
+            self._failed(about, failure)
 
     def _ask(self) -> None:
         if not self._woken:
