@@ -28,6 +28,7 @@ import threading
 import time
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from geminga import pythons
@@ -110,25 +111,27 @@ class MakerProcess:
 
     def begin(self, order: Order) -> Making:
         self._ask({"do": "begin", "order": list(order)})
-        return _MakingElsewhere(self)
+        return _MakingElsewhere(self, order.path)
 
-    def add(self, entries: Sequence[bytes], *, hurries: bool) -> None:
-        sizes = array("I", map(len, entries))
-        self._ask({"do": "add", "entries": len(entries), "hurries": hurries}, sizes.tobytes(), *entries)
+    def add(self, file: str, entries: Sequence[bytes], *, hurries: bool) -> None:
+        asked = {"do": "add", "file": file, "entries": len(entries), "hurries": hurries}
+        self._ask(asked, array("I", map(len, entries)).tobytes(), *entries)
 
-    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
-        asked = {"do": "read", "ledger": ledger_id, "first": places.first, "hurries": hurries}
+    def add_places(self, file: str, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
+        asked = {
+            "do": "read", "file": file, "ledger": ledger_id, "first": places.first, "hurries": hurries,
+        }  # fmt: skip
         self._ask(asked, places.pack(ledger_id))
 
-    def finish(self) -> Written:
-        found = self._ask({"do": "finish"})
+    def finish(self, file: str) -> Written:
+        found = self._ask({"do": "finish", "file": file})
         return Written(Summary.decode(found["summary"].encode()), found["size"], found["crc"])
 
-    def abandon(self) -> None:
+    def abandon(self, file: str) -> None:
         """Nothing writes to the file any more."""
         try:
             if not self.is_dead:
-                self._ask({"do": "abandon"})
+                self._ask({"do": "abandon", "file": file})
         except (ProcessLost, NotMade) as error:
             logger.debug("a file is not abandoned, but the process ended: %s", error)
             self.kill()
@@ -160,6 +163,8 @@ class MakerProcess:
             if rest or size > ANSWER_BYTES_MAX:
                 raise ProcessLost(f"its answer begins with {size} and {rest}")
             answer: dict[str, Any] = json.loads(self._receive(size, patience))
+            if not isinstance(answer, dict):
+                raise ProcessLost(f"its answer is {str(answer)[:80]}")
         except ProcessLost as error:
             self.kill()
             raise ProcessLost(f"the process that makes files of ledgers was ended: {error}") from error
@@ -240,12 +245,12 @@ class _MakingElsewhere:
 
     shares_lock = False
 
-    def __init__(self, process: MakerProcess) -> None:
+    def __init__(self, process: MakerProcess, file: str) -> None:
         self.shares_processor = is_rationed()
-        self.add = process.add
-        self.add_places = process.add_places
-        self.finish = process.finish
-        self.abandon = process.abandon
+        self.add = partial(process.add, file)
+        self.add_places = partial(process.add_places, file)
+        self.finish = partial(process.finish, file)
+        self.abandon = partial(process.abandon, file)
 
 
 class Makers:

@@ -42,7 +42,8 @@ class Maker:
 
     def __init__(self) -> None:
         self._place: Place | None = None
-        self._making: MakingHere | None = None
+        self._makings: dict[str, MakingHere] = {}
+        """By path: one that was given up may have something under way yet when the next one is begun."""
         self._log: LogFiles | None = None
 
     def answer(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
@@ -63,34 +64,39 @@ class Maker:
             case "begin":
                 from geminga.ledger.making import MakingHere, Order
 
-                self.drop()
+                order = Order(*request["order"])
+                self._drop(order.path)
                 assert self._place is not None
-                self._making = MakingHere(self._place, Order(*request["order"]))
+                self._makings[order.path] = MakingHere(self._place, order)
             case "add":
-                assert self._making is not None
-                self._making.add(_entries(request["entries"], body))
+                self._making(request).add(_entries(request["entries"], body))
             case "read":
-                return self._read(request["ledger"], request["first"], body)
+                return self._read(request, body)
             case "finish":
-                assert self._making is not None
-                written = self._making.finish()
-                self._making = None
+                written = self._making(request).finish()
+                del self._makings[request["file"]]
                 return {
                     "summary": written.summary.encode().decode(), "size": written.size, "crc": written.crc,
                 }  # fmt: skip
             case "abandon":
-                self.drop()
+                self._drop(request["file"])
             case unknown:
                 raise ValueError(f"do={unknown!r} is not known")
         return {}
 
-    def _read(self, ledger_id: int, first: int, body: memoryview) -> dict[str, Any]:
+    def _making(self, request: dict[str, Any]) -> MakingHere:
+        found = self._makings.get(request["file"])
+        if found is None:
+            raise ValueError(f"{request['file']} is not being made")
+        return found
+
+    def _read(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
         from geminga.ledger.catalog import Chunk
         from geminga.ledger.reading import Found, read_places
 
-        assert self._making is not None
+        making, first = self._making(request), request["first"]
         assert self._log is not None
-        chunk = Chunk.unpack(ledger_id, first, bytes(body))
+        chunk = Chunk.unpack(request["ledger"], first, bytes(body))
         assert chunk is not None
         places = zip(range(first, first + len(chunk)), chunk.positions, chunk.sizes, chunk.crcs, strict=True)
         found = Found()
@@ -102,11 +108,11 @@ class Maker:
             self._log.close()  # its files are the store's to delete, and an open one goes on taking room
         if found.bad:
             return {"unread": f"entry {found.bad[0][0]}: {found.what}"}
-        self._making.add(found.entries)
+        making.add(found.entries)
         return {}
 
-    def drop(self) -> None:
-        making, self._making = self._making, None
+    def _drop(self, path: str) -> None:
+        making = self._makings.pop(path, None)
         if making is not None:
             making.abandon()
 

@@ -146,8 +146,13 @@ class EntryReader:
         def job() -> Found:
             try:
                 return Found(places=_chunk_of(finder, ledger, first, count, bytes_max))
-            except (StoreError, OSError) as error:
-                logger.debug("ledger %d: where its entries lie is not known: %s", ledger.ledger_id, error)
+            except Exception as error:  # else the thread would end
+                is_usual = isinstance(error, (StoreError, OSError))
+                logger.log(
+                    logging.DEBUG if is_usual else logging.ERROR,
+                    "ledger %d: where its entries lie is not known: %s", ledger.ledger_id, error,
+                    exc_info=not is_usual,
+                )  # fmt: skip
                 return Found()
 
         key = (ledger.ledger_id, first, count, "places")

@@ -202,11 +202,11 @@ def test_a_process_that_makes_files_and_dies_is_in_the_status(
     add = MakerProcess.add
     processes: list[subprocess.Popen[bytes]] = []
 
-    def add_or_die(process: MakerProcess, entries: Any, *, hurries: bool) -> None:
+    def add_or_die(process: MakerProcess, file: str, entries: Any, *, hurries: bool) -> None:
         processes.append(process._process)
         if len(processes) <= 2:
             process._process.kill()
-        add(process, entries, hurries=hurries)
+        add(process, file, entries, hurries=hurries)
 
     monkeypatch.setattr(making_elsewhere, "SMALL_BYTES", -1)
     monkeypatch.setattr(making_elsewhere, "STEP", 0)
