@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.sliced import Sliced
 
 NAME = TopicName.parse("t")
 
@@ -483,3 +485,63 @@ def test_policies_reach_the_others_when_one_topics_own_cannot_be_read(
     monkeypatch.undo()
     namespaces.set_policy("public", "default", "max_topics_per_namespace", 50)
     assert (second.policies.retention_minutes, second.policies.message_ttl_seconds) == (600, 60)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who was told of other policies, in order."""
+    found: list[str] = []
+    tell = PersistentTopic.policies_changed
+
+    def told(topic: PersistentTopic, policies: Any) -> None:
+        found.append(topic.name.local)
+        tell(topic, policies)
+
+    monkeypatch.setattr(PersistentTopic, "policies_changed", told)
+    return found
+
+
+def test_policies_that_change_many_times_are_told_in_few_walks(told: list[str]) -> None:
+    """A tenant's administrator changes them in a loop: a walk over all topics for each would be for all."""
+    sliced = Sliced(Random(0), 1.0)
+    topics, namespaces = sliced.broker.topics, sliced.broker.namespaces
+    names = [TopicName.parse(f"t{number}") for number in range(50)]
+    for name in names:
+        topics.make(name)
+    sliced.settle()
+    told.clear()
+    for number in range(1, 200):
+        namespaces.set_policy("public", "default", "max_producers_per_topic", number)
+        namespaces.set_topic_policy(names[number % 50], "max_consumers_per_topic", number)
+        if number % 10 == 0:
+            sliced.turn()
+    assert sliced.broker.turns.waiting == 1
+    sliced.settle()
+    assert len(names) <= len(told) <= 3 * len(names)
+    for topic in topics.in_memory_now():
+        assert topic.policies == namespaces.topic_policies(topic.name)
+        assert topic.policies.max_producers_per_topic == 199
+
+
+def test_policies_of_a_topic_are_told_to_it_alone(harness: Any, topics: Any, told: list[str]) -> None:
+    for text in ("p-partition-0", "p-partition-1", "other", "p"):
+        topics.make(TopicName.parse(text))
+    told.clear()
+    harness.broker.namespaces.set_topic_policy(TopicName.parse("p"), "max_consumers_per_topic", 3)
+    assert told == ["p-partition-0", "p-partition-1", "p"]
+
+
+def test_settings_that_change_many_times_share_what_they_are_compared_with() -> None:
+    """There may be 100,000 namespaces: a copy of them for each change would fill the memory."""
+    sliced = Sliced(Random(0), 1.0)
+    befores: list[Any] = []
+    namespaces = sliced.broker.namespaces
+    namespaces.watch_settings(befores.append)
+    for number in range(1, 50):
+        sliced.broker.dynamic.set("ttlDurationDefaultInSeconds", str(number))
+    assert len({id(each._documents) for each in befores}) == 1
+    namespaces.set_policy("public", "default", "message_ttl_in_seconds", 7)
+    sliced.broker.dynamic.set("ttlDurationDefaultInSeconds", "50")
+    assert befores[0].policies("public/default").message_ttl_seconds == 0
+    assert befores[-1].policies("public/default").message_ttl_seconds == 7
+    sliced.settle()

@@ -116,9 +116,9 @@ class PoliciesBefore:
         documents: Mapping[str, Json],
         is_cautious: Callable[[str], bool],
     ) -> None:
-        """``settings`` are None where nobody knows them."""
+        """``settings`` are None where nobody knows them; ``documents`` are a copy that does not change."""
         self._settings = settings
-        self._documents = dict(documents)  # a document is never changed, only replaced
+        self._documents = documents
         self._is_cautious = is_cautious
 
     def namespaces(self) -> Iterator[str]:
@@ -145,6 +145,8 @@ class Namespaces:
         self._permission_watchers: list[PermissionWatcher] = []
         self._all_cautious = not is_sure
         self._leaving: set[str] = set()
+        self._copied: Mapping[str, Json] | None = None
+        """The namespaces as they are, for all who are to compare them with what comes."""
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
@@ -190,7 +192,9 @@ class Namespaces:
         def is_cautious(name: str) -> bool:
             return not is_sure or NAMESPACE + name in cautious_ones
 
-        return PoliciesBefore(settings, self._namespaces, is_cautious)
+        if self._copied is None:
+            self._copied = dict(self._namespaces)  # a document is never changed, only replaced
+        return PoliciesBefore(settings, self._copied, is_cautious)
 
     # --- permissions ---
     def watch_permissions(self, watcher: PermissionWatcher) -> None:
@@ -636,11 +640,13 @@ class Namespaces:
         # The store first: when it refuses, memory stays as it was.
         self._store.put(prefix + name, json.dumps(document, separators=(",", ":")).encode(), done)
         documents[name] = document
+        self._copied = None
         self._cautious.discard(prefix + name)
 
     def _remove(self, prefix: str, documents: dict[str, Json], name: str, done: Done | None) -> None:
         self._store.delete(prefix + name, done)
         documents.pop(name, None)
+        self._copied = None
         self._cautious.discard(prefix + name)
 
 

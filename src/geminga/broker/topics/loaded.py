@@ -23,6 +23,7 @@ from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, TopicRecord, decode_json, encode_json
 from geminga.broker.topics.stored import PARTITIONED, counts_of, partitioned_key, topic_of
 from geminga.broker.topics.topic import Topic, TopicServices
+from geminga.broker.topics.topic_counts import TopicCounts
 from geminga.broker.topics.walks import GivenNames, Walk
 from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
@@ -51,11 +52,12 @@ class LoadedTopics:
         self._is_beginning = False
         self._changes: list[TopicChange] = []
         self._leaving: set[str] = set()
-        self._counts: dict[str, _TopicCount] = {}
-        namespaces.watch(self._policies_changed)
-        namespaces.watch_settings(
-            lambda _: services.turns.start(self._apply_policies(None, None), "settings")
-        )
+        self._counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
+        self._changed_policies: dict[tuple[str | None, TopicName | None], None] = {}
+        """Whose policies have changed, and who is not told yet: a namespace's, a topic's in it, or all."""
+        self._is_telling = False
+        namespaces.watch(lambda namespace, base, _: self._policies_changed(namespace, base))
+        namespaces.watch_settings(lambda _: self._policies_changed(None, None))
         self.no_room: Callable[[], str] = lambda: ""
         """Why no topic is made by itself now; empty while that is done. Administrators make theirs."""
 
@@ -64,10 +66,8 @@ class LoadedTopics:
         self._changes.append(change)
 
     def _changed(self, name: TopicName, exists: bool) -> None:
-        if name.persistent and self._counts:
-            count = self._counts.get(name.namespace_name)
-            if count is not None:
-                count.changed(str(name), 1 if exists else -1)
+        if name.persistent:
+            self._counts.changed(name, 1 if exists else -1)
         for change in list(self._changes):
             change(name, exists)
 
@@ -141,39 +141,14 @@ class LoadedTopics:
         if not self._namespaces.exists(name.tenant, name.namespace):
             return True
         limit = self._namespaces.topic_policies(name).max_topics_per_namespace
-        return not limit or self._count(name.namespace_name).is_complete
-
-    def _count(self, namespace: str) -> _TopicCount:
-        """Persistent topics of ``tenant/namespace``: read once, and followed from then on."""
-        count = self._counts.get(namespace)
-        if count is None:
-            count = self._counts[namespace] = _TopicCount()
-            self._services.turns.start(self._count_all(namespace, count), namespace)
-        return count
-
-    def _count_all(self, namespace: str, count: _TopicCount) -> Job:
-        walk = self.walk(namespace, persistent=True)
-        try:
-            while not walk.is_over:
-                names = yield from self.turn_page(walk)
-                count.take(names, walk)
-                if self._services.turns.enough:
-                    yield None
-        finally:
-            if not count.is_complete:
-                del self._counts[namespace]  # it failed: the next one who asks begins anew
-            waiting, count.waiting = count.waiting, []
-            for then in waiting:
-                self._agenda.isolated("job", namespace, then, None)
+        return not limit or self._counts.of(name.namespace_name).is_complete
 
     def _when_counted(self, name: TopicName, then: Callable[[None], None]) -> None:
         """Go on when it is known how many topics the namespace has, if it may not have any number of them."""
-        is_counted = self.is_counted(name)
-        count = self._counts.get(name.namespace_name)
-        if is_counted or count is None:
+        if self.is_counted(name):
             then(None)
         else:
-            count.waiting.append(then)
+            self._counts.when_counted(name.namespace_name, then)
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
@@ -401,7 +376,7 @@ class LoadedTopics:
         limit = policies.max_topics_per_namespace
         if not limit:
             return policies
-        count = self._count(name.namespace_name)
+        count = self._counts.of(name.namespace_name)
         if not count.is_complete:
             raise Refused(
                 pb.ServiceNotReady,
@@ -552,22 +527,36 @@ class LoadedTopics:
             self._services.looks.drop(topic)
         self._loaded.clear()
 
-    def _policies_changed(self, namespace: str, base: TopicName | None, before: Policies | None) -> None:
-        self._services.turns.start(self._apply_policies(namespace, base), namespace)
+    def _policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
+        """Tell the topics in memory. What changes while they are told is told to all of them together."""
+        self._changed_policies[namespace, base] = None
+        if not self._is_telling:
+            self._is_telling = True
+            self._services.turns.start(self._tell_policies(), "policies")
 
-    def _apply_policies(self, namespace: str | None, base: TopicName | None) -> Job:
-        """A job: tell the topics in memory, of a namespace or of all. Those that are loaded meanwhile know
-        already."""
-        for number, topic in enumerate([*self._loaded.values()], 1):
-            name = topic.name
-            meant = namespace is None or (
-                name.namespace_name == namespace and (base is None or name.base == base)
-            )
-            if meant and self._namespaces.exists(name.tenant, name.namespace) and self._is_here(topic):
-                self._agenda.isolated("job", topic, topic.policies_changed, self._policies_of(topic))
-                self._services.looks.soon(topic)
-            if number % 64 == 0 and self._services.turns.enough:
-                yield None
+    def _tell_policies(self) -> Job:
+        """A job. Those that are loaded meanwhile know already."""
+        turns = self._services.turns
+        try:
+            while self._changed_policies:
+                changed, self._changed_policies = self._changed_policies, {}
+                spaces = {namespace for namespace, base in changed if base is None}
+                bases = {str(base) for _, base in changed if base is not None}
+                for number, topic in enumerate([*self._loaded.values()], 1):
+                    name = topic.name
+                    is_meant = (
+                        None in spaces
+                        or (spaces and name.namespace_name in spaces)
+                        or (bases and str(name.base) in bases)
+                    )
+                    exists = is_meant and self._namespaces.exists(name.tenant, name.namespace)
+                    if exists and self._is_here(topic):
+                        self._agenda.isolated("job", topic, topic.policies_changed, self._policies_of(topic))
+                        self._services.looks.soon(topic)
+                    if (is_meant or number % 64 == 0) and turns.enough:
+                        yield None
+        finally:
+            self._is_telling = False
 
     def _policies_of(self, topic: Topic) -> Policies:
         """What is in force for a topic that is in memory, on whose own policies the disk may fail."""
@@ -589,28 +578,6 @@ class _Preparation:
     def __init__(self, then: Done) -> None:
         self.waiting = [then]
         self.is_outdated = False
-
-
-class _TopicCount:
-    """How many topics a namespace has: those up to ``passed`` while they are being counted, then all."""
-
-    __slots__ = ("is_complete", "passed", "topics", "waiting")
-
-    def __init__(self) -> None:
-        self.topics = 0
-        self.passed = ""
-        self.is_complete = False
-        self.waiting: list[Callable[[None], None]] = []
-
-    def take(self, names: list[str], walk: Walk) -> None:
-        """Count the next names that a walk gave."""
-        self.topics += len(names)
-        self.passed, self.is_complete = walk.passed, walk.is_over
-
-    def changed(self, text: str, by: int) -> None:
-        """A topic came or went; what is not passed yet is counted when it is."""
-        if self.is_complete or text <= self.passed:
-            self.topics += by
 
 
 DELETED_AT_ONCE = 32

@@ -1,0 +1,86 @@
+"""How many topics a namespace has, where a policy limits that: counted once, in slices, and followed then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from geminga.broker.topics.topic import TopicServices
+from geminga.broker.topics.walks import Walk
+from geminga.broker.turns import Job
+from geminga.ids import TopicName
+
+
+class TopicCount:
+    """Of one namespace: those up to ``passed`` while they are being counted, then all."""
+
+    __slots__ = ("is_complete", "passed", "topics", "waiting")
+
+    def __init__(self) -> None:
+        self.topics = 0
+        self.passed = ""
+        self.is_complete = False
+        self.waiting: list[Callable[[None], None]] = []
+
+    def take(self, names: list[str], walk: Walk) -> None:
+        """Count the next names that a walk gave."""
+        self.topics += len(names)
+        self.passed, self.is_complete = walk.passed, walk.is_over
+
+    def changed(self, text: str, by: int) -> None:
+        """A topic came or went; what is not passed yet is counted when it is."""
+        if self.is_complete or text <= self.passed:
+            self.topics += by
+
+
+class TopicCounts:
+    """See the module. Persistent topics alone are counted."""
+
+    def __init__(
+        self,
+        services: TopicServices,
+        walk: Callable[[str], Walk],
+        turn_page: Callable[[Walk], Generator[bool | None, None, list[str]]],
+    ) -> None:
+        """``walk`` gives the topics of ``tenant/namespace``, ``turn_page`` the next page of that."""
+        self._services = services
+        self._walk = walk
+        self._turn_page = turn_page
+        self._counts: dict[str, TopicCount] = {}
+
+    def changed(self, name: TopicName, by: int) -> None:
+        """A topic came or went."""
+        if self._counts:
+            count = self._counts.get(name.namespace_name)
+            if count is not None:
+                count.changed(str(name), by)
+
+    def of(self, namespace: str) -> TopicCount:
+        """That of ``tenant/namespace``; it is begun with when nobody has asked before."""
+        count = self._counts.get(namespace)
+        if count is None:
+            count = self._counts[namespace] = TopicCount()
+            self._services.turns.start(self._count_all(namespace, count), namespace)
+        return count
+
+    def when_counted(self, namespace: str, then: Callable[[None], None]) -> None:
+        """Go on with ``then`` when it is not being counted any more."""
+        count = self._counts.get(namespace)
+        if count is None or count.is_complete:
+            then(None)
+        else:
+            count.waiting.append(then)
+
+    def _count_all(self, namespace: str, count: TopicCount) -> Job:
+        walk = self._walk(namespace)
+        try:
+            while not walk.is_over:
+                names = yield from self._turn_page(walk)
+                count.take(names, walk)
+                if self._services.turns.enough:
+                    yield None
+        finally:
+            if not count.is_complete:
+                del self._counts[namespace]  # it failed: the next one who asks begins anew
+            waiting, count.waiting = count.waiting, []
+            for then in waiting:
+                self._services.agenda.isolated("job", namespace, then, None)
