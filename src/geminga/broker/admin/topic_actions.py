@@ -120,20 +120,15 @@ class TopicActions:
             raise AdminError(422, f"number of partitions must be more than existing {before}")
         if count > self._settings.partitions_max:
             raise AdminError(422, f"partitions={count}: at most {self._settings.partitions_max} are allowed")
-        fresh = [name.partition_name(index) for index in range(before, count)]
-        subscriptions = self._durable_subscriptions(name.partition_name(0)) if name.persistent else ()
-        joined = Joined(1 + len(fresh) * len(subscriptions), done)
         try:
-            self.topics.grow_partitions(name, count, joined)
+            subscriptions = self._durable_subscriptions(name) if count > before else ()
+            self.topics.grow_partitions(name, count, subscriptions, done)
         except Refused as refused:
             raise admin_error(refused) from refused
-        # Before anybody can publish to them: who has subscribed to the topic misses nothing.
-        for partition in fresh:
-            for subscription in subscriptions:
-                self.create_subscription(partition, subscription, MessageId.earliest, joined)
 
     def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
-        topic = self.topics.find(name)
+        """Who has subscribed to a partitioned topic, by its first partition: who misses nothing of others."""
+        topic = self.topics.find(name.partition_name(0)) if name.persistent else None
         return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
@@ -146,7 +141,7 @@ class TopicActions:
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminError(412, "Topic has active producers/subscriptions")
         if count:
-            self.topics.delete_partitions(name, count, lambda error: self._forget(name, done, error))
+            self.topics.delete_partitions(name, count, done, lambda: self._forget(name))
         elif name.partition >= 0:
             self.topics.delete_topic(name, done)
         else:
@@ -154,16 +149,10 @@ class TopicActions:
             self.topics.delete_topic(name, joined)
             self._forget(name, joined)
 
-    def _forget(self, name: TopicName, done: Done, error: StoreError | None = None) -> None:
-        """What a topic has besides its data goes too, unless that could not be deleted."""
-        joined = Joined(2, done)
-        try:
-            if error is not None:
-                raise error
-            self._namespaces.forget_topic(name, joined)
-            self._schemas.delete(name, joined)
-        except StoreError as problem:
-            done(problem)
+    def _forget(self, name: TopicName, done: Done | None = None) -> None:
+        """What a topic has besides its data goes too."""
+        self._namespaces.forget_topic(name)
+        self._schemas.delete(name, done)
 
     def unload(self, name: TopicName) -> None:
         """Disconnect everybody and let the topic leave memory."""

@@ -28,7 +28,7 @@ from geminga.broker.topics.walks import GivenNames, Walk
 from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
-from geminga.ledger.api import Done, Wanted
+from geminga.ledger.api import Done, Value, Wanted
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
@@ -51,7 +51,8 @@ class LoadedTopics:
         self._under_way = 0
         self._is_beginning = False
         self._changes: list[TopicChange] = []
-        self._leaving: set[str] = set()
+        self._leaving: dict[str, list[Done]] = {}
+        """Partitioned topics that are being deleted, and who is to be told when they are."""
         self._counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
         self._changed_policies: dict[tuple[str | None, TopicName | None], None] = {}
         """Whose policies have changed, and who is not told yet: a namespace's, a topic's in it, or all."""
@@ -103,8 +104,7 @@ class LoadedTopics:
         value = self._store.get(partitioned_key(name))
         if value is None:
             return 0
-        record = decode_json(value, f"record of partitioned topic {name}")
-        count = int(record.get("partitions", 0))
+        count = int(_partitioned(name, value).get("partitions", 0))
         return count if value.lost is None else max(count, self._partitions_stored(name))
 
     def _partitions_stored(self, name: TopicName) -> int:
@@ -307,8 +307,7 @@ class LoadedTopics:
         topic = self.find(name)
         if topic is not None:
             return topic
-        if self._leaving and str(name.base) in self._leaving:
-            raise Refused(pb.TopicNotFound, f"Topic {name.base} is being deleted")
+        self._check_stays(name)
         if name.partition >= 0:
             partitions = self.partition_count(name.base)
             if partitions > 0:
@@ -318,13 +317,23 @@ class LoadedTopics:
                         f"Topic {name} does not exist: {name.base} has {partitions} partitions",
                     )
                 self.check_room(name)
-                return self.make(name)
+                topic = self.make(name)
+                try:
+                    self._subscribe_fresh(name)
+                except StoreError as error:
+                    raise storage_refusal(error) from error
+                return topic
         elif self.partition_count(name):
             raise Refused(pb.NotAllowedError, f"{name} is a partitioned topic: use its partitions")
         if not (may_create and policies.auto_create_topics):
             raise Refused(pb.TopicNotFound, f"Topic {name} does not exist")
         self.check_room(name)
         return self.make(name)
+
+    def _check_stays(self, name: TopicName) -> None:
+        """Nothing is made of a partitioned topic while it is deleted; raises `Refused`."""
+        if self._leaving and str(name.base) in self._leaving:
+            raise Refused(pb.TopicNotFound, f"Topic {name.base} is being deleted")
 
     def check_room(self, name: TopicName) -> None:
         """Whether a topic may be made because somebody wants to use it; raises `Refused` ServiceNotReady.
@@ -373,6 +382,7 @@ class LoadedTopics:
     def _checked_policies(self, name: TopicName) -> Policies:
         """What is in force for a topic that is to be made; raises `Refused` when there are too many."""
         policies = self.policies(name)
+        self._check_stays(name)
         limit = policies.max_topics_per_namespace
         if not limit:
             return policies
@@ -406,20 +416,46 @@ class LoadedTopics:
     ) -> None:
         """Record a partitioned topic and its partitions; raises `Refused` when the store refuses."""
         self.policies(name)
+        self._check_stays(name)
         self._check_partitions(count)
         record: Json = {"partitions": count, "created_ms": self._agenda.now_ms}
         if properties:
             record["properties"] = properties
         self._write_partitions(name, record, 0, done)
 
-    def grow_partitions(self, name: TopicName, count: int, done: Done | None) -> None:
-        """More partitions for a partitioned topic."""
+    def grow_partitions(
+        self, name: TopicName, count: int, subscriptions: Sequence[str], done: Done | None
+    ) -> None:
+        """More partitions for a partitioned topic; raises `Refused`.
+
+        Whoever makes one, this here or its first use, makes these subscriptions with it: they miss nothing.
+        Until that is done the record says so. After a crash meanwhile the same may be asked for once more.
+        """
+        self._check_stays(name)
         self._check_partitions(count)
         value = self._store.get(partitioned_key(name))
         assert value is not None
-        record = decode_json(value, f"record of partitioned topic {name}")
-        before = self.partition_count(name)
-        self._write_partitions(name, record | {"partitions": count}, before, done)
+        record = _partitioned(name, value)
+        first = before = self.partition_count(name)
+        wanted = {*subscriptions}
+        if _FRESH in record:
+            first = min(before, record[_FRESH]["first"])
+            wanted.update(record[_FRESH]["subscriptions"])
+        if wanted:
+            record[_FRESH] = {"first": first, "subscriptions": sorted(wanted)}
+        self._write_partitions(name, record | {"partitions": count}, first, done)
+
+    def _subscribe_fresh(self, partition: TopicName) -> None:
+        """What is to be subscribed to a partition since it was made. Raises `StoreError`, `Refused`."""
+        value = self._store.get(partitioned_key(partition.base))
+        fresh = None if value is None else _partitioned(partition.base, value).get(_FRESH)
+        if fresh is None or partition.partition < fresh["first"]:
+            return
+        topic = self.find(partition)
+        if isinstance(topic, PersistentTopic):
+            for subscription in fresh["subscriptions"]:
+                if subscription not in topic.subscriptions:
+                    topic.subscription(subscription, offset=topic.ledger.start)
 
     def _check_partitions(self, count: int) -> None:
         limit = self._services.settings.partitions_max
@@ -446,24 +482,30 @@ class LoadedTopics:
     def _make_partitions(self, name: TopicName, first: int, count: int, done: Done | None) -> Job:
         """A job: the partitions' own records, and that of them all once more, which reports for the rest."""
         turns, store = self._services.turns, self._store
+        tell = done or (lambda error: None)
         try:
             for index in range(first, count):
+                if str(name) in self._leaving or self.partition_count(name) < count:
+                    break  # deleted meanwhile
                 partition = name.partition_name(index)
                 if not self.is_stored(partition):
                     self._store_topic(partition, self._namespaces.topic_policies(name), None, None)
                     self._changed(partition, True)
+                self._subscribe_fresh(partition)
                 if turns.enough:
                     yield None
-                    if str(name) in self._leaving or self.partition_count(name) < count:
-                        break  # deleted meanwhile
             value = store.get(partitioned_key(name))
-            if value is not None:
-                store.put(partitioned_key(name), value.base, done)
-            elif done is not None:
-                done(None)
+            if value is None:
+                tell(None)
+                return
+            record = _partitioned(name, value)
+            if record["partitions"] == count and str(name) not in self._leaving:
+                record.pop(_FRESH, None)
+            store.put(partitioned_key(name), encode_json(record), done)
         except StoreError as error:
-            if done is not None:
-                done(error)
+            tell(error)
+        except Refused as refused:
+            tell(StoreError(refused.reason))
 
     # --- leaving ---
     def delete_topic(self, name: TopicName, done: Done | None) -> None:
@@ -479,15 +521,28 @@ class LoadedTopics:
         topic.delete(done)
         self._changed(name, False)
 
-    def delete_partitions(self, name: TopicName, count: int, done: Done) -> None:
+    def delete_partitions(
+        self, name: TopicName, count: int, done: Done, forget: Callable[[], None] = lambda: None
+    ) -> None:
         """Delete a partitioned topic: its partitions, in steps, then its record. Nobody makes one meanwhile.
 
-        ``done`` reports when all is durable. A crash half-way leaves it as it was, with fewer messages.
+        ``forget`` is called in the end, for what else there is of it: once the record is gone there may be
+        another one of its name. ``done`` reports when all is durable. A crash half-way leaves it as it was,
+        with fewer messages. Whoever wants it deleted meanwhile waits for the same.
         """
-        self._leaving.add(str(name))
-        self._services.turns.start(self._delete_partitions(name, count, done), name, done)
+        text = str(name)
+        if text in self._leaving:
+            self._leaving[text].append(done)
+            return
+        waiting = self._leaving[text] = [done]
 
-    def _delete_partitions(self, name: TopicName, count: int, done: Done) -> Job:
+        def deleted(error: StoreError | None) -> None:
+            for each in waiting:
+                self._agenda.isolated("job", text, each, error)
+
+        self._services.turns.start(self._delete_partitions(name, count, deleted, forget), name, deleted)
+
+    def _delete_partitions(self, name: TopicName, count: int, done: Done, forget: Callable[[], None]) -> Job:
         turns = self._services.turns
         try:
             for start in range(0, count, DELETED_AT_ONCE):
@@ -498,13 +553,14 @@ class LoadedTopics:
                     self.delete_topic(partition, None)
                     if turns.enough:
                         yield None
+            forget()
             self._store.delete(partitioned_key(name), done)
         except StoreError as error:
             done(error)
         except Refused as refused:
             done(StoreError(refused.reason))
         finally:
-            self._leaving.discard(str(name))
+            del self._leaving[str(name)]
 
     def unload_topic(self, topic: Topic) -> None:
         """Disconnect everybody and leave memory; the next use loads the topic again. Raises `StoreError`."""
@@ -580,12 +636,18 @@ class _Preparation:
         self.is_outdated = False
 
 
+_FRESH = "fresh"
+"""In the record of a partitioned topic: from which partition on subscriptions are missing, and which."""
 DELETED_AT_ONCE = 32
 """Partitions that are read ahead together to be deleted."""
 LOADS_AT_ONCE = 256
 """Topics that are read from the disk at once; more wait for their turn."""
 TOPIC_NAME_MAX = 1024
 """Characters of a topic's complete name."""
+
+
+def _partitioned(name: TopicName, value: Value) -> Json:
+    return decode_json(value, f"record of partitioned topic {name}")
 
 
 def parse_topic(text: str) -> TopicName:

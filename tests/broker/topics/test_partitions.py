@@ -1,0 +1,194 @@
+"""Partitioned topics come, grow and go in slices of a turn: whoever meets them half done loses nothing."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin.errors import AdminError
+from geminga.errors import StoreError
+from geminga.ids import MessageId, TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.sliced import Sliced
+
+NAME = TopicName.parse("persistent://public/default/parts")
+Said = list[StoreError | None]
+
+
+@pytest.fixture
+def sliced() -> Sliced:
+    """A turn has time for one item."""
+    return Sliced(Random(0), 1.0)
+
+
+def create(sliced: Sliced, count: int, *subscriptions: str) -> None:
+    said: Said = []
+    sliced.actions.create_partitioned(NAME, count, said.append)
+    sliced.settle()
+    for index in range(count):
+        for each in subscriptions:
+            sliced.actions.create_subscription(
+                NAME.partition_name(index), each, MessageId.earliest, said.append
+            )
+    sliced.settle()
+    assert said == [None] * (1 + count * len(subscriptions))
+
+
+def grow(sliced: Sliced, count: int) -> Said:
+    said: Said = []
+    sliced.actions.update_partitions(NAME, count, said.append)
+    return said
+
+
+def delete(sliced: Sliced) -> Said:
+    said: Said = []
+    sliced.actions.delete(NAME, True, said.append)
+    return said
+
+
+def subscriptions(sliced: Sliced, index: int) -> set[str]:
+    found = sliced.broker.topics.find(NAME.partition_name(index))
+    assert found is not None
+    return set(found.subscriptions)
+
+
+def partitions(sliced: Sliced) -> list[str]:
+    return [key for key in sliced.store.names("topic/") if "parts-partition-" in key]
+
+
+def publish(sliced: Sliced, index: int) -> None:
+    peer = sliced.peer(connect=False)
+    peer.command("connect", client_version="test", protocol_version=21)
+    peer.command("producer", topic=str(NAME.partition_name(index)), producer_id=1, request_id=1)
+    wait_for(sliced, peer, pb.BaseCommand.PRODUCER_SUCCESS)
+    peer.send(0)
+    wait_for(sliced, peer, pb.BaseCommand.SEND_RECEIPT)
+
+
+def wait_for(sliced: Sliced, peer: Any, kind: int) -> None:
+    for _ in range(1_000):
+        if peer.take(kind):
+            return
+        sliced.turn()
+        sliced.take_in()
+    raise AssertionError(peer.frames)
+
+
+# --- growing ---
+def test_who_has_subscribed_has_subscribed_to_what_grows(sliced: Sliced) -> None:
+    create(sliced, 2, "s", "other")
+    said = grow(sliced, 5)
+    assert not said
+    sliced.settle()
+    assert said == [None]
+    for index in range(5):
+        assert subscriptions(sliced, index) == {"s", "other"}
+    sliced.restart()
+    for index in range(5):
+        assert subscriptions(sliced, index) == {"s", "other"}
+    assert b"fresh" not in sliced.store.get(f"partitioned/{NAME}").base
+
+
+@pytest.mark.parametrize("end", ["", "crash"])
+def test_what_is_published_to_a_partition_before_its_turn_has_come_is_not_missed(
+    sliced: Sliced, end: str
+) -> None:
+    create(sliced, 2, "s")
+    grow(sliced, 6)
+    if end:
+        sliced.crash()
+    publish(sliced, 5)
+    sliced.settle()
+    topic: Any = sliced.broker.topics.find(NAME.partition_name(5))
+    assert topic.subscriptions["s"].backlog == 1
+
+
+def test_growth_that_a_crash_has_cut_off_goes_on_when_it_is_asked_for_again(sliced: Sliced) -> None:
+    create(sliced, 2, "s")
+    grow(sliced, 6)
+    sliced.turn()
+    assert 2 < len(partitions(sliced)) < 6
+    sliced.crash()
+    said = grow(sliced, 6)
+    sliced.settle()
+    assert said == [None]
+    assert all(subscriptions(sliced, index) == {"s"} for index in range(6))
+
+
+def test_one_that_grows_twice_at_once_has_all(sliced: Sliced) -> None:
+    create(sliced, 1, "s")
+    first, second = grow(sliced, 4), grow(sliced, 8)
+    sliced.settle()
+    assert (first, second) == ([None], [None])
+    assert all(subscriptions(sliced, index) == {"s"} for index in range(8))
+    assert b"fresh" not in sliced.store.get(f"partitioned/{NAME}").base
+
+
+# --- going ---
+def test_nothing_grows_on_what_is_deleted(sliced: Sliced) -> None:
+    create(sliced, 20, "s")
+    said = delete(sliced)
+    sliced.turn()
+    with pytest.raises(AdminError, match="is being deleted"):
+        grow(sliced, 25)
+    with pytest.raises(AdminError, match="is being deleted"):
+        sliced.actions.create(NAME.partition_name(30), said.append)
+    sliced.settle()
+    assert said == [None]
+    assert not partitions(sliced)
+    assert not list(sliced.store.names("cursor/"))
+
+
+def test_what_grows_while_it_is_deleted_leaves_nothing(sliced: Sliced) -> None:
+    create(sliced, 2, "s")
+    grown = grow(sliced, 30)
+    sliced.turn()
+    deleted = delete(sliced)
+    sliced.settle()
+    assert (len(grown), deleted) == (1, [None])
+    assert not partitions(sliced)
+    assert not list(sliced.store.names("cursor/"))
+
+
+def test_two_deletions_are_one_and_what_comes_behind_them_stays(sliced: Sliced) -> None:
+    """Else the second one, which is not through yet, would delete part of what was made anew."""
+    create(sliced, 20)
+    first = delete(sliced)
+    for _ in range(8):
+        sliced.turn()
+    second = delete(sliced)
+    while not first:
+        sliced.turn()
+        sliced.take_in()
+    assert (first, second) == ([None], [None])
+    create(sliced, 20, "s")
+    assert len(partitions(sliced)) == 20
+
+
+def test_rules_and_schemas_of_another_one_of_its_name_stay(sliced: Sliced) -> None:
+    """What the deleted one had goes with its record, and not when that is reported to be durable."""
+    create(sliced, 3)
+    namespaces = sliced.broker.namespaces
+    namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 77)
+    said = delete(sliced)
+    while sliced.broker.topics.partition_count(NAME):
+        sliced.turn()
+    assert not said
+    assert namespaces.get_topic_policy(NAME, "message_ttl_in_seconds") is None
+    made: Said = []
+    sliced.actions.create_partitioned(NAME, 3, made.append)
+    namespaces.set_topic_policy(NAME, "message_ttl_in_seconds", 99)
+    sliced.settle()
+    assert said == made == [None]
+    assert namespaces.get_topic_policy(NAME, "message_ttl_in_seconds") == 99
+
+
+def test_a_broker_that_ends_tells_all_who_wait_for_a_deletion(sliced: Sliced) -> None:
+    create(sliced, 20)
+    first = delete(sliced)
+    sliced.turn()
+    second = delete(sliced)
+    sliced.broker.close()
+    assert [str(said[0])[:15] for said in (first, second)] == ["the broker ends"] * 2
