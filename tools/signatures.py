@@ -78,6 +78,7 @@ METHODS = {
             "start_message_id": _OF_READERS,
             "start_message_rollback_seconds": _OF_READERS,
             "stop_at_message_id": _OF_COLUMNS,
+            "must_exist": "for those who move a subscription that somebody relies on",
             "ack_grouping_max": _FIXED,
             "auto_update_partitions_seconds": _FIXED,
             "expire_time_of_incomplete_chunked_message_ms": _FIXED,

@@ -18,8 +18,8 @@ from geminga import Client, InitialPosition
 from geminga.client.admin import admin
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
+from geminga.spark.losses import DataLossError
 from geminga.spark.options import write_options
-from geminga.spark.reading import DataLossError
 from geminga.spark.writing import PulsarWriter
 from geminga.testing.apache_pulsar import ApachePulsar
 
@@ -358,6 +358,53 @@ def test_trimming_behind_the_cursor_is_no_loss(
     assert query.batch() == list(range(300, 310))
     query.latest()
     assert query.subscription["msgBacklog"] == 0
+
+
+def trimmed_empty(topic: Topic) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        admin(topic.pulsar.admin_url, "POST", f"{topic.path}/trim")
+        ledgers = topic.ledgers()
+        if len(ledgers) == 1 and not ledgers[0]["entries"]:
+            return
+        assert time.monotonic() < deadline, ledgers
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("what", ["removed", "removed while running", "moved"])
+def test_a_subscription_that_did_not_keep_what_is_not_read(
+    apache_pulsar: ApachePulsar, client: Client, trimming: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic is trimmed empty: what is left of it is the same as if all had been read."""
+    topic = Topic(apache_pulsar, client, f"{trimming}/{what.replace(' ', '-')}")
+    query = Query(topic, predefinedSubscription="s", maxRowsPerTrigger=50)
+    topic.publish(0, 20)
+    assert query.batch() == list(range(20))
+    query.latest()
+    if what == "moved":
+        topic.publish(20, 100)
+        assert query.batch() == list(range(20, 70))
+        query.latest()
+        query.reader.stop()
+        admin(apache_pulsar.admin_url, "POST", f"{topic.path}/subscription/s/skip_all")
+    else:
+        if what == "removed":
+            query.reader.stop()
+        admin(apache_pulsar.admin_url, "DELETE", f"{topic.path}/subscription/s?force=true")
+        topic.publish(20, 100)
+    topic.roll_ledger()
+    trimmed_empty(topic)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="was moved to" if what == "moved" else "was removed"):
+            query.latest()
+        query.reader.stop()
+        query.start()
+    topic.publish(120, 10)
+    query.reader.stop()
+    query.options["failOnDataLoss"] = False
+    query.start()
+    assert query.batch() == list(range(120, 130))
+    query.reader.stop()
 
 
 def test_a_cursor_that_is_ahead_is_set_back(topic: Topic) -> None:

@@ -9,11 +9,12 @@ from scripted_cluster import TOPIC, Outage, Place, ScriptedCluster
 from geminga.errors import InvalidConfiguration
 from geminga.spark.admission import Limits
 from geminga.spark.compacted import CompactedReader
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions, read_options
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
-from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowShaper
 
 ONE = (TOPIC, -1)

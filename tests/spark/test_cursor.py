@@ -19,8 +19,8 @@ from geminga.errors import ConsumerBusy
 from geminga.ids import MessageId
 from geminga.spark.cursor import Cursor, QueryCursor
 from geminga.spark.datasource import PulsarStreamReader
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
-from geminga.spark.reading import DataLossError
 from geminga.testing.apache_pulsar import free_ports
 
 A, B = ("persistent://public/default/a", -1), ("persistent://public/default/b", 0)
@@ -37,10 +37,17 @@ class ScriptedCursors:
     rewinds: list[dict[Partition, tuple[int, int]]] = field(default_factory=list)
 
     def states(
-        self, partitions: Iterable[Partition], *, from_latest: Collection[Partition]
-    ) -> dict[Partition, Cursor]:
-        found = {}
+        self,
+        partitions: Iterable[Partition],
+        *,
+        from_latest: Collection[Partition] = (),
+        known: Collection[Partition] = (),
+    ) -> dict[Partition, Cursor | None]:
+        found: dict[Partition, Cursor | None] = {}
         for partition in partitions:
+            if partition in known and partition not in self.marked:
+                found[partition] = None
+                continue
             start = self.newest[partition] if partition in from_latest else self.before_first
             marked = self.marked.setdefault(partition, start)
             found[partition] = Cursor(MessageId(-1, *self.newest[partition]), MessageId(-1, *marked))
@@ -58,9 +65,30 @@ class ScriptedCursors:
         pass
 
 
+@dataclass
+class ScriptedLosses:
+    """``there``: whose entries are all there; what is lost is written down."""
+
+    there: set[Partition] = field(default_factory=lambda: {A, B})
+    told: list[str] = field(default_factory=list)
+    fails: bool = True
+
+    def still_there(self, places: Offsets) -> set[Partition]:
+        return self.there & set(places)
+
+    def lost(self, what: str) -> None:
+        self.told.append(what)
+        if self.fails:
+            raise DataLossError(what)
+
+
+def followed(cursors: ScriptedCursors, losses: ScriptedLosses | None = None, **given: Any) -> QueryCursor:
+    return QueryCursor("s", cursors, losses or ScriptedLosses(), **given)
+
+
 def test_a_new_query_makes_its_subscription_and_moves_it() -> None:
     cursors = ScriptedCursors({A: (5, 9), B: (3, 0)})
-    cursor = QueryCursor("s", cursors, is_own=True)
+    cursor = followed(cursors, is_own=True)
     start: Offsets = {A: Offset(5, 2), B: EARLIEST}
     assert cursor.follow(start, [A, B], is_new=True) == {A: Offset(5, 9), B: Offset(3, 0)}
     assert (cursors.marked, cursors.rewinds) == ({A: (5, 2), B: (3, -1)}, [])
@@ -72,7 +100,7 @@ def test_a_new_query_makes_its_subscription_and_moves_it() -> None:
 
 def test_places_that_are_no_entry_s_end() -> None:
     cursors = ScriptedCursors({A: (8, 9)}, {A: (5, 2)})
-    cursor = QueryCursor("s", cursors)
+    cursor = followed(cursors)
     cursor.follow({A: Offset(5, 6, 3)}, [A], is_new=False)
     assert cursors.marked[A] == (5, 5), "the rest of the batch is not done"
     cursor.follow({A: Offset(8, -1)}, [A], is_new=False)
@@ -83,7 +111,7 @@ def test_places_that_are_no_entry_s_end() -> None:
 
 def test_a_partition_that_is_new_starts_at_its_first_message() -> None:
     cursors = ScriptedCursors({A: (5, 9), B: (3, 4)}, {A: (5, 9)})
-    cursor = QueryCursor("s", cursors)
+    cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A, B], is_new=False)
     assert cursors.marked[B] == (3, -1)
     assert cursor.kept == {A, B}
@@ -91,7 +119,7 @@ def test_a_partition_that_is_new_starts_at_its_first_message() -> None:
 
 def test_a_ledger_that_was_done_and_trimmed_is_no_loss() -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
-    cursor = QueryCursor("s", cursors)
+    cursor = followed(cursors)
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
 
@@ -101,7 +129,7 @@ def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
     marked: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {} if marked is None else {A: marked})
-    cursor = QueryCursor("s", cursors, kept={A})
+    cursor = followed(cursors, kept={A})
     with caplog.at_level(logging.WARNING, "geminga.spark"):
         cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert (cursor.kept, cursors.rewinds) == (set(), [{A: (5, 10)}])
@@ -110,17 +138,78 @@ def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
     assert cursor.kept == {A}
 
 
+def test_a_subscription_that_was_removed_is_made_again_where_all_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
+    cursor = followed(cursors)
+    with caplog.at_level(logging.WARNING, "geminga.spark"):
+        cursor.follow({A: Offset(5, 9)}, [A], is_new=False, is_known=True)
+    assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [{A: (5, 9)}], [])
+    assert "the subscription s of persistent://public/default/a was removed" in caplog.text
+
+
+@pytest.mark.parametrize("place", [Offset(5, 9), EARLIEST], ids=str)
+def test_a_subscription_that_was_removed_vouches_for_nothing(place: Offset) -> None:
+    """On a topic that was trimmed empty it would come back where the broker would have moved the old one."""
+    cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=(9, -1)), ScriptedLosses(there=set())
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="was removed"):
+            followed(cursors, losses).follow({A: place}, [A], is_new=False, is_known=True)
+    assert not cursors.marked, "it is missing still, whenever the query starts again"
+    losses.fails = False
+    cursor = followed(cursors, losses)
+    for _ in range(2):
+        cursor.follow({A: place}, [A], is_new=False, is_known=True)
+        assert (cursor.kept, cursors.rewinds) == (set(), [])
+    assert len(losses.told) == 3
+    cursor.follow({A: Offset(9, 0)}, [A], is_new=False, is_known=True)
+    assert cursor.kept == {A}
+
+
+def test_a_subscription_that_is_removed_while_the_query_runs() -> None:
+    cursors, losses = ScriptedCursors({A: (6, 4)}, {A: (5, 9)}), ScriptedLosses(there=set())
+    cursor = followed(cursors, losses)
+    cursor.follow({A: Offset(5, 9)}, [A], is_new=True)
+    cursors.marked.clear()
+    assert cursor.keeps({A: Offset(5, 9)}) == set()
+    with pytest.raises(DataLossError, match="was removed"):
+        cursor.follow({A: Offset(5, 9)}, [A], is_new=True)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_cursor_beyond_a_message_that_waited(is_known: bool) -> None:
+    """A broker moves a cursor to the next ledger when a done one was trimmed, but not past a message that is
+    not read; a time to live does."""
+    losses = ScriptedLosses(there=set())
+    cursors = ScriptedCursors({A: (6, 4)}, {A: (5, 9)})
+    cursor = followed(cursors, losses)
+    if is_known:  # by an earlier run
+        cursors.marked[A] = (9, -1)
+        with pytest.raises(DataLossError, match="moved to 9:-1, by a time to live"):
+            cursor.follow({A: Offset(5, 9)}, [A], is_new=False, is_known=True, waiting={A: Offset(6, 4)})
+        return
+    cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    cursors.marked[A] = (6, -1)
+    cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    assert cursor.kept == {A}, "ledger 5 was done"
+    cursors.newest[A], cursors.marked[A] = (9, -1), (9, -1)
+    with pytest.raises(DataLossError, match="moved to 9:-1, by a time to live"):
+        cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    assert cursors.rewinds == []
+
+
 def test_a_new_query_of_a_name_that_may_be_there_starts_at_the_first_message() -> None:
     """The cursor may stand between two ledgers, with the earlier ones retained."""
     for is_own, rewinds in ((True, []), (False, [{A: (-1, -1)}])):
         cursors = ScriptedCursors({A: (6, 4)}, {A: (6, -1)})
-        QueryCursor("s", cursors, is_own=is_own).follow({A: EARLIEST}, [A], is_new=True)
+        followed(cursors, is_own=is_own).follow({A: EARLIEST}, [A], is_new=True)
         assert cursors.rewinds == rewinds
 
 
 def test_a_new_query_goes_back_where_it_is_told_to_start(caplog: pytest.LogCaptureFixture) -> None:
     cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
-    QueryCursor("s", cursors).follow({A: EARLIEST}, [A], is_new=True)
+    followed(cursors).follow({A: EARLIEST}, [A], is_new=True)
     assert cursors.rewinds == [{A: (-1, -1)}]
     assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
 
@@ -265,6 +354,80 @@ def _before(read: Callable[..., Iterator[Any]], act: Callable[[], None]) -> Call
         yield from read(part)
 
     return reading
+
+
+def remove(query: Query) -> None:
+    (name,) = query.stats()
+    path = query.topic.replace("://", "/")
+    admin(query.broker.admin_url, "DELETE", f"{path}/subscription/{name}?force=true")
+
+
+@pytest.mark.parametrize("is_down", [True, False], ids=["down", "running"])
+def test_a_removed_subscription_on_a_topic_that_is_trimmed_empty(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str, is_down: bool
+) -> None:
+    """Nothing that is left tells that there was more."""
+    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    begin(query, client)
+    publish(client, pulsar_topic, 0, 15)
+    assert query.batch() == numbers(0, 15)
+    query.latest()
+    if is_down:
+        query.reader.stop()
+    remove(query)
+    publish(client, pulsar_topic, 15, 30)
+    admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/unload")
+    admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/trim")
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="was removed, by an administrator"):
+            query.latest()
+        query.restart()
+        publish(client, pulsar_topic, 45, 5)
+    query.options["failOnDataLoss"] = False
+    query.restart()
+    assert query.batch()[-5:] == numbers(45, 5)
+    query.latest()
+    del query.options["failOnDataLoss"]
+    query.restart()
+    publish(client, pulsar_topic, 50, 5)
+    assert query.batch() == numbers(50, 5)
+
+
+def test_a_removed_subscription_when_all_is_there(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    query = Query(broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest")
+    publish(client, pulsar_topic, 0, 15)
+    query.batch()
+    query.latest()
+    query.reader.stop()
+    remove(query)
+    publish(client, pulsar_topic, 15, 30)
+    query.restart()
+    assert query.batch() == numbers(15, 30)
+    query.latest()
+    assert query.backlog == 0
+
+
+def test_a_cursor_that_a_time_to_live_moves_past_what_waits(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    path = pulsar_topic.replace("://", "/")
+    query = Query(
+        broker, pulsar_topic, durableSubscription=True, startingOffsets="earliest", maxRowsPerTrigger=15
+    )
+    begin(query, client)
+    publish(client, pulsar_topic, 0, 45)
+    assert query.batch() == numbers(0, 15)
+    query.latest()
+    query.reader.stop()
+    (name,) = query.stats()
+    admin(broker.admin_url, "POST", f"{path}/subscription/{name}/skip_all")
+    admin(broker.admin_url, "PUT", f"{path}/unload")
+    admin(broker.admin_url, "POST", f"{path}/trim")
+    query.restart()
+    with pytest.raises(DataLossError, match="by a time to live, a backlog quota or an administrator"):
+        query.latest()
 
 
 def test_what_lies_behind_the_cursor_is_not_trimmed(

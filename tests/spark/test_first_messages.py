@@ -16,8 +16,8 @@ from geminga.client.admin import admin
 from geminga.spark import cluster as clusters
 from geminga.spark import reading
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import Checkpoint, Offset
-from geminga.spark.reading import DataLossError
 
 
 @pytest.fixture(scope="module")

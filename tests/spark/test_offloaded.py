@@ -22,11 +22,12 @@ from geminga.offload.file import LedgerWriter
 from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.places import folder_of
 from geminga.spark.datasource import PulsarDataSource
+from geminga.spark.losses import DataLossError
 from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Range
-from geminga.spark.reading import DataLossError, read_range
+from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowShaper
 from geminga.testing.inside import inside
 from geminga.wire.metadata import RawEntry, build_entry

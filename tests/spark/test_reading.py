@@ -7,11 +7,12 @@ from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import TOPIC, Outage, ScriptedCluster, ScriptedSource, entry_bytes
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
-from geminga.spark.reading import DataLossError, RangeReader, read_range
+from geminga.spark.reading import RangeReader, read_range
 from geminga.spark.schema import ArrowShaper
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -23,8 +23,8 @@ from geminga.client.admin import admin
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import Checkpoint
-from geminga.spark.reading import DataLossError
 from geminga.spark.writing import PulsarCommit
 from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.certificates import Authority

@@ -29,9 +29,11 @@ from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
     ConsumerBusy,
+    NotAllowedError,
     NotConnected,
     PulsarException,
     ServerReportedError,
+    SubscriptionNotFound,
     Timeout,
     TransientError,
     UsageError,
@@ -108,6 +110,8 @@ class ConsumerHandle:
             await asyncio.wait([self._seek_answer], timeout=self._hub.settings.operation_timeout_seconds)
         consumer = self.consumer
         self._note_cluster()
+        if consumer.settings.must_exist:
+            await self._check_exists(connection)
         request_id = connection.new_request_id()
         command = consumer.subscribe(request_id)
         connection.add_consumer(consumer.consumer_id, self)
@@ -117,7 +121,7 @@ class ConsumerHandle:
             consumer.refused()
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
                 # The broker may still create the consumer: it must not stay there.
-                self._say_close(connection)
+                self._say_close(connection, consumer.consumer_id)
             raise
         if self._before_messages is not None:
             # What was acknowledged meanwhile is recognised when it comes again.
@@ -131,6 +135,27 @@ class ConsumerHandle:
         self.flush()
         if self._attached is not None and not self._attached.done():
             self._attached.set_result(None)
+
+    async def _check_exists(self, connection: BrokerConnection) -> None:
+        """Raise `SubscriptionNotFound` where the durable subscription is not there."""
+        consumer, hub = self.consumer, self._hub
+        timeout = hub.settings.operation_timeout_seconds
+        consumer_id, request_id = hub.new_consumer_id(), connection.new_request_id()
+        command = commands.ask_for_durable(
+            self.topic, consumer.subscription, consumer_id=consumer_id, consumer_name=consumer.consumer_name,
+            request_id=request_id,
+        )  # fmt: skip
+        try:
+            await connection.request(command, request_id, timeout)
+        except NotAllowedError:
+            return
+        except BaseException as error:
+            if not isinstance(error, PulsarException) or isinstance(error, Timeout):
+                self._say_close(connection, consumer_id)
+            raise
+        request_id = connection.new_request_id()
+        await connection.request(commands.close_consumer(consumer_id, request_id), request_id, timeout)
+        raise SubscriptionNotFound(f"{self.topic} has no durable subscription {consumer.subscription}")
 
     def _note_cluster(self) -> None:
         """Tell the consumer when this connection is to another cluster than the last one."""
@@ -434,11 +459,9 @@ class ConsumerHandle:
         self._not_attached(AlreadyClosed("the consumer is closed"))
         self._settle_all(AlreadyClosed("the consumer was closed before the broker's receipt"))
 
-    def _say_close(self, connection: BrokerConnection) -> None:
+    def _say_close(self, connection: BrokerConnection, consumer_id: int) -> None:
         if not connection.closed:
-            command: pb.BaseCommand = commands.close_consumer(
-                self.consumer.consumer_id, connection.new_request_id()
-            )
+            command: pb.BaseCommand = commands.close_consumer(consumer_id, connection.new_request_id())
             connection.write(encode_command(command))
 
 

@@ -7,6 +7,7 @@ so that a reader of a range can account for all of it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from functools import lru_cache
@@ -21,7 +22,7 @@ from geminga.client.topic_set import TopicSet
 from geminga.config import check_int, check_seconds
 from geminga.consumer.message import ReceivedEntry
 from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition, ReaderSettings
-from geminga.errors import AlreadyClosed, OperationNotSupported
+from geminga.errors import AlreadyClosed, NotAllowedError, OperationNotSupported
 from geminga.ids import MessageId
 from geminga.wire.metadata import RawEntry
 
@@ -32,6 +33,7 @@ QUEUE_SIZE_DEFAULT = 200_000
 """Messages asked for ahead."""
 QUEUE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 """Bytes that may wait to be read, judged by the average entry."""
+_FORGETTING_SECONDS = 0.05
 
 
 class EntryReader:
@@ -215,16 +217,18 @@ async def open_entries(
 
 
 async def open_cursor(
-    hub: ClientHub, topic: str, subscription: str, *, from_latest: bool
+    hub: ClientHub, topic: str, subscription: str, *, from_latest: bool, must_exist: bool = False
 ) -> AsyncConsumer[Any]:
     """A durable subscription that receives nothing: somebody else reads, and it is moved by ids.
 
-    One that is not there is made, behind the newest message or before the first. Raises `ConsumerBusy` while
+    One that is not there is made, behind the newest message or before the first. ``must_exist``: it is not,
+    now or when a connection is lost, but `SubscriptionNotFound` is raised. Raises `ConsumerBusy` while
     another consumer has it.
     """
     settings = ConsumerSettings(
         consumer_type=ConsumerType.Exclusive,
         initial_position=InitialPosition.Latest if from_latest else InitialPosition.Earliest,
+        must_exist=must_exist,
         receiver_queue_size=0,
         ack_receipt_enabled=True,
         ack_grouping_time_ms=0,
@@ -235,6 +239,22 @@ async def open_cursor(
     await consumer.open()
     hub.register(consumer)
     return consumer
+
+
+async def make_cursor(hub: ClientHub, topic: str, subscription: str, *, from_latest: bool) -> None:
+    """Make the durable subscription, behind the newest message or before the first, where it is not there."""
+    deadline = hub.now() + hub.settings.operation_timeout_seconds
+    while True:
+        try:
+            consumer = await open_cursor(hub, topic, subscription, from_latest=from_latest)
+        except NotAllowedError:
+            # Apache Pulsar forgets the one that was made to ask whether it is there a moment after its end.
+            if hub.now() > deadline:
+                raise
+            await asyncio.sleep(_FORGETTING_SECONDS)
+        else:
+            await consumer.close()
+            return
 
 
 async def cursor_state(consumer: AsyncConsumer[Any]) -> tuple[MessageId, MessageId | None]:

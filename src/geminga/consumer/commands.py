@@ -64,6 +64,27 @@ def subscribe(
     return command
 
 
+def ask_for_durable(
+    topic: str, subscription: str, *, consumer_id: int, consumer_name: str, request_id: int
+) -> pb.BaseCommand:
+    """A SUBSCRIBE that is refused with NotAllowedError where a durable subscription of that name is.
+
+    Where there is none it makes one that is not durable and goes with its consumer. The protocol has no
+    other question for that: SUBSCRIBE makes what it does not find.
+    """
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    body = command.subscribe
+    body.topic = topic
+    body.subscription = subscription
+    body.subType = pb.CommandSubscribe.Exclusive
+    body.consumer_id = consumer_id
+    body.request_id = request_id
+    body.consumer_name = consumer_name
+    body.durable = False
+    body.force_topic_creation = False
+    return command
+
+
 def _add_pairs(target: Any, pairs: Mapping[str, str]) -> None:
     for key, value in pairs.items():
         target.add(key=key, value=value)

@@ -109,6 +109,8 @@ class ConsumerSettings:
     that exists goes on where it is."""
     durable: bool = True
     """False for readers: the broker keeps no cursor."""
+    must_exist: bool = False
+    """A durable subscription is never made, not after a lost connection either: `SubscriptionNotFound`."""
     start_message_id: MessageId | None = None
     """Where a reader begins."""
     start_message_id_inclusive: bool = False
@@ -223,7 +225,7 @@ class ConsumerSettings:
         for flag in (
             "durable", "start_message_id_inclusive", "is_read_compacted", "force_topic_creation",
             "replicate_subscription_state_enabled", "ack_receipt_enabled", "batch_index_ack_enabled",
-            "retry_enabled", "start_paused", "auto_ack_oldest_chunked_message_on_queue_full",
+            "retry_enabled", "start_paused", "must_exist", "auto_ack_oldest_chunked_message_on_queue_full",
         ):  # fmt: skip
             check_type(flag, getattr(self, flag), bool)
 

@@ -9,6 +9,11 @@ It is never ahead of Spark: whatever a restart may read again is still there.
 The subscription is durable. While it exists the broker keeps what lies behind the cursor, so that a start
 whose ledger was trimmed is known to be no loss (`QueryCursor.kept`).
 
+That holds for the very subscription that the query had. One that was removed meanwhile (by an administrator,
+or by the namespace's subscription expiration) and made again stands, on a topic that was trimmed empty, where
+the old one would stand. So it is never made again without a word (`Cursors.states`, ``known``): if what was
+read last is still there, then so is all that follows; else nobody can tell what was lost.
+
 No I/O here: `Cursors` is what moves subscriptions, see `geminga.spark.watch`.
 """
 
@@ -37,10 +42,15 @@ class Cursors(Protocol):
     """One subscription on many partitions; every call goes to all of them at once."""
 
     def states(
-        self, partitions: Iterable[Partition], *, from_latest: Collection[Partition]
-    ) -> dict[Partition, Cursor]:
+        self,
+        partitions: Iterable[Partition],
+        *,
+        from_latest: Collection[Partition] = (),
+        known: Collection[Partition] = (),
+    ) -> dict[Partition, Cursor | None]:
         """Where they stand. A subscription that is not there is made: behind the newest message for the
-        partitions in ``from_latest``, else before the first."""
+        partitions in ``from_latest``, else before the first. For those in ``known``, where it was before, it
+        is not: None."""
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:
         """Everything up to and with these places is done; returns when the broker has stored it."""
@@ -51,12 +61,23 @@ class Cursors(Protocol):
     def close(self) -> None: ...
 
 
+class Losses(Protocol):
+    """What is to be known, and done, where the subscription can't vouch for what it kept."""
+
+    def still_there(self, places: Offsets) -> Collection[Partition]:
+        """The partitions in which what lies before these places is still there, and so all behind them."""
+
+    def lost(self, what: str) -> None:
+        """Raise `DataLossError`, or say it and go on."""
+
+
 @dataclass
 class QueryCursor:
     """The subscription ``name`` of one query."""
 
     name: str
     cursors: Cursors
+    losses: Losses
     is_own: bool = False
     """The name is this query's own: nobody else made the subscription."""
     kept: set[Partition] = field(default_factory=set)
@@ -64,66 +85,143 @@ class QueryCursor:
     _moved: dict[Partition, MessageId] = field(default_factory=dict)
     _trusted: Offsets = field(default_factory=dict)
     """Where the cursors stood when it was found that they stand for the offset followed last."""
+    _seen: set[Partition] = field(default_factory=set)
+    """Where this object has had the subscription."""
+    _newest: Offsets = field(default_factory=dict)
+    """Behind the newest messages, when they were asked for last."""
+    _doubted: Offsets = field(default_factory=dict)
+    """The places that the subscription did not keep all behind of."""
 
     def position(self, partitions: Collection[Partition]) -> Offsets:
         """Where the subscription stands; behind the newest message where it is made now."""
-        states = self.cursors.states(partitions, from_latest=partitions)
+        states = _there(self.cursors.states(partitions, from_latest=partitions))
+        self._seen.update(states)
         return {partition: _after(state.marked or state.newest) for partition, state in states.items()}
 
-    def follow(self, committed: Offsets, partitions: Iterable[Partition], *, is_new: bool) -> Offsets:
+    def follow(
+        self,
+        committed: Offsets,
+        partitions: Iterable[Partition],
+        *,
+        is_new: bool,
+        is_known: bool = False,
+        first: Offsets | None = None,
+        waiting: Offsets | None = None,
+    ) -> Offsets:
         """Move to what Spark has committed; returns the offset behind the newest message of each partition.
 
-        ``is_new``: the query begins at ``committed``. Partitions that are not in it are new.
+        ``is_new``: the query begins at ``committed``. ``is_known``: an earlier run had the subscription.
+        Partitions that are not in ``committed`` are new. ``first``: the place before the first message of
+        those that are at `EARLIEST`, as it was when there was one first. ``waiting``: the places of messages
+        behind ``committed`` that were there at a time.
         """
+        asked, first = list(partitions), first or {}
+        self._newest = {**(waiting or {}), **self._newest}
         # One that should be there and is not shows: it is made behind the newest message.
-        expected = set() if is_new else set(committed)
-        states = self.cursors.states(partitions, from_latest=expected)
+        expected = set(committed) if is_known or not is_new else set()
+        known = self._seen | (set(committed) if is_known else set())
+        states = self._states(asked, expected, known, committed, first)
         moves: dict[Partition, MessageId] = {}
         rewinds: dict[Partition, MessageId] = {}
+        ahead: dict[Partition, Offset] = {}
         for partition, state in states.items():
             place = committed.get(partition, EARLIEST)
             marked = None if state.marked is None else _after(state.marked)
             is_expected = partition in expected
-            if (
-                marked is not None
-                and marked > place
-                and not self._is_right(marked, place, is_expected=is_expected, is_new=is_new)
+            if marked is not None and not self._is_right(
+                partition, marked, place, is_expected=is_expected, is_new=is_new
             ):
                 self.kept.discard(partition)
-                if is_expected:
+                if self._doubted.get(partition) == place:
+                    continue  # it was set back as far as there is something
+                if partition in known:
+                    ahead[partition] = marked
+                elif is_expected:
                     self._note_ahead(partition, place, marked)
                 rewinds[partition] = place.next_place
                 continue
             if marked is not None:
+                self._doubted.pop(partition, None)
                 self.kept.add(partition)
                 self._trusted[partition] = marked
             wanted = _mark_for(place)
             if wanted is not None and (marked is None or _after(wanted) > marked):
                 moves[partition] = wanted
+        self._check_ahead(ahead, committed, first)
         if rewinds:
             self.cursors.rewind(rewinds)
+            self._doubted.update((p, committed.get(p, EARLIEST)) for p in rewinds)
         moves = {p: place for p, place in moves.items() if self._moved.get(p) != place}
         if moves:
             self.cursors.move(moves)
             self._moved.update(moves)
-        return {partition: _after(state.newest) for partition, state in states.items()}
+        self._seen.update(states)
+        self._newest = {partition: _after(state.newest) for partition, state in states.items()}
+        return dict(self._newest)
+
+    def _states(
+        self,
+        partitions: Collection[Partition],
+        expected: Collection[Partition],
+        known: Collection[Partition],
+        committed: Offsets,
+        first: Offsets,
+    ) -> dict[Partition, Cursor]:
+        """Where the cursors stand; one that was removed is made again, where all that it kept is known to be
+        there, or what is not does not matter."""
+        states = self.cursors.states(partitions, from_latest=expected, known=known)
+        gone = [partition for partition, state in states.items() if state is None]
+        if gone:
+            places = {partition: _read_to(partition, committed, first) for partition in gone}
+            there = self.losses.still_there(places)
+            for partition in gone:
+                self._note_gone(partition, places[partition], is_there=partition in there)
+            for partition in gone:
+                self._moved.pop(partition, None)
+                if partition not in there:
+                    self.kept.discard(partition)
+                    self._doubted[partition] = committed.get(partition, EARLIEST)
+            states |= self.cursors.states(gone)
+        return _there(states)
+
+    def _check_ahead(self, ahead: Offsets, committed: Offsets, first: Offsets) -> None:
+        if not ahead:
+            return
+        places = {partition: _read_to(partition, committed, first) for partition in ahead}
+        there = self.losses.still_there(places)
+        for partition, marked in ahead.items():
+            self._note_ahead(partition, places[partition], marked)
+            if partition not in there:
+                self.losses.lost(
+                    f"the subscription {self.name} of {partition_topic(partition)} was moved to {marked}, by "
+                    "a time to live, a backlog quota or an administrator, and this query has read up to "
+                    f"{places[partition]}: the messages between may have been removed before they were read"
+                )
 
     def keeps(self, places: Offsets) -> set[Partition]:
         """Of partitions that were followed: those of which the subscription keeps, now, what lies behind."""
-        states = self.cursors.states(places, from_latest=set(places))
+        states = self.cursors.states(places, known=set(places))
         found = set()
         for partition, state in states.items():
-            place, marked = places[partition], None if state.marked is None else _after(state.marked)
+            place = places[partition]
+            marked = None if state is None or state.marked is None else _after(state.marked)
             if marked is not None and (marked <= place or marked == self._trusted.get(partition)):
                 found.add(partition)
         return found
 
-    def _is_right(self, marked: Offset, place: Offset, *, is_expected: bool, is_new: bool) -> bool:
-        """Whether a cursor between two ledgers stands for ``place``, though that is before it."""
-        if marked.entry >= 0:
+    def _is_right(
+        self, partition: Partition, marked: Offset, place: Offset, *, is_expected: bool, is_new: bool
+    ) -> bool:
+        """Whether a cursor stands for ``place``: at or before it, or between two ledgers behind it."""
+        waiting = self._newest.get(partition, place)
+        if place < waiting and (marked > waiting or marked == EARLIEST < place):
+            return False  # a message that waited was passed, or nothing is left of what was there
+        if marked <= place:
+            return True
+        if marked.entry >= 0 or self._doubted.get(partition) == place:
             return False
         if place == EARLIEST:  # it was made before the first message that there is
-            return self.is_own or not is_new
+            return self.is_own or not is_new or partition in self._seen
         # The broker moved it itself: to the next ledger, when the one that was done was trimmed.
         return is_expected and marked.ledger > place.ledger
 
@@ -134,8 +232,36 @@ class QueryCursor:
             self.name, partition_topic(partition), marked, place,
         )  # fmt: skip
 
+    def _note_gone(self, partition: Partition, place: Offset, *, is_there: bool) -> None:
+        topic = partition_topic(partition)
+        if is_there:
+            logger.warning(
+                "the subscription %s of %s was removed, by an administrator or because nobody was connected "
+                "to it for long; all that this query has not read is there: it is made again",
+                self.name, topic,
+            )  # fmt: skip
+            return
+        read = (
+            "nothing was read so far" if place == EARLIEST else f"{place}, up to which was read, is gone too"
+        )
+        self.losses.lost(
+            f"the subscription {self.name} of {topic}, which kept what this query has not read, was removed, "
+            f"by an administrator or because nobody was connected to it for long, and {read}: messages "
+            "behind that may have been removed before they were read"
+        )
+
     def close(self) -> None:
         self.cursors.close()
+
+
+def _read_to(partition: Partition, committed: Offsets, first: Offsets) -> Offset:
+    """The place behind which everything is still to be read."""
+    place = committed.get(partition, EARLIEST)
+    return first.get(partition, place) if place == EARLIEST else place
+
+
+def _there(states: Mapping[Partition, Cursor | None]) -> dict[Partition, Cursor]:
+    return {partition: state for partition, state in states.items() if state is not None}
 
 
 def _after(message_id: MessageId) -> Offset:

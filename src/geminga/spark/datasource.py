@@ -37,11 +37,12 @@ from geminga.spark.admission import Limits
 from geminga.spark.counting import SKIPPED, Collector, ReportTo, Tally, may_skip
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
-from geminga.spark.reading import DataLossError, Shaper, read_range
+from geminga.spark.reading import Shaper, read_range
 from geminga.spark.schema import ArrowShaper, message_columns
 from geminga.spark.tables import options_for, read_schema
 from geminga.spark.tasks import query_of_task
@@ -278,15 +279,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported = {**to_json(newest), LAG: self.planner.lag(behind, newest)}
         if self._collector is not None:
             self._reported[SKIPPED] = self._collector.totals()
-        return start if end == begin.offsets else self._ended(begin, end)
+        return start if end == begin.offsets else self._ended(begin, end, newest)
 
-    def _ended(self, begin: Checkpoint, end: Offsets) -> dict[str, Any]:
+    def _ended(self, begin: Checkpoint, end: Offsets, newest: Offsets) -> dict[str, Any]:
         is_first = begin.offsets == self._initial
+        subscription = self._subscription(begin.subscription)
         return Checkpoint(
             offsets=end,
-            subscription=self._subscription(begin.subscription),
+            subscription=subscription,
             start=begin.offsets if is_first else None,
             first=self._first,
+            waiting={} if subscription is None else {p: newest[p] for p in end if newest[p] > end[p]},
         ).to_json()
 
     def _firsts(self, begin: Checkpoint, offsets: Offsets, newest: Offsets) -> Offsets:
@@ -316,8 +319,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self.options.subscription
         return remembered or self._own_name if self.options.durable_subscription else None
 
-    def _follow(self, begin: Checkpoint, partitions: list[Partition]) -> Offsets | None:
-        """Move the query's subscription to ``begin``; returns the newest offsets, where it told them."""
+    def _follow(
+        self, begin: Checkpoint, partitions: list[Partition], *, is_known: bool = False
+    ) -> Offsets | None:
+        """Move the query's subscription to ``begin``; returns the newest offsets, where it told them.
+
+        ``is_known``: what is followed was planned by an earlier run, with the subscription that it names.
+        """
         name = self._subscription(begin.subscription)
         if begin.subscription not in (None, name):
             logger.warning(
@@ -327,7 +335,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if name is None:
             return None
         self.planner.subscribe(name)
-        return self.planner.follow(begin.offsets, partitions, is_new=begin.offsets == self._initial)
+        is_new = begin.offsets == self._initial
+        return self.planner.follow(
+            begin.offsets,
+            partitions,
+            is_new=is_new,
+            is_known=begin.subscription == name and (is_known or not is_new),
+            first=begin.first,
+            waiting=begin.waiting,
+        )
 
     def _check_gone(self, begin: Offsets, latest: Offsets) -> None:
         gone = sorted(set(begin) - set(latest))
@@ -353,7 +369,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A restart runs what was planned before it asks what is new.
             self._initial = self._initial if planned.start is None else planned.start
             self._follow(
-                replace(begin, subscription=planned.subscription or begin.subscription), list(begin.offsets)
+                replace(begin, subscription=planned.subscription or begin.subscription, first=planned.first),
+                list(begin.offsets),
+                is_known=True,
             )
         ranges = self.planner.ranges(begin.offsets, planned.offsets, planned.first)
         report = self._report_to(ranges, (start, end))

@@ -8,8 +8,9 @@ its end, so that the end of one micro-batch is the start of the next. Offsets of
     {"persistent://public/default/flights": {"0": "5:1041", "1": "6:988"}}
 
 A topic without partitions has the partition ``"-1"``. In a checkpoint the key ``"query"`` holds what else a
-restart needs: the query's ``"subscription"``; for the first micro-batch, its ``"start"``; and as long as a
-partition is read from its first message on, the place before the one that was its ``"first"``.
+restart needs: the query's ``"subscription"``; for the first micro-batch, its ``"start"``; as long as a
+partition is read from its first message on, the place before the one that was its ``"first"``; and where more
+was there than the micro-batch takes, how far that went in ``"waiting"``.
 """
 
 from __future__ import annotations
@@ -182,6 +183,9 @@ class Checkpoint:
     first: Offsets = field(default_factory=dict)
     """Of partitions that the micro-batch reads from `EARLIEST` on, or leaves there: the place before the
     message that was the first one when the query first saw any. Where that is gone, it was not read."""
+    waiting: Offsets = field(default_factory=dict)
+    """Of partitions that have more than the micro-batch takes, where the query has a subscription: behind the
+    newest message. Until that is read, the subscription stands before it."""
 
     def to_json(self) -> dict[str, Any]:
         query: dict[str, Any] = {}
@@ -191,6 +195,8 @@ class Checkpoint:
             query["start"] = to_json(self.start)
         if self.first:
             query["first"] = to_json(self.first)
+        if self.waiting:
+            query["waiting"] = to_json(self.waiting)
         return {**to_json(self.offsets), **({_QUERY: query} if query else {})}
 
     @staticmethod
@@ -202,4 +208,5 @@ class Checkpoint:
             subscription=query.get("subscription"),
             start=None if start is None else from_json(start),
             first=from_json(query.get("first", {})),
+            waiting=from_json(query.get("waiting", {})),
         )

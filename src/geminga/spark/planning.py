@@ -19,6 +19,7 @@ from geminga.spark.admission import Cost, Gauge, Intake, Limits, Peek, Seen, adm
 from geminga.spark.cluster import Cluster, discover
 from geminga.spark.cursor import QueryCursor
 from geminga.spark.lag import Ledgers, Span, behind, by_topic
+from geminga.spark.losses import refusal
 from geminga.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -30,7 +31,7 @@ from geminga.spark.offsets import (
 )
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
-from geminga.spark.search import Piece, Search, before_first, before_time, pieces, run, stepped_ahead
+from geminga.spark.search import Piece, Search, at, before_first, before_time, pieces, run, stepped_ahead
 
 if TYPE_CHECKING:
     from geminga.spark.offloaded import Manifests
@@ -117,16 +118,45 @@ class Planner:
         """Have the durable subscription ``name`` follow this query from now on."""
         if self.cursor is None:
             is_own = name != self.options.subscription
-            self.cursor = QueryCursor(name, self.cluster.cursors(name), is_own=is_own)
+            self.cursor = QueryCursor(name, self.cluster.cursors(name), self, is_own=is_own)
         return self.cursor
 
-    def follow(self, committed: Offsets, partitions: Iterable[Partition], *, is_new: bool) -> Offsets:
-        """Move the subscription to what Spark has committed; returns `latest`, which it tells too."""
+    def follow(
+        self,
+        committed: Offsets,
+        partitions: Iterable[Partition],
+        *,
+        is_new: bool,
+        is_known: bool = False,
+        first: Offsets | None = None,
+        waiting: Offsets | None = None,
+    ) -> Offsets:
+        """Move the subscription to what Spark has committed; returns `latest`, which it tells too. See
+        `geminga.spark.cursor.QueryCursor.follow`."""
         cursor, asked = self.cursor, list(partitions)
         assert cursor is not None
         return self.patience.call(
-            f"moving the subscription {cursor.name}", lambda: cursor.follow(committed, asked, is_new=is_new)
+            f"moving the subscription {cursor.name}",
+            lambda: cursor.follow(
+                committed, asked, is_new=is_new, is_known=is_known, first=first, waiting=waiting
+            ),
         )
+
+    def still_there(self, places: Offsets) -> set[Partition]:
+        """The partitions in which the entry before each place, or the first one of its ledger, is there:
+        brokers remove whole ledgers, the oldest first, so that all that lies behind is there too."""
+        asked = [(p, at(place.ledger, place.entry)) for p, place in places.items() if place.ledger >= 0]
+        return {
+            partition
+            for (partition, wanted), entry in zip(asked, self._first(asked), strict=True)
+            if entry is not None and (entry.ledger_id, entry.entry_id) == (wanted.ledger_id, wanted.entry_id)
+        }
+
+    def lost(self, what: str) -> None:
+        """Messages may be lost: an error, unless ``failOnDataLoss`` says to go on."""
+        if self.options.fail_on_data_loss:
+            raise refusal(what)
+        logger.warning("%s", what)
 
     def position(self, partitions: Iterable[Partition]) -> Offsets:
         """Where the subscription stands; it is made, behind the newest messages, where there is none."""

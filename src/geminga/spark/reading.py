@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geminga.errors import CryptoError, PulsarException, ReadError, Timeout
+from geminga.errors import CryptoError, PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
 from geminga.spark.counting import LOST, Tally
 from geminga.spark.decrypting import Opener, opener
+from geminga.spark.losses import refusal
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
 from geminga.spark.patience import Patience
@@ -59,12 +60,6 @@ class Shaper(Protocol):
     def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
         """``messages`` has those columns, perhaps with more behind them; ``again`` gives others of the same
         messages, for the rare case that needs them."""
-
-
-class DataLossError(ReadError):
-    """Messages that were planned to be read are no longer there."""
-
-    retriable = False
 
 
 class RangeReader:
@@ -300,9 +295,7 @@ class RangeReader:
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLossError(
-                f"{what}. Keep messages longer (retention), or set failOnDataLoss=false to go on"
-            )
+            raise refusal(what)
         self.tally.add(LOST)
         logger.warning("%s", what)
 

@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from geminga.errors import PulsarException, Timeout
+from geminga.errors import PulsarException, SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
 from geminga.spark.admission import Cost, Peek, Seen
 from geminga.spark.cursor import Cursor
@@ -205,12 +206,16 @@ class PulsarCursors:
         self._consumers: dict[Partition, AsyncConsumer[Any]] = {}
 
     def states(
-        self, partitions: Iterable[Partition], *, from_latest: Collection[Partition]
-    ) -> dict[Partition, Cursor]:
+        self,
+        partitions: Iterable[Partition],
+        *,
+        from_latest: Collection[Partition] = (),
+        known: Collection[Partition] = (),
+    ) -> dict[Partition, Cursor | None]:
         """See `geminga.spark.cursor.Cursors`. Raises `ConsumerBusy` when another query has it."""
-        asked = [(partition, partition in from_latest) for partition in partitions]
+        asked = [(partition, partition in from_latest, partition in known) for partition in partitions]
         found = all_at_once(self.client, self._state, asked)
-        return {partition: state for (partition, _), state in zip(asked, found, strict=True)}
+        return {partition: state for (partition, *_), state in zip(asked, found, strict=True)}
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:
         all_at_once(self.client, self._move, list(places.items()))
@@ -223,19 +228,30 @@ class PulsarCursors:
             all_at_once(self.client, lambda consumer: consumer.close(), list(self._consumers.values()))
         self._consumers.clear()
 
-    async def _state(self, question: tuple[Partition, bool]) -> Cursor:
-        from geminga.client.entry_reader import cursor_state, open_cursor
+    async def _state(self, question: tuple[Partition, bool, bool]) -> Cursor | None:
+        from geminga.client.entry_reader import cursor_state, make_cursor, open_cursor
 
-        partition, from_latest = question
+        partition, from_latest, is_known = question
         consumer = self._consumers.get(partition)
         if consumer is not None:
             try:
                 return Cursor(*await cursor_state(consumer))
             except PulsarException:
                 await self._consumers.pop(partition).close()
-        consumer = self._consumers[partition] = await open_cursor(
-            self.client.hub, partition_topic(partition), self.subscription, from_latest=from_latest
-        )
+        opened = partial(
+            open_cursor, self.client.hub, partition_topic(partition), self.subscription,
+            from_latest=from_latest, must_exist=True,
+        )  # fmt: skip
+        try:
+            consumer = await opened()
+        except SubscriptionNotFound:
+            if is_known:
+                return None
+            await make_cursor(
+                self.client.hub, partition_topic(partition), self.subscription, from_latest=from_latest
+            )
+            consumer = await opened()
+        self._consumers[partition] = consumer
         return Cursor(*await cursor_state(consumer))
 
     async def _move(self, question: tuple[Partition, MessageId]) -> None:

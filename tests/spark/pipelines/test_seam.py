@@ -14,9 +14,9 @@ import geminga
 from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, StoreDamaged
 from geminga.spark.datasource import PulsarDataSource
+from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import WHOLE_ENTRY, from_json
 from geminga.spark.pipelines.seam import COLUMNS, last_places, pinned_seam
-from geminga.spark.reading import DataLossError
 
 TOPIC = "persistent://public/default/seamed"
 
