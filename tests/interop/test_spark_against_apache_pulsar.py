@@ -212,6 +212,57 @@ def _die(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_sink_that_the_broker_has_forgotten(
+    apache_pulsar: ApachePulsar, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was silent for long; here deduplication is turned off and on, which forgets all."""
+    namespace = "public/spark-forgotten"
+    admin(apache_pulsar.admin_url, "PUT", f"namespaces/{namespace}", {})
+    everything = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin(apache_pulsar.admin_url, "POST", f"namespaces/{namespace}/retention", everything)
+    topic = Topic(apache_pulsar, client, f"persistent://{namespace}/t")
+
+    def remembers() -> bool:
+        """Whether a producer that comes back is known: named, so that it is the same one."""
+        with client.create_producer(topic.name, producer_name="probe") as producer:
+            producer.send(b"-1")
+        with client.create_producer(topic.name, producer_name="probe") as producer:
+            return producer.last_sequence_id() >= 0
+
+    def switch(is_on: bool) -> None:
+        admin(apache_pulsar.admin_url, "POST", f"namespaces/{namespace}/deduplication", is_on)
+        deadline = time.monotonic() + 60
+        while remembers() != is_on:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    def writer() -> ExactlyOnceWriter:
+        given = {
+            "service.url": apache_pulsar.service_url, "topic": topic.name, "exactlyOnce": "true",
+            "checkpointLocation": str(tmp_path), "batchingMaxMessages": "5",
+        }  # fmt: skip
+        return ExactlyOnceWriter(write_options(given), StructType().add("value", BinaryType()))
+
+    def task(first: int, count: int) -> StagedCommit:
+        values = [b"%d" % number for number in range(first, first + count)]
+        batch = pa.record_batch({"value": pa.array(values, pa.binary())})
+        commit = writer().write(iter([batch]))
+        assert isinstance(commit, StagedCommit)
+        return commit
+
+    switch(True)
+    writer().commit([task(0, 10)], 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("geminga.spark.staging.Staging.finish", _die)
+        with pytest.raises(KeyboardInterrupt):
+            writer().commit([task(10, 50)], 1)
+    switch(False)
+    switch(True)
+    writer().commit([task(10, 50)], 1)
+    writer().commit([task(60, 10)], 2)
+    assert sorted(row[0] for row in topic.batch() if row[0] >= 0) == list(range(70))
+
+
 # --- the query's subscription --------------------------------------------------------------------
 
 

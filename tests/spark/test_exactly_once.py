@@ -134,10 +134,69 @@ def test_the_driver_dies_inside_the_commit(
     assert sink.read() == list(range(110))
 
 
+def forget_producers(broker: EmbeddedBroker) -> None:
+    """As a broker does when a producer was silent for long."""
+    for is_on in (False, True):
+        admin(broker.admin_url, "POST", "namespaces/public/default/deduplication", is_on)
+
+
+def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch) -> None:
+    """Micro-batch 1 of rows 10 to 99, of which so many batches are published when the driver dies."""
+    real = Staging.staged
+
+    def dying(self: Staging, name: str) -> Iterator[dict[str, Any]]:
+        yield from itertools.islice(real(self, name), published)
+        raise KeyboardInterrupt
+
+    messages = [sink.task(range(10, 60)), sink.task(range(60, 100))]
+    with patch.context() as patched:
+        patched.setattr(Staging, "staged", dying)
+        # Each batch goes at once, as in a large micro-batch.
+        patched.setattr(exactly_once, "GROUP_BYTES", 1)
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit(messages, 1)
+
+
+@pytest.mark.parametrize("published", [0, 1, 4, 9])
+@pytest.mark.parametrize("others", [0, 30], ids=["alone", "with others"])
+def test_a_broker_that_has_forgotten_the_sink(
+    sink: Sink, published: int, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.commit([sink.task(range(10))], 0)
+    interrupted(sink, published, monkeypatch)
+    forget_producers(sink.broker)
+    with sink.client.create_producer(sink.topic) as producer:
+        for number in range(others):
+            producer.send(b"%d" % (1000 + number))
+    sink.commit([sink.task(range(60, 100)), sink.task(range(10, 60))], 1)
+    assert sink.read() == [*range(100), *range(1000, 1000 + others)]
+    sink.commit([sink.task(range(100, 110))], 2)
+    assert len(sink.read()) == 110 + others
+    assert sink.staged == []
+
+
+def test_a_broker_that_has_forgotten_the_sink_and_deleted_what_it_published(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.commit([sink.task(range(10))], 0)
+    interrupted(sink, 9, monkeypatch)
+    forget_producers(sink.broker)
+    for partition in sink.client.get_topic_partitions(sink.topic):
+        admin(sink.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
+    with pytest.raises(
+        StoreDamaged, match=r"nobody can tell how much of micro-batch 1 .* delete (?P<note>\S+)"
+    ) as told:
+        sink.commit([sink.task(range(10, 100))], 1)
+    assert sink.read() == []
+    Path(str(told.value).rpartition(" ")[2]).unlink()
+    sink.commit([sink.task(range(10, 100))], 1)
+    assert sink.read() == list(range(10, 100))
+
+
 def test_the_driver_dies_before_it_noted_that_it_was_done(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(self: Staging, number: int) -> None:
+    def dying(self: Staging, number: int, places: object = None) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -245,7 +304,7 @@ def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> No
 
 def test_a_staging_folder_that_was_deleted_is_noticed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Staging, "finish", lambda self, number: None)
+        patched.setattr(Staging, "finish", lambda *_: None)
         sink.commit([sink.task(range(10))], 0)
     shutil.rmtree(sink.folder / "geminga-sink")
     with pytest.raises(
@@ -266,7 +325,7 @@ def test_another_micro_batch_under_the_same_number_is_refused(
     (offsets / "0").write_text("v1\n{}\nup to 10")
     with monkeypatch.context() as patched:
         if not is_done:
-            patched.setattr(Staging, "finish", lambda self, number: None)
+            patched.setattr(Staging, "finish", lambda *_: None)
         sink.commit([sink.task(range(10))], 0)
     (offsets / "0").write_text("v1\n{}\nup to 15")
     with pytest.raises(StoreDamaged, match=r"micro-batch 0 of 10 rows was published before.* of 15 rows is"):

@@ -7,7 +7,8 @@ batches. Spark's ``commit``, on the driver, publishes them. A stream's commit fo
    their rows in another order, publishes those same files. Another micro-batch that comes under the number
    *n*, from a checkpoint that was set back, is refused: it would be lost;
 2. publishes them, with the sink's own producer name and sequence ids ``n * 2^32 + row``: what an
-   interrupted attempt has published already, the broker's deduplication drops;
+   interrupted attempt has published already, the broker's deduplication drops; a later attempt also looks for
+   it in the topics, since a broker forgets a producer that was silent for long;
 3. marks *n* as done, and deletes the staged files.
 
 It needs deduplication on the topic's namespace, and says so when it is off. A batch query is one commit:
@@ -24,7 +25,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,11 +39,12 @@ from geminga.errors import (
     StoreDamaged,
     TopicNotFound,
 )
-from geminga.spark.cluster import client_for
+from geminga.spark.cluster import client_for, connect
 from geminga.spark.frames import Frame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
 from geminga.spark.producers import kept
+from geminga.spark.published import Tails, later
 from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.spark.tasks import query_of_task
 from geminga.spark.writing import by_topic
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from geminga.client.columnar_producer import ReadyBatch, TableResult
     from geminga.client.producer import Producer
     from geminga.client.sync import Client
+    from geminga.ids import MessageId
     from geminga.schema_info import SchemaInfo
 
 logger = logging.getLogger("geminga.spark")
@@ -141,12 +144,12 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             # What is decided is taken for begun from now on, and duplicates for its own.
             publication.check_unused(partitions)
             staging.keep_name(name)
-            staging.decide(batchId, mine)
-            decided = mine
+            decided = replace(mine, since=publication.places(staging.places(batchId - 1)))
+            staging.decide(batchId, decided)
         elif decided.files != mine.files:
             staging.discard([each for each in names if each not in decided.files])
-        publication.publish(decided.files)
-        staging.finish(batchId)
+        places = publication.publish(decided.files, decided.since)
+        staging.finish(batchId, places)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for message in _staged(messages):
@@ -191,7 +194,7 @@ class StagedWriter(DataSourceArrowWriter):
                 self.options, staging, name, 0, info=self.info, partitions=partitions, is_batch=True
             )
             publication.check_unused(partitions)
-            publication.publish(names)
+            publication.publish(names, {})
         staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -326,9 +329,11 @@ class _Encoder:
 class _Target:
     """One topic of a publication: its producer, and the sequence ids given out so far."""
 
-    def __init__(self, topic: str, producer: Producer[Any]) -> None:
+    def __init__(self, topic: str, producer: Producer[Any], published: Mapping[int, int]) -> None:
         self.topic = topic
         self.producer = producer
+        self.published = published
+        """By partition, the highest sequence id that is in the topic already."""
         self.is_new = producer.last_sequence_id() < 0
         """The broker has nothing of this sink's yet, or does not remember."""
         self.rows: dict[int, int] = {}
@@ -342,6 +347,8 @@ class _Target:
         partition, count = batch["partition"], batch["count"]
         first = base + self.rows.get(partition, 0)
         self.rows[partition] = self.rows.get(partition, 0) + count
+        if first + count - 1 <= self.published.get(partition, -1):
+            return
         self.group.append(
             ReadyBatch(
                 partition=partition,
@@ -377,6 +384,13 @@ class _Target:
         foreign = sum(result.duplicates - result.sent_again for result in results)
         return sum(result.rows for result in results), foreign
 
+    def newest(self) -> dict[int, MessageId]:
+        """By partition, the last message that was published now."""
+        found: dict[int, MessageId] = {}
+        for future in self.results:
+            found.update({partition: last for partition, (_, last) in future.result().ranges.items()})
+        return found
+
 
 class _Publication:
     """The publishing half of one commit: all topics in one pass over the staged files."""
@@ -402,6 +416,7 @@ class _Publication:
         self.epoch = epoch
         self.is_repeated = is_repeated
         self.is_batch = is_batch
+        self._partition_names: dict[str, list[str]] = {}
 
     def check_unused(self, topics: Iterable[str]) -> None:
         """Raise unless nobody has published anything under the sink's name that would make the broker take
@@ -414,8 +429,49 @@ class _Publication:
             if last_sequence_id >= self.base:
                 raise self._taken(topic, "has rows under the numbers")
 
-    def publish(self, names: Sequence[str]) -> None:
+    def places(self, known: Mapping[str, str]) -> dict[str, str]:
+        """Places in the topics behind which everything will lie that is published now: those that are known,
+        and of the other partitions their newest messages."""
+        wanted = [name for topic in self.partitions for name in self._names(topic)]
+        new = [name for name in wanted if name not in known]
+        return {**known, **(self._tails().places(new) if new else {})}
+
+    def _tails(self) -> Tails:
+        connection = self.options.connection
+        return Tails(connect(connection), self.name, Patience(connection.operation_timeout_ms / 1000))
+
+    def _names(self, topic: str) -> list[str]:
+        """The full names of its partitions."""
+        if topic not in self._partition_names:
+            self._partition_names[topic] = client_for(self.options.connection).get_topic_partitions(topic)
+        return self._partition_names[topic]
+
+    def _published(self, topic: str, producer: Producer[Any], since: Mapping[str, str]) -> dict[int, int]:
+        """By partition, up to which sequence id an interrupted attempt has published."""
+        if not self.is_repeated:
+            return {}
+        found = {}
+        ids = range(self.base, self.base + (1 << EPOCH_BITS))
+        for partition, name in enumerate(self._names(topic)):
+            if name not in since:
+                continue  # decided by a release that noted no places
+            through = self._tails().through(name, since[name], ids)
+            if through is not None:
+                found[partition] = through
+            elif producer.last_sequence_id() < 0:
+                raise StoreDamaged(
+                    f"{name}: nobody can tell how much of micro-batch {self.epoch} is published there: the "
+                    f"broker does not remember the sink {self.name!r}, and the messages from {since[name]} "
+                    "on, where it would lie, are gone. To publish the micro-batch again, all of it, delete "
+                    f"{self.staging.root}/epochs/{self.epoch}.json"
+                )
+        return found
+
+    def publish(self, names: Sequence[str], since: Mapping[str, str]) -> dict[str, str]:
+        """Publish what is staged, but for what an interrupted attempt has published behind ``since``; returns
+        places before which all of it is."""
         targets: dict[str, _Target] = {}
+        places = dict(since)
         with contextlib.ExitStack() as borrowed:
             for name in names:
                 for batch in self.staging.staged(name):
@@ -426,16 +482,22 @@ class _Publication:
                         producer = borrowed.enter_context(
                             kept.borrowed(self.options, topic, self.name, self.info, partitions=count)
                         )
-                        target = targets[topic] = _Target(topic, producer)
                         self._check_before(topic, producer.last_sequence_id())
+                        published = self._published(topic, producer, since)
+                        target = targets[topic] = _Target(topic, producer, published)
                     target.add(batch, self.base)
             for target in targets.values():
                 target.submit()
             for target in targets.values():
                 self._check_duplicates(target.topic, *target.settled())
+                if since:
+                    at = self._names(target.topic)
+                    newest = {at[partition]: last for partition, last in target.newest().items()}
+                    places = later(places, newest)
         for target in targets.values():
-            if target.is_new:
+            if target.is_new and target.results:
                 self._check_after(target.topic)
+        return places
 
     def _check_duplicates(self, topic: str, rows: int, duplicates: int) -> None:
         if duplicates and not self.is_repeated:

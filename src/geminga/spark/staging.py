@@ -20,8 +20,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -56,12 +56,13 @@ class Epoch:
     """What a micro-batch publishes: the staged ``files``, with so many ``rows``.
 
     ``plan`` stands for the offsets between which it was read, as Spark's checkpoint has them. None of either:
-    not known.
+    not known. ``since``: by partition's full name a place in the topic before which nothing of it lies.
     """
 
     files: tuple[str, ...]
     rows: int | None = None
     plan: str | None = None
+    since: dict[str, str] = field(default_factory=dict, compare=False)
 
     def is_same(self, other: Epoch) -> bool:
         """Whether both are the same micro-batch, and not another one with its number.
@@ -167,7 +168,12 @@ class Staging:
         known = self._json("epochs", f"{number}.json")
         if known is None:
             return None
-        return Epoch(files=tuple(map(str, known["files"])), rows=known.get("rows"), plan=known.get("plan"))
+        return Epoch(
+            files=tuple(map(str, known["files"])),
+            rows=known.get("rows"),
+            plan=known.get("plan"),
+            since=known.get("since", {}),
+        )
 
     def decide(self, number: int, epoch: Epoch) -> None:
         """Fix what micro-batch ``number`` publishes; from now on every attempt publishes this."""
@@ -180,9 +186,19 @@ class Staging:
     def is_done(self, number: int) -> bool:
         return self._read(self._path("epochs", f"{number}.done")) is not None
 
-    def finish(self, number: int) -> None:
-        """Micro-batch ``number`` is published: forget its files, and those of attempts that never counted."""
-        self._write(self._path("epochs", f"{number}.done"), b"")
+    def places(self, number: int) -> dict[str, str]:
+        """What was told to `finish` of micro-batch ``number``; empty when it was nothing."""
+        content = self._read(self._path("epochs", f"{number}.done"))
+        found: dict[str, str] = json.loads(content) if content else {}
+        return found
+
+    def finish(self, number: int, places: Mapping[str, str] | None = None) -> None:
+        """Micro-batch ``number`` is published: forget its files, and those of attempts that never counted.
+
+        ``places``: by partition's full name, of messages before which all is that was published so far.
+        """
+        content = json.dumps(places).encode() if places else b""
+        self._write(self._path("epochs", f"{number}.done"), content)
         for info in self._list("staged"):
             self.discard([info.base_name])
         for info in self._list("epochs"):
