@@ -331,6 +331,35 @@ def test_closed_ledgers_are_cut_too() -> None:
     assert max(sizes) <= 12
 
 
+def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
+    cluster = ScriptedCluster()
+    cluster.publish(ONE, 3, [[b"v" * 900]] * 2000)
+    end = {ONE: Offset(3, 1999)}
+    (length,) = {len(entry) for entry in cluster.topics[ONE].values()}
+    for start in ({}, {ONE: Offset(3, -1)}):
+        ranges = planner(cluster, max_bytes_per_split=300 * length).ranges(start, end)
+        assert [len(places_of(cluster, [part])) for part in ranges] == [286] * 6 + [284]
+    assert cluster.rounds <= 4
+    assert len(planner(cluster).ranges({}, end)) == 1
+    # The least that a task is worth while for, and nothing is asked for what is less than two of them.
+    ranges = planner(cluster, max_bytes_per_split=1).ranges({}, end)
+    assert {len(places_of(cluster, [part])) for part in ranges} == {125}
+    cluster.questions = 0
+    assert len(planner(cluster, max_bytes_per_split=1).ranges({ONE: Offset(3, 1799)}, end)) == 1
+    assert cluster.questions == 0
+
+
+def test_many_large_partitions_are_judged_by_a_few() -> None:
+    cluster = ScriptedCluster()
+    partitions = [(TOPIC, index) for index in range(40)]
+    for partition in partitions:
+        cluster.publish(partition, 3, [[b"v" * 900]] * 300)
+    found = planner(cluster, max_bytes_per_split=150_000)
+    ranges = found.ranges(dict.fromkeys(partitions, Offset(3, -1)), dict.fromkeys(partitions, Offset(3, 299)))
+    assert len(ranges) == 80
+    assert cluster.questions < 40 + 40
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     layout=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=3),

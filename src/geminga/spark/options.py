@@ -159,6 +159,8 @@ _TABLE = (
            text="Split partitions into at least this many tasks, as far as they have entries."),
     Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
            text="Entries (batches) that one task reads at the most; more is split. Default 10000."),
+    Option(name="maxBytesPerSplit", field="max_bytes_per_split", use=READ, parse=values.size,
+           text="Stored bytes that one task reads, about, judged by some entries of the range. Default 64m."),
     Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
            aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
            text="Messages that one micro-batch takes at the most; one batch of a producer is never cut."),
@@ -321,6 +323,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     min_partitions: int = 1
     max_entries_per_split: int = 10_000
+    max_bytes_per_split: int = 64 * 1024 * 1024
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     max_entries_per_trigger: int | None = None

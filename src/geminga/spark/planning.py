@@ -27,6 +27,7 @@ from geminga.spark.offsets import (
     Offset,
     Offsets,
     Partition,
+    entries_between,
     partition_topic,
 )
 from geminga.spark.options import ReadOptions
@@ -44,7 +45,11 @@ logger = logging.getLogger("geminga.spark")
 LOOK_AGAIN_SECONDS = 60.0
 """So old may be what is known about the size of entries; looks for a limit count too."""
 LOOKS_MAX = 8
-"""Partitions that are looked at then, one entry each."""
+"""Partitions that are looked at then, one entry each; or when tasks are cut."""
+SAMPLES = 3
+"""Entries of a large range that are looked at to tell what one holds."""
+ENTRIES_MIN = 128
+"""Entries that a task has at least, of a range that has them: there are no tasks for a moment's work."""
 CLOCK_DIFFERENCE_MS_MAX = 5_000
 """So far in the driver's future a starting time may lie."""
 
@@ -369,8 +374,10 @@ class Planner:
             for p, (begin, place) in behind.items()
             if p not in compacted
         }
-        size = self.options.max_entries_per_split
-        cut = self._run({p: pieces(begin, place, size) for p, (begin, place) in wanted.items()})
+        begins = self._run({p: before_first(begin) for p, (begin, _) in wanted.items()})
+        wanted = {p: (begins[p] or begin, place) for p, (begin, place) in wanted.items()}
+        sizes = self._sizes(wanted)
+        cut = self._run({p: pieces(*places, sizes[p]) for p, places in wanted.items()})
         count = sum(len(found) for found in cut.values())
         if 0 < count < self.options.min_partitions:
             cut = self._smaller(wanted, cut)
@@ -387,6 +394,28 @@ class Planner:
                 p, start.get(p, EARLIEST), found, nexts.get(p), offloaded.get(p, {})
             )
         ]
+
+    def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int]:
+        """How many entries of each partition one task reads at the most.
+
+        What an entry holds shows in the entry alone. A few of some large ranges are asked for, at places that
+        follow from their ends: what is planned again is cut again where it was.
+        """
+        most = self.options.max_entries_per_split
+        large = {p: places for p in sorted(wanted) if (places := _samples(*wanted[p]))}
+        asked = [(p, place) for p in list(large)[:LOOKS_MAX] for place in large[p]]
+        lengths: dict[Partition, list[int]] = {}
+        for (partition, _), entry in zip(asked, self._first(asked) if asked else [], strict=True):
+            if entry is not None:
+                lengths.setdefault(partition, []).append(len(entry.entry))
+        everywhere = [length for found in lengths.values() for length in found]
+        sizes = dict.fromkeys(wanted, most)
+        for partition in large:
+            seen = lengths.get(partition, everywhere)
+            if seen:
+                fitting = self.options.max_bytes_per_split * len(seen) // max(1, sum(seen))
+                sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
+        return sizes
 
     def _is_compacted(self, start: Offset) -> bool:
         """Whether what lies behind ``start`` is read as compaction has left it: the whole of it in one
@@ -494,6 +523,17 @@ class Planner:
                 else:
                     del found[partition]
         return found
+
+
+def _samples(begin: Offset, end: Offset) -> list[MessageId]:
+    """Places that stand for the entries between; none where more tasks than one are not worth while."""
+    entries = entries_between(begin, end)
+    if entries is None:  # ledgers that nobody has counted
+        return [begin.next_place, at(end.ledger, end.entry // 2)]
+    if entries < 2 * ENTRIES_MIN:
+        return []
+    step = entries // SAMPLES
+    return [at(begin.ledger, begin.entry + 1 + step // 2 + step * number) for number in range(SAMPLES)]
 
 
 def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfiguration:

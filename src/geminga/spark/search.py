@@ -240,10 +240,11 @@ def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[l
 
 
 def _cut(start: Offset, end: Offset, size: int) -> list[Piece]:
-    """Pieces of at most ``size`` entries; one piece where the number of entries is unknown."""
+    """Even pieces of at most ``size`` entries; one piece where the number of entries is unknown."""
     entries = entries_between(start, end)
     if entries is None or entries <= size:
         return [Piece(start, end, entries)]
+    size = -(-entries // -(-entries // size))
     places = [Offset.after_entry(start.ledger, entry) for entry in range(start.entry + size, end.entry, size)]
     bounds = [start, *places, end]
     return [Piece(a, b, entries_between(a, b)) for a, b in itertools.pairwise(bounds)]
