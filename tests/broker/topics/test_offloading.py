@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ import pytest
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.broker.topics import maintenance, upkeep
+from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload, OffloadLine
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
@@ -223,6 +225,141 @@ def test_a_process_that_makes_files_and_dies_is_in_the_status(
         assert [each["offloaded"] for each in ledgers(broker)] == [True, True, False]
         assert read(broker) == messages(25)
     assert processes[-1].returncode is not None
+
+
+class Agenda:
+    """Time that stands still, and what is to be done at once."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self._soon: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def after(self, seconds: float, work: Callable[..., Any], who: object) -> None:
+        self._soon.append((work, ()))
+
+    def isolated(self, kind: str, who: object, work: Callable[..., Any], *arguments: Any) -> None:
+        work(*arguments)
+
+    def run(self) -> None:
+        while self._soon:
+            work, arguments = self._soon.pop(0)
+            work(*arguments)
+
+
+class Tier:
+    """Cheap storage that refuses what it is told to; of each try it is kept what was wanted."""
+
+    borrowed = location = ""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._records: dict[int, Any] = {}
+        self.refused: set[tuple[str, int]] = set()
+        self.tried: list[tuple[str, int]] = []
+
+    def offloaded(self, owner: str) -> list[Any]:
+        return list(self._records.values())
+
+    def local_ledgers(self, owner: str) -> set[int]:
+        return {1, 2, 3, 4}
+
+    def record(self, ledger_id: int) -> Any:
+        return self._records.get(ledger_id)
+
+    def sweep(self) -> None: ...
+
+    def offload(
+        self, owner: str, ledger_id: int, now_ms: int, done: Callable[..., None], *, offset: int
+    ) -> None:
+        if not self._is_refused("offload", ledger_id, done):
+            self._records[ledger_id] = SimpleNamespace(ledger=ledger_id, offloaded_ms=now_ms, entry_bytes=9)
+            done(None)
+
+    def drop_local(self, owner: str, ledger_id: int, done: Callable[..., None]) -> None:
+        if not self._is_refused("drop", ledger_id, done):
+            done(None)
+
+    def _is_refused(self, what: str, ledger_id: int, done: Callable[..., None]) -> bool:
+        self.tried.append((what, ledger_id))
+        is_refused = (what, ledger_id) in self.refused
+        if is_refused:
+            done(StoreError(f"{what} {ledger_id} is refused"))
+        return is_refused
+
+
+class Retried:
+    """A topic with four closed ledgers of a message each, all of which are to go at once."""
+
+    def __init__(self, lag_ms: int = 0) -> None:
+        self.agenda = Agenda()
+        self.tier = Tier(self.agenda)
+        segments = [
+            SimpleNamespace(ledger_id=n, base=n, end=n + 1, entries=1, size_bytes=9) for n in range(1, 5)
+        ]
+        topic = SimpleNamespace(
+            text=TOPIC, agenda=self.agenda, offloads=OffloadLine(), touch=lambda: None,
+            policies=SimpleNamespace(
+                offload_threshold_bytes=0, offload_threshold_seconds=-1, offload_deletion_lag_ms=lag_ms
+            ),
+            ledger=SimpleNamespace(
+                segments=segments, confirmed=9, damaged=(), is_open=lambda each: False,
+                segment=lambda number: segments[number - 1],
+            ),
+        )  # fmt: skip
+        self.offload: Any = Offload(topic, self.tier)  # type: ignore[arg-type]
+
+    def check(self) -> list[tuple[str, int]]:
+        """What is tried by itself, now and at once after it."""
+        self.offload.check()
+        return self.then()
+
+    def then(self) -> list[tuple[str, int]]:
+        self.agenda.run()
+        found = self.tier.tried[:]
+        self.tier.tried.clear()
+        return found
+
+
+def test_copies_of_ledgers_that_are_offloaded_go_where_another_one_could_not() -> None:
+    topic = Retried()
+    topic.tier.refused = {("offload", 3)}
+    going = [("offload", 1), ("offload", 2), ("offload", 3)]
+    assert topic.check() == [*going, ("drop", 1), ("drop", 2)]
+    status = topic.offload.status, topic.offload.last_error
+    assert status == ("ERROR", "offload 3 is refused"), "what was let go of since says nothing of it"
+    assert topic.check() == []
+    topic.tier.refused.clear()
+    topic.agenda.now_ms = topic.offload.due_ms
+    assert topic.agenda.now_ms == 1_000_000 + FAILED_RETRY_MS
+    assert topic.check() == [("offload", 3), ("offload", 4), ("drop", 3), ("drop", 4)]
+    assert (topic.offload.status, topic.offload.last_error) == ("SUCCESS", "")
+    assert topic.offload.due_ms > topic.agenda.now_ms + 1_000_000
+
+
+def test_what_an_administrator_has_mended_does_not_wait_any_more() -> None:
+    topic = Retried(lag_ms=1000)
+    topic.tier.refused = {("offload", 1)}
+    assert topic.check() == [("offload", 1)]
+    topic.tier.refused.clear()
+    topic.offload.start(2)
+    assert topic.then() == [("offload", 1), ("offload", 2), ("offload", 3), ("offload", 4)]
+    assert topic.offload.status == "SUCCESS"
+    assert topic.offload.due_ms == topic.agenda.now_ms + 1000
+
+
+def test_a_file_that_is_not_what_was_written_is_made_anew_after_a_while() -> None:
+    """Else a place that keeps nothing would be written to without a break."""
+    topic = Retried()
+    topic.tier.refused = {("drop", 1)}
+    went = [("offload", number) for number in range(1, 5)]
+    assert topic.check() == [*went, ("drop", 1)]
+    del topic.tier._records[1]
+    topic.offload.deleted([1])
+    topic.tier.refused.clear()
+    assert topic.check() == []
+    topic.agenda.now_ms += FAILED_RETRY_MS
+    assert topic.check() == [("drop", 2), ("drop", 3), ("drop", 4), ("offload", 1), ("drop", 1)]
+    assert topic.offload.status == "SUCCESS"
 
 
 def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from geminga.ledger.api import EntryStore, Tier, TieredLedger
 log = logging.getLogger("geminga.broker")
 
 FAILED_RETRY_MS: Final = 60_000
-"""What failed by itself is tried again after this."""
+"""What failed is tried again by itself after this: offloading, or letting go of what is offloaded."""
 _NEVER: Final = 1 << 62
 
 
@@ -104,9 +104,16 @@ class Offload:
         self.last_error = ""
         self.last_ledger = 0
         self.succeeded_ms = self.failed_ms = 0
+        self._offloads_from_ms = self._drops_from_ms = 0
+        """When they are tried again; 0 where they have not failed since they were last tried."""
         self._records: dict[int, TieredLedger] | None = None
         self._here: set[int] = set()
         self._queue: deque[tuple[int, bool]] = deque()
+        """(ledger, whether it goes; else what is here of it does), in the order of the work."""
+        self._done: set[bool] = set()
+        """Which of both has been done since something is on its way."""
+        self._went_wrong: bool | None = None
+        """Which of both the status tells the error of."""
         self._is_asked_for = False
         self._is_over = False
 
@@ -197,21 +204,20 @@ class Offload:
     @property
     def due_ms(self) -> int:
         """When something is to be done if nothing happens until then."""
-        policies, ledger = self.topic.policies, self.topic.ledger
-        due = _NEVER
         if self.tier.borrowed:
-            return due
-        records = self.records
+            return _NEVER
+        policies, ledger, records = self.topic.policies, self.topic.ledger, self.records
+        drop = offload = _NEVER
         if self._here and policies.offload_deletion_lag_ms >= 0:
-            due = min(records[each].offloaded_ms for each in self._here) + policies.offload_deletion_lag_ms
+            drop = min(records[each].offloaded_ms for each in self._here) + policies.offload_deletion_lag_ms
         if policies.offload_threshold_seconds >= 0:
             for index, segment in enumerate(ledger.segments):
                 if segment.ledger_id not in records and not ledger.is_open(segment):
-                    due = min(due, ledger.written_ms(index) + policies.offload_threshold_seconds * 1000)
+                    offload = ledger.written_ms(index) + policies.offload_threshold_seconds * 1000
                     break
-        if self.failed_ms > self.succeeded_ms:
-            due = max(due, self.failed_ms + FAILED_RETRY_MS)
-        return due
+        if self._offloads_from_ms and policies.offload_threshold_bytes >= 0:
+            offload = 0  # what failed was due, and nothing may come that tells so again
+        return min(max(drop, self._drops_from_ms), max(offload, self._offloads_from_ms))
 
     @property
     def first_unoffloaded(self) -> tuple[int, int]:
@@ -230,17 +236,21 @@ class Offload:
         self._is_asked_for = True
         self.status, self.last_error = Status.RUNNING, ""
         if not ids and not self.is_running:
-            self._end(None)
+            self._end()
             return
         self._add([(each, True) for each in ids])
 
     def check(self) -> None:
         """Begin what the policies want by now."""
-        if self.is_running or self.topic.agenda.now_ms - self.failed_ms < FAILED_RETRY_MS:
-            return
-        if self.tier.borrowed:
+        if self.is_running or self.tier.borrowed:
             return  # which the store has said; a copy keeps what it has
-        work = [(each, False) for each in self._unneeded_here()] + [(each, True) for each in self._wanted()]
+        now_ms, work = self.topic.agenda.now_ms, list[tuple[int, bool]]()
+        if now_ms >= self._drops_from_ms:
+            self._drops_from_ms = 0
+            work += [(each, False) for each in self._unneeded_here()]
+        if now_ms >= self._offloads_from_ms:
+            self._offloads_from_ms = 0
+            work += [(each, True) for each in self._wanted()]
         if work:
             self._is_asked_for = False
             self._add(work)
@@ -279,10 +289,10 @@ class Offload:
                     self.tier.drop_local(topic.text, ledger_id, self._dropped)
                     return
             except StoreError as error:
-                self._end(error)
+                self._fail(error, is_going)
                 return
             self._queue.popleft()
-        self._end(None)
+        self._end()
 
     def _offloaded(self, error: StoreError | None) -> None:
         self.topic.agenda.isolated("store", self, self._went, error, True)
@@ -304,31 +314,46 @@ class Offload:
             else:
                 self._here.discard(ledger_id)
         if error is not None and self.topic.ledger.segment(ledger_id) is not None:
-            self._end(error)
+            self._fail(error, is_going)
             return
+        self._done.add(is_going)
         if error is None and is_going:
+            self._offloads_from_ms = 0
             self.last_ledger = ledger_id
             self.succeeded_ms = self.topic.agenda.now_ms
             log.info("%r: ledger %d is offloaded to %s", self, ledger_id, self.tier.location)
         self._queue.popleft()
         self.begin()
 
-    def _end(self, error: StoreError | None) -> None:
+    def _fail(self, error: StoreError, is_going: bool) -> None:
+        """What failed waits. A file that is not what was written is made anew, which waits too; to let go of
+        other ledgers only takes reading theirs, whatever keeps new files from being written."""
+        log.error("%r failed: %s", self, error)
+        self.failed_ms, self.last_error = self.topic.agenda.now_ms, str(error)
+        self.status, self._went_wrong = Status.ERROR, is_going
+        self._offloads_from_ms = self.failed_ms + FAILED_RETRY_MS
+        if not is_going:
+            self._drops_from_ms = self._offloads_from_ms
+        self._ended()
+
+    def _end(self) -> None:
+        is_mended = self._went_wrong is None or self._went_wrong in self._done
+        if self._is_asked_for or (self.status is not Status.NOT_RUN and is_mended):
+            self.status, self.last_error, self._went_wrong = Status.SUCCESS, "", None
+        self._ended()
+
+    def _ended(self) -> None:
         self._queue.clear()
-        if error is not None:
-            log.error("%r failed: %s", self, error)
-            self.failed_ms, self.last_error = self.topic.agenda.now_ms, str(error)
-            self.status = Status.ERROR
-        elif self._is_asked_for or self.status is not Status.NOT_RUN:
-            self.status, self.last_error = Status.SUCCESS, ""
+        self._done.clear()
+        self._is_asked_for = False
         self.topic.offloads.leave(self)
         self.topic.touch()
         try:
             self.tier.sweep()
         except StoreError as stopped:
             log.warning("%r: files that may be left over are looked for later: %s", self, stopped)
-        if error is None and not self._is_over:
-            # What was just offloaded may be unneeded here at once.
+        if not self._is_over:
+            # What was just offloaded may be unneeded here at once, also where the next ledger could not go.
             self.topic.agenda.after(0.0, self._check_again, self)
 
     def _check_again(self) -> None:
