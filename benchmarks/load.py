@@ -7,11 +7,13 @@ permits are given as a client's receive queue would.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import crc32c
 
@@ -24,18 +26,35 @@ def _frame(command: pb.BaseCommand, entry: bytes = b"") -> bytes:
     return struct.pack(">II", 4 + len(body) + len(entry), len(body)) + body + entry
 
 
+def _send_command(sequence_id: int, messages: int) -> pb.BaseCommand:
+    send = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    send.send.producer_id, send.send.sequence_id = 1, sequence_id
+    if messages > 1:
+        send.send.num_messages = messages
+    return send
+
+
 PONG = _frame(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
 
 
 def batch_entry(messages: int, size: int) -> bytes:
     """A stored entry: ``messages`` of ``size`` bytes as a batch, or one plain message."""
+    payload = (bytes(range(33, 127)) * (size // 94 + 1))[:size]
+    return entry_of([payload] * messages)
+
+
+def entry_of(payloads: Sequence[bytes]) -> bytes:
+    """A stored entry: these as a batch, or one plain message."""
     metadata = pb.MessageMetadata(producer_name="load", sequence_id=0, publish_time=int(time.time() * 1000))
-    payload = bytes(range(33, 127)) * (size // 94 + 1)
-    body = payload[:size]
-    if messages > 1:
-        metadata.num_messages_in_batch = messages
-        single = pb.SingleMessageMetadata(payload_size=size).SerializeToString()
-        body = (struct.pack(">I", len(single)) + single + payload[:size]) * messages
+    body = payloads[0]
+    if len(payloads) > 1:
+        metadata.num_messages_in_batch = len(payloads)
+        heads = {
+            size: pb.SingleMessageMetadata(payload_size=size).SerializeToString()
+            for size in {len(each) for each in payloads}
+        }
+        framed = {size: struct.pack(">I", len(head)) + head for size, head in heads.items()}
+        body = b"".join(part for each in payloads for part in (framed[len(each)], each))
         metadata.uncompressed_size = len(body)
     head = metadata.SerializeToString()
     checked = struct.pack(">I", len(head)) + head + body
@@ -106,22 +125,22 @@ class Peer(Link):
 
     def publish(self, *, entries: int, messages: int, size: int, window: int) -> float:
         """Send ``entries`` entries of ``messages`` messages; seconds until the last receipt."""
-        entry = batch_entry(messages, size)
-        chunk_entries = max(1, min(256, (1 << 20) // len(entry)))
+        return self.publish_these([batch_entry(messages, size)] * entries, messages=messages, window=window)
+
+    def publish_these(self, entries: Sequence[bytes], *, messages: int, window: int = 64) -> float:
+        """Send these, of ``messages`` messages each; seconds until the last receipt."""
+        chunk_entries = max(1, min(256, (1 << 20) // len(entries[0])))
         chunks = []
-        for first in range(0, entries, chunk_entries):
+        for first in range(0, len(entries), chunk_entries):
             frames = []
-            for index in range(first, min(entries, first + chunk_entries)):
-                send = pb.BaseCommand(type=pb.BaseCommand.SEND)
-                send.send.producer_id = 1
-                send.send.sequence_id = index * messages
-                if messages > 1:
-                    send.send.num_messages = messages
-                frames.append(_frame(send, entry))
+            for index in range(first, min(len(entries), first + chunk_entries)):
+                frames.append(_frame(_send_command(index * messages, messages), entries[index]))
             chunks.append((len(frames), b"".join(frames)))
         permits = threading.Semaphore(0)
         failure: deque[BaseException] = deque()
-        reader = threading.Thread(target=self._count_receipts, args=(entries, permits, failure), daemon=True)
+        reader = threading.Thread(
+            target=self._count_receipts, args=(len(entries), permits, failure), daemon=True
+        )
         start = time.perf_counter()
         reader.start()
         in_flight = 0
@@ -177,6 +196,114 @@ class Peer(Link):
         except BaseException as error:
             failure.append(error)
             permits.release(1)
+
+
+class Stream(Peer):
+    """One that publishes until it is stopped, and says at any time how far it is.
+
+    As fast as ``window`` entries without receipts allow; or, with ``rate``, so many entries a second at times
+    that were fixed before, whatever became of those before them: a receipt's time counts from there.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], topic: str, *, messages: int, size: int = 100, window: int = 64,
+        rate: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(address, topic)
+        self.received = 0
+        """Entries with a receipt."""
+        self.times: list[tuple[float, float]] = []
+        """Of a fixed rate: when each receipt came (`time.perf_counter`), and after how many seconds."""
+        self._due: deque[float] = deque()
+        self._window, self._rate = window, rate
+        self._permits = threading.Semaphore(0)
+        self._failure: deque[BaseException] = deque()
+        self._stopped = threading.Event()
+        self._frame = _frame(_send_command(0, messages), batch_entry(messages, size))
+        target = self._send_evenly if rate else self._send
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (target, self._receive)]
+        for each in self._threads:
+            each.start()
+
+    def _send(self) -> None:
+        count = max(1, min(self._window // 4, (1 << 20) // len(self._frame)))
+        data, in_flight = self._frame * count, 0
+        try:
+            while not self._stopped.is_set():
+                while in_flight + count > self._window:
+                    self._permits.acquire()
+                    in_flight -= 1
+                    while in_flight and self._permits.acquire(blocking=False):
+                        in_flight -= 1
+                self.socket.sendall(data)
+                in_flight += count
+        except OSError as error:
+            self._failed(error)
+
+    def _send_evenly(self) -> None:
+        due = time.perf_counter()
+        try:
+            while not self._stopped.is_set():
+                wait = due - time.perf_counter()
+                if wait > 0:
+                    time.sleep(wait)
+                self._due.append(due)
+                self.socket.sendall(self._frame)
+                due += 1 / self._rate
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._stopped.is_set():
+            self._failure.append(error)
+
+    def _receive(self) -> None:
+        buffer = b""
+        try:
+            while not self._stopped.is_set():
+                data = self.socket.recv(1 << 18)
+                if not data:
+                    raise ConnectionError("the broker closed the connection")
+                now = time.perf_counter()
+                buffer = buffer + data if buffer else data
+                offset, limit, count = 0, len(buffer), 0
+                while limit - offset >= 10:
+                    total = int.from_bytes(buffer[offset : offset + 4], "big") + 4
+                    if limit - offset < total:
+                        break
+                    kind = buffer[offset + 9]
+                    if kind == pb.BaseCommand.SEND_RECEIPT:
+                        count += 1
+                    elif kind == pb.BaseCommand.PING:
+                        self.socket.sendall(PONG)
+                    elif kind == pb.BaseCommand.SEND_ERROR:
+                        raise RuntimeError(
+                            str(pb.BaseCommand.FromString(buffer[offset + 8 : offset + total]))
+                        )
+                    offset += total
+                buffer = buffer[offset:]
+                self.received += count
+                if self._rate:
+                    self.times += [(now, now - self._due.popleft()) for _ in range(count)]
+                else:
+                    self._permits.release(count)
+        except (OSError, RuntimeError) as error:
+            self._failed(error)
+            self._permits.release(self._window)
+
+    def check(self) -> None:
+        """Raises what went wrong."""
+        if self._failure:
+            raise self._failure[0]
+
+    def close(self) -> None:
+        self._stopped.set()
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self._permits.release(self._window)
+        for each in self._threads:
+            each.join(10)
+        super().close()
 
 
 class Receiver(Link):

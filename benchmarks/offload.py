@@ -1,19 +1,16 @@
-"""Offloading: what it writes and how fast, reading it back, and what publishing meanwhile loses.
+"""Offloading: what it writes and how fast, reading it back, what publishing meanwhile loses, and Spark.
 
-Run: ``python -m benchmarks.offload [--messages 2000000] [--folder DIR]``; prints Markdown tables. The
-messages are JSON of about 100 B and, for the worst case, random bytes of 100 B, in batches of 1,000. CPU is
-the broker process's, all its threads, and while an offload goes on that of the process that makes the files.
-What publishing loses is told by runs in turn, with and without an offload going on; ``--single`` for messages
-that are not batched.
+Run: ``python -m benchmarks.offload [--only files|beside|spark]``; prints Markdown tables, and ratios in the
+last line. *Files*: JSON of about 100 B and, for the worst case, random bytes of 100 B, in batches of 1,000;
+CPU is the broker process's, all its threads, and while an offload goes on that of the process that makes the
+files. The others: `benchmarks.offload_beside`, `benchmarks.offload_spark`.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -21,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 import geminga
-from benchmarks import brokers, load
+from benchmarks import brokers, load, offload_beside
 from benchmarks.brokers import RunningBroker
 from benchmarks.harness import children_of, process_cpu_seconds
 from geminga.client.admin import admin, topic_path
@@ -29,6 +26,7 @@ from geminga.ids import TopicName
 from geminga.offload.places import folder_of
 
 BATCH = 1_000
+PARTS = ("files", "beside", "spark")
 DROPPED_SECONDS = 5.0
 """By then the copies in the store are checked and gone."""
 
@@ -135,62 +133,42 @@ def sizes_and_rates(folder: Path, broker: RunningBroker, messages: int) -> None:
         )
 
 
-def slowdown(broker: RunningBroker, messages: int, runs: int, entries: int, batch: int) -> None:
-    """Publishing ready-made batches, with and without an offload going on, in turn."""
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    cpu: dict[bool, list[float]] = {False: [], True: []}
-    overlap = []
-    for run in range(runs):
-        topic = f"persistent://public/default/old-{run}"
-        fill(broker, topic, "json", messages, "NONE", batch)
-        for is_going in (False, True) if run % 2 else (True, False):
-            took: list[float] = []
-            worker = None
-            if is_going:
-                worker = threading.Thread(
-                    target=lambda topic=topic, took=took: took.append(offload(broker, topic)[0])
-                )
-                worker.start()
-                time.sleep(0.1)
-            one = load.measure(
-                "", "", broker.address, broker.pid, f"persistent://public/default/new-{run}-{is_going}",
-                entries=entries, messages=batch, window=64 if batch > 1 else 1000,
-            )  # fmt: skip
-            path = topic_path(TopicName.parse(f"persistent://public/default/new-{run}-{is_going}"))
-            admin(broker.admin_url, "DELETE", path)
-            cpu[is_going].append(one.cpu_seconds / one.messages * 1e6)
-            rates[is_going].append(one.rate)
-            if worker is not None:
-                worker.join()
-                overlap.append(min(1.0, took[0] / one.seconds))
-    pairs = ", ".join(f"{one / other:.2f}" for one, other in zip(rates[True], rates[False], strict=True))
-    going, alone = statistics.median(rates[True]), statistics.median(rates[False])
-    print(
-        f"\nPublishing with an offload going on: × {going / alone:.2f} "
-        f"(medians {going / 1e6:.2f} and {alone / 1e6:.2f} M/s; "
-        f"it went on for {statistics.median(overlap):.0%} of the time; CPU a message "
-        f"{statistics.median(cpu[True]):.3f} and {statistics.median(cpu[False]):.3f} µs; "
-        f"pairs {pairs})"
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=2_000_000)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--published", type=int, default=6_000, help="batches of each run")
-    parser.add_argument("--slowdown-only", action="store_true")
-    parser.add_argument("--single", action="store_true", help="what loses and what goes is not batched")
+    parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated (default: all)")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="of each kind of file")
+    parser.add_argument("--rounds", type=int, default=5, help="brokers beside which it is offloaded")
+    parser.add_argument("--cycles", type=int, default=2, help="times ABBA in a round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each window")
+    parser.add_argument("--placements", action="store_true", help="also with files and log in memory")
+    parser.add_argument("--whole", type=int, default=0, metavar="PAIRS", help="also whole turns")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="in Spark")
+    parser.add_argument("--ledgers", type=int, default=4, help="in Spark")
+    parser.add_argument("--runs", type=int, default=7, help="pairs of queries in Spark")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
-    with brokers.work_folder(given.folder) as folder:
-        extra = ("--offload-location", str(folder / "tier"))
-        with brokers.geminga(folder, extra=extra) as broker:
-            admin(broker.admin_url, "PUT", "namespaces/public/default/offloadDeletionLagMs", 0)
-            if not given.slowdown_only:
+    parts = given.only or PARTS
+    told = []
+    if "files" in parts:
+        with brokers.work_folder(given.folder) as folder:
+            extra = ("--offload-location", str(folder / "tier"))
+            with brokers.geminga(folder, extra=extra) as broker:
+                admin(broker.admin_url, "PUT", "namespaces/public/default/offloadDeletionLagMs", 0)
                 sizes_and_rates(folder, broker, given.messages)
-            batch = 1 if given.single else BATCH
-            slowdown(broker, given.messages, given.runs, given.published, batch)
+    if "beside" in parts:
+        told.append(
+            offload_beside.measure(
+                given.folder, rounds=given.rounds, seconds=given.seconds, cycles=given.cycles,
+                wholes=given.whole, placements=given.placements,
+            )
+        )  # fmt: skip
+    if "spark" in parts:
+        from benchmarks import offload_spark
+
+        told.append(
+            offload_spark.measure(given.folder, rows=given.rows, ledgers=given.ledgers, runs=given.runs)
+        )
+    print(f"\n{'; '.join(told)}")
     return 0
 
 
