@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -359,9 +360,13 @@ def test_the_work_has_stepped_back_but_where_it_hurries(
 ) -> None:
     monkeypatch.setattr(making_elsewhere, "STEP", 2)  # so that it gets on beside other tests
 
-    def niceness(process: MakerProcess) -> list[int]:
-        tasks = Path(f"/proc/{process._process.pid}/task").iterdir()
-        return [int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks]
+    def threads(process: MakerProcess) -> list[tuple[int, bool]]:
+        """The niceness of each, and whether it only has what nobody else wants."""
+        tasks = [int(each.name) for each in Path(f"/proc/{process._process.pid}/task").iterdir()]
+        return [
+            (os.getpriority(os.PRIO_PROCESS, each), os.sched_getscheduler(each) == os.SCHED_IDLE)
+            for each in tasks
+        ]
 
     process = MakerProcess(str(tmp_path), str(tmp_path))
     group = Path(f"/proc/{process._process.pid}/autogroup")
@@ -370,20 +375,48 @@ def test_the_work_has_stepped_back_but_where_it_hurries(
         return group.read_text().rpartition(" ")[2].strip() if group.exists() else ""
 
     try:
+        here = os.getpriority(os.PRIO_PROCESS, 0)
+        quiet = min(19, here + 2)
         making = process.begin(Order("a", TOPIC, -1, 1, "u"))
         assert os.getsid(process._process.pid) == process._process.pid
         assert group_niceness() in ("", str(2 + GROUP_STEP))
-        here = os.getpriority(os.PRIO_PROCESS, 0)
-        quiet = min(19, here + 2)
-        assert max(niceness(process)) == quiet
-        threads = len(niceness(process))
-        making.add([b"one", b"two"], hurries=False)
-        assert len(niceness(process)) == threads
-        making.add([b"three"], hurries=True)
-        assert len(niceness(process)) > threads
-        assert niceness(process).count(here) >= 2, "one that reads, and one that hurries"
+        assert (quiet, False) in threads(process)
+        assert (quiet, True) not in threads(process)
+        making.add([b"one"], hurries=False)
+        making.add([b"two"], hurries=False)
+        assert threads(process).count((quiet, True)) == 1
+        count = len(threads(process))
+        making.add([b"three"], hurries=False)
+        assert len(threads(process)) == count
+        making.add([b"four"], hurries=True)
+        assert threads(process).count((here, False)) >= 2, "one that reads, and one that hurries"
         assert group_niceness() in ("", "0", str(2 + GROUP_STEP)), "it cannot be changed at any time"
-        assert making.finish().summary.entries == 3
+        assert making.finish().summary.entries == 4
+    finally:
+        process.close()
+
+
+def test_who_is_left_nothing_gets_on_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy for hours an offload comes to its end, too."""
+    clock, paces = [0.0], list[str]()
+    monkeypatch.setattr(making_elsewhere, "STEP", 0)
+    monkeypatch.setattr(making_elsewhere, "NICE_PIECES", 2)
+    process = MakerProcess(str(tmp_path), str(tmp_path))
+    ask = process._ask
+
+    def slowly(message: dict[str, Any], *body: bytes) -> dict[str, Any]:
+        clock[0] += 0.9 if len(paces) < 2 else 1.1
+        paces.extend(filter(None, [message.get("pace")]))
+        return ask(message, *body)
+
+    monkeypatch.setattr(process, "_ask", slowly)
+    monkeypatch.setattr(making_elsewhere, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    try:
+        making = process.begin(Order("a", TOPIC, -1, 1, "u"))
+        for number in range(8):
+            making.add([b"entry"], hurries=number == 5)
+        assert paces == ["nice", "idle", "idle", "nice", "nice", "hurry", "idle", "nice"]
+        assert making.finish().summary.entries == 8
     finally:
         process.close()
 

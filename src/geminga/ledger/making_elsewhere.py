@@ -35,7 +35,7 @@ from geminga import pythons
 from geminga._version import __version__
 from geminga.ledger.catalog import Chunk
 from geminga.ledger.making import Making, MakingHere, NotRead, Order
-from geminga.ledger.making_process import HEAD
+from geminga.ledger.making_process import HEAD, Pace
 from geminga.ledger.thread_load import is_rationed
 from geminga.offload.file import Summary, Written
 from geminga.offload.places import Place
@@ -46,6 +46,10 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024
 STEP = 7
 """So far the work steps back behind the thread that starts the process, which has done so itself: together
 that leaves it a fifteenth of a processor of which another one wants all. With 0 it is an equal to others."""
+STARVED_SECONDS, NICE_PIECES = 1.0, 16
+"""Where a piece took longer than the first with the time alone that nobody else wants, so many others are
+done nicely: on a machine that is busy for hours, too, the work gets on. So is a process's first piece, for
+which its loops may have to be compiled."""
 START_SECONDS_MAX = 120.0
 """By then the process has said that it is there."""
 STILL_SECONDS_MAX = 300.0
@@ -85,6 +89,7 @@ class MakerProcess:
             raise NoProcess(str(error)) from error
         # One thread is enough for arrays that are small; it need not reserve memory for more.
         environment.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        self._nice_pieces = 1
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -114,14 +119,21 @@ class MakerProcess:
         return _MakingElsewhere(self, order.path)
 
     def add(self, file: str, entries: Sequence[bytes], *, hurries: bool) -> None:
-        asked = {"do": "add", "file": file, "entries": len(entries), "hurries": hurries}
-        self._ask(asked, array("I", map(len, entries)).tobytes(), *entries)
+        asked = {"do": "add", "file": file, "entries": len(entries)}
+        self._work(asked, array("I", map(len, entries)).tobytes(), *entries, hurries=hurries)
 
     def add_places(self, file: str, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
-        asked = {
-            "do": "read", "file": file, "ledger": ledger_id, "first": places.first, "hurries": hurries,
-        }  # fmt: skip
-        self._ask(asked, places.pack(ledger_id))
+        asked = {"do": "read", "file": file, "ledger": ledger_id, "first": places.first}
+        self._work(asked, places.pack(ledger_id), hurries=hurries)
+
+    def _work(self, asked: dict[str, Any], *body: bytes, hurries: bool) -> None:
+        pace = Pace.HURRY if hurries else Pace.NICE if self._nice_pieces else Pace.IDLE
+        began = time.monotonic()
+        self._ask({**asked, "pace": pace}, *body)
+        if pace is Pace.IDLE and time.monotonic() - began > STARVED_SECONDS:
+            self._nice_pieces = NICE_PIECES
+        elif pace is Pace.NICE:
+            self._nice_pieces -= 1
 
     def finish(self, file: str) -> Written:
         found = self._ask({"do": "finish", "file": file})

@@ -1,8 +1,7 @@
 """Making the files of offloaded ledgers in a process of its own: that process.
 
 Its main thread only reads what it is told, so that it sees at once when whoever started it is gone, and ends,
-whatever its other threads wait for. The work is done by one of two others: one has stepped back behind
-everybody else, and the other has not, for when there is a reason to hurry.
+whatever its other threads wait for. The work is done by one of three others, by the *pace* that is asked for.
 
 A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second: ``do`` says
 what is asked for. The answer has no bytes; where it has ``failed``, that says why, and ``unread`` says why
@@ -22,10 +21,11 @@ import sys
 import traceback
 from array import array
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from geminga._version import __version__
-from geminga.ledger.thread_load import step_back
+from geminga.ledger.thread_load import step_aside, step_back
 
 if TYPE_CHECKING:
     from geminga.ledger.log import LogFiles
@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from geminga.offload.places import Place
 
 HEAD = struct.Struct(">II")
+
+
+class Pace(StrEnum):
+    """Who does a piece of work."""
+
+    IDLE = "idle"
+    """A thread that has what processor time nobody else wants, which may be next to nothing for hours."""
+    NICE = "nice"
+    """One that has stepped back behind everybody else, and gets on slowly whatever others want."""
+    HURRY = "hurry"
+    """One like any other: there is a reason."""
+
+
 GROUP_STEP = 5
 """By so much its session is nicer than the work's step: who starts the process has stepped back as well."""
 
@@ -178,7 +191,12 @@ def serve(connection: socket.socket, parent: int) -> None:
         except OSError:
             os._exit(1)  # nobody wants to know
 
-    quiet = hurrying = ThreadPoolExecutor(1, "geminga-hurrying")
+    def aside(step: int) -> None:
+        step_back(step)
+        step_aside()
+
+    hurrying = ThreadPoolExecutor(1, "geminga-hurrying")
+    threads = {Pace.HURRY: hurrying}
     session = _Session(0)
     while True:
         size, rest = HEAD.unpack(_receive(connection, HEAD.size))
@@ -187,11 +205,14 @@ def serve(connection: socket.socket, parent: int) -> None:
         if request["do"] == "open":
             if request["parent"] != parent:
                 return
-            quiet = ThreadPoolExecutor(1, "geminga-quiet", step_back, (request["step"],))
-            session = _Session(request["step"])
-        hurries = bool(request.get("hurries"))
-        session.hurry(hurries)
-        (hurrying if hurries else quiet).submit(work, request, body)
+            step = request["step"]
+            if step:
+                threads[Pace.NICE] = ThreadPoolExecutor(1, "geminga-nice", step_back, (step,))
+                threads[Pace.IDLE] = ThreadPoolExecutor(1, "geminga-idle", aside, (step,))
+            session = _Session(step)
+        pace = Pace(request.get("pace", Pace.NICE))
+        session.hurry(pace is Pace.HURRY)
+        threads.get(pace, hurrying).submit(work, request, body)
 
 
 def main() -> None:
