@@ -39,6 +39,7 @@ from geminga.errors import (
     StoreDamaged,
     TopicNotFound,
 )
+from geminga.spark.ahead import taken_ahead
 from geminga.spark.cluster import client_for, connect
 from geminga.spark.frames import Frame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
@@ -221,7 +222,7 @@ def _stage(
     commit = StagedCommit(query=query)
     frame = Frame(options, schema)
     encoder = _Encoder(options, client_for(options.connection), frame.info)
-    staged = encoder.encoded(frame.tables(batches), commit)
+    staged = encoder.encoded(frame.tables(taken_ahead(batches)), commit)
     first = next(staged, None)
     if first is not None:
         commit.name = staging_of(options, query).stage(_chain(first, staged))

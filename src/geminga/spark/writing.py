@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
+from geminga.spark.ahead import taken_ahead
 from geminga.spark.frames import Frame
 from geminga.spark.options import WriteOptions
 from geminga.spark.producers import kept
@@ -126,7 +127,7 @@ def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.Reco
     frame = Frame(options, schema)
     with contextlib.ExitStack() as borrowed:
         publication = _Publication(options, frame.info, borrowed)
-        for table in frame.tables(batches):
+        for table in frame.tables(taken_ahead(batches)):
             publication.publish(table)
         return publication.finish()
 
