@@ -1,10 +1,11 @@
 import asyncio
+import gc
 import random
 import socket
 
 import pytest
 
-from geminga.client.hub import ClientHub, ServiceUnreachable
+from geminga.client.hub import ClientHub, ServiceUnreachable, all_or_none
 from geminga.client.settings import ClientSettings
 from geminga.connection.addresses import Address
 from geminga.connection.lookup import BrokerPlace
@@ -333,3 +334,47 @@ def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
         url="pulsar://127.0.0.1:{port},localhost:{port}",
         connection_timeout_seconds=0.2,
     )
+
+
+class Ended:
+    """A producer that ended with its client, before whoever gave it up could close it."""
+
+    async def close(self):
+        raise AlreadyClosed("the producer is closed")
+
+    def abandon(self):
+        pass
+
+
+def test_what_ended_with_the_client_is_given_up_without_a_word(scripted):
+    async def body(broker, hub):
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        hub.discard(Ended())
+        while hub.background:
+            await asyncio.sleep(0)
+        gc.collect()
+        assert not said
+
+    run(scripted, body)
+
+
+def test_who_stops_opening_several_hears_of_that_alone(scripted):
+    """And not of what had ended with the client already."""
+
+    async def body(broker, hub):
+        never = asyncio.Event()
+
+        async def opened():
+            return Ended()
+
+        async def waits():
+            await never.wait()
+
+        opening = asyncio.create_task(all_or_none([opened(), waits()]))
+        await asyncio.sleep(0.01)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    run(scripted, body)

@@ -83,7 +83,17 @@ async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
 
 async def _close_opened(tasks: Sequence[asyncio.Task[H]]) -> None:
     opened = await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.gather(*(each.close() for each in opened if not isinstance(each, BaseException)))
+    await asyncio.gather(*(close_unasked(each) for each in opened if not isinstance(each, BaseException)))
+
+
+async def close_unasked(handle: Closable) -> None:
+    """Close what nobody has got, and who would hear of a failure: it may have ended with its client."""
+    try:
+        await handle.close()
+    except AlreadyClosed:
+        pass
+    except Exception as error:
+        logger.warning("closing a handle failed: %s", error)
 
 
 def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
@@ -181,14 +191,14 @@ class ClientHub:
         self.check_open()
         handle = await factory(self, *arguments)
         if self.closed or self._closing is not None:
-            await handle.close()
+            await close_unasked(handle)
             raise AlreadyClosed("the client is closed")
         self.register(handle)
         return handle
 
     def discard(self, handle: Closable) -> None:
         """A handle was opened for somebody who has given up waiting for it."""
-        task = self.task(handle.close())
+        task = self.task(close_unasked(handle))
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
@@ -448,10 +458,7 @@ class ClientHub:
     async def _close(self) -> None:
         handles, self._handles = list(self._handles), {}
         try:
-            results = await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
-            for result in results:
-                if isinstance(result, Exception) and not isinstance(result, AlreadyClosed):
-                    logger.warning("closing a handle failed: %s", result)
+            await asyncio.gather(*map(close_unasked, handles), return_exceptions=True)
         finally:
             self._handles |= dict.fromkeys(handles)  # those that did not get to their end
             if self.loop.is_closed():
