@@ -4,9 +4,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from interrupting import Raised, interruptions, raise_it
 
 from geminga.client.listener import MESSAGES_PER_TURN, ListenerThreads, Listening
 from geminga.errors import AlreadyClosed, ConnectError
@@ -214,3 +216,46 @@ def test_listeners_share_the_threads_in_turn() -> None:
     threads.close()
     assert all(len(names) == 1 for names in where.values())
     assert where[0] == where[2] != where[1] == where[3]
+
+
+def test_threads_are_ended_by_two_at_once():
+    """A signal's handler closes the client in the midst of its close, at any place."""
+    started: list[Any] = []
+
+    def close_them() -> None:
+        started[-1].close(60)
+
+    for interruption in interruptions(close_them):
+        threads = ListenerThreads(2)
+        started.append(threads)
+        ending = [threads.next().thread for _ in range(2)]
+        interruption(lambda threads=threads: threads.close(60))
+        assert not any(each.is_alive() for each in ending)
+    assert len(started) > 10
+
+
+def test_threads_that_a_handler_which_raises_left_are_ended_by_the_next_close():
+    for interruption in interruptions(raise_it):
+        threads = ListenerThreads(2)
+        ending = [threads.next().thread for _ in range(2)]
+        with suppress(Raised):
+            interruption(lambda threads=threads: threads.close(60))
+        threads.close(60)
+        for each in ending:
+            each.join(60)
+            assert not each.is_alive()
+
+
+def test_a_thread_is_had_though_all_are_ended_meanwhile():
+    started: list[Any] = []
+
+    def close_them() -> None:
+        started[-1].close(60)
+
+    for interruption in interruptions(close_them):
+        threads = ListenerThreads(2)
+        started.append(threads)
+        threads.next()
+        threads.next()
+        assert interruption(threads.next) is not None
+        threads.close(60)

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -200,10 +201,12 @@ class ListenerThreads:
     def next(self) -> _ListenerThread:
         """The thread for another listener."""
         self._started += 1
-        if len(self._threads) < self._count:
-            self._threads.append(_ListenerThread(f"geminga-listener-{len(self._threads)}"))
-            return self._threads[-1]
-        return self._threads[(self._started - 1) % self._count]
+        known = tuple(self._threads)  # a signal's handler may end them all in the midst of this
+        if len(known) < self._count:
+            another = _ListenerThread(f"geminga-listener-{len(known)}")
+            self._threads.append(another)
+            return another
+        return known[(self._started - 1) % self._count]
 
     def close(self, seconds: float = 0.0) -> None:
         """End the threads after what they do now: each is waited for so long, but not by itself, and behind
@@ -218,5 +221,7 @@ class ListenerThreads:
 
 
 def _end(threads: list[_ListenerThread]) -> None:
-    while threads:
-        threads.pop().put(None)
+    for each in list(threads):
+        each.put(None)
+        with suppress(ValueError):  # somebody else ends them as well: a signal's handler in the midst of this
+            threads.remove(each)
