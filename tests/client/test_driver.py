@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from geminga.client.driver import DriverState, HandleDriver
+from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
 from geminga.client.hub import ClientHub
 from geminga.client.settings import ClientSettings
 from geminga.errors import (
@@ -203,6 +203,30 @@ def test_closed_with_an_assigned_broker(scripted):
         await other.stop()
 
     run(scripted, body, backoff_initial_seconds=30.0)  # no delay is waited out
+
+
+def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scripted):
+    async def body(broker, hub, handle, driver):
+        def send_on(peer, frame):
+            broker.on_producer(peer, frame)
+            close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
+
+        broker.answers[Type.PRODUCER] = send_on
+        await driver.start()
+        # The delays are of a minute and more: who goes on without them gets here within milliseconds.
+        await handle.until(lambda: handle.attached == HOPS_MAX + 1)
+        await asyncio.sleep(0.3)
+        assert handle.attached == HOPS_MAX + 1
+        assert driver.state is DriverState.WAITING
+        # Where it ends, the row does: what comes later is followed at once again.
+        broker.answers[Type.PRODUCER] = broker.on_producer
+        driver.reconnect_now()
+        await handle.until(lambda: driver.attached)
+        driver._attached_at -= 60.0
+        close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
+        await handle.until(lambda: handle.attached == HOPS_MAX + 3)
+
+    run(scripted, body, backoff_initial_seconds=90.0, backoff_max_seconds=90.0)
 
 
 def test_a_dead_assigned_broker_is_only_a_hint(scripted):

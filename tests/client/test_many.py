@@ -378,3 +378,37 @@ def test_what_a_call_that_was_never_told_leaves() -> None:
     with pytest.raises(SendManyFailed):
         sent.check()
     assert sent.message_ids == [geminga.MessageId(-1, 1, 2), None]
+
+
+class Growing(list[Any]):
+    """A list that another thread adds to, as it looks to one call: its length is not what comes out of it."""
+
+    def __init__(self, values: list[Any], told: int) -> None:
+        super().__init__(values)
+        self.told = told
+
+    def __len__(self) -> int:
+        return self.told
+
+
+@pytest.mark.parametrize("told", [3, 5])
+def test_a_list_that_changes_meanwhile_is_looked_at_once(
+    pulsar_client: Any, pulsar_topic: str, told: int
+) -> None:
+    """It was sent in part without a word, or never had an outcome."""
+    values = Growing([b"a", b"b", b"c", b"d"], told)
+    done = Once()
+    with pulsar_client.create_producer(pulsar_topic) as producer:
+        producer.send_many(values, done)
+        assert done.came.wait(60)
+        assert done.sent.ok
+        assert len(done.sent) == 4
+        keyed = Once()
+        producer.send_many([b"e", b"f", b"g", b"h"], keyed, keys=Growing(["k"] * 4, told))
+        assert keyed.came.wait(60)
+        assert keyed.sent.ok
+        with pytest.raises(InvalidConfiguration, match="keys has 4 items for 3 values"):
+            producer.send_many([b"x", b"y", b"z"], keys=Growing(["k"] * 4, 3))
+    assert [message.data() for message in read(pulsar_client, pulsar_topic, 8)] == [
+        b"%c" % each for each in b"abcdefgh"
+    ]

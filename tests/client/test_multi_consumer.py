@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -21,6 +22,11 @@ EARLIEST = InitialPosition.Earliest
 
 def partition(broker: Any, topic: str, count: int) -> None:
     admin(broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", count)
+
+
+def backlog(broker: Any, topic: str) -> int:
+    stats = admin(broker.admin_url, "GET", f"{topic.replace('://', '/')}/stats")
+    return sum(int(each["msgBacklog"]) for each in stats["subscriptions"].values())
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -191,3 +197,135 @@ def test_messages_of_a_topic_that_is_gone_say_nothing_about_the_one_that_is_left
         for number in range(3):
             producer.send(b"%d" % number)
         assert [message.data() for message in receive(consumer, 3)] == [b"0", b"1", b"2"]
+
+
+def test_a_new_topic_that_refuses_keeps_nobody_from_the_other_new_ones(
+    pulsar_broker: Any, pulsar_client: Any
+) -> None:
+    """They were closed again with it, and opened once more a period later: each message came again and again,
+    and what was acknowledged meanwhile was lost."""
+    prefix = f"persistent://public/default/r{uuid.uuid4().hex[:8]}"
+    topics = [f"{prefix}-{number}" for number in range(4)]
+    consumer = pulsar_client.subscribe(
+        re.compile(f"{prefix}-.*"), "s", pattern_auto_discovery_period=0.1, negative_ack_redelivery_delay_ms=0
+    )
+    with geminga.Client(pulsar_broker.service_url) as other:
+        there = other.subscribe(topics[0], "s")  # exclusive, as ours
+        producers = [pulsar_client.create_producer(topic) for topic in topics]
+        for number, producer in enumerate(producers):
+            producer.send(b"%d" % number)
+        messages = receive(consumer, 3)
+        assert sorted(message.data() for message in messages) == [b"1", b"2", b"3"]
+        consumer.acknowledge(messages)
+        with pytest.raises(Timeout):
+            consumer.receive(500)
+        assert [topic for topic in topics if not backlog(pulsar_broker, topic)] == topics[1:]
+        there.close()
+        message = consumer.receive(30_000)  # now that it may
+        assert message.data() == b"0"
+        consumer.acknowledge(message)
+    consumer.close()
+    assert not any(backlog(pulsar_broker, topic) for topic in topics)
+
+
+def test_what_a_new_topic_brings_is_acknowledged_while_another_one_is_waited_for(
+    pulsar_broker: Any, pulsar_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = f"persistent://public/default/w{uuid.uuid4().hex[:8]}"
+    held: list[Any] = []
+    start = multi_consumer.ConsumerHandle.attach
+
+    async def attach(self: Any, connection: Any) -> None:
+        if self.topic.endswith("-slow") and not held:
+            held.append(self._hub.loop.create_future())
+            await held[0]
+        await start(self, connection)
+
+    current = multi_consumer.TopicSet.current
+    both = threading.Event()
+
+    async def together(self: Any) -> Any:
+        return await current(self) if both.is_set() else []
+
+    monkeypatch.setattr(multi_consumer.ConsumerHandle, "attach", attach)
+    monkeypatch.setattr(multi_consumer.TopicSet, "current", together)
+    consumer = pulsar_client.subscribe(re.compile(f"{prefix}-.*"), "s", pattern_auto_discovery_period=0.1)
+    with (
+        pulsar_client.create_producer(f"{prefix}-slow"),
+        pulsar_client.create_producer(f"{prefix}-x") as fast,
+    ):
+        both.set()
+        for number in range(2500):  # more than a queue: permits come back, too
+            fast.send_async(b"%d" % number, None) if number % 100 else fast.send(b"%d" % number)
+        fast.flush()
+        for message in receive(consumer, 2500):
+            consumer.acknowledge(message)
+        eventually(lambda: not backlog(pulsar_broker, f"{prefix}-x"))
+        pulsar_client.hub.loop.call_soon_threadsafe(lambda: [each.set_result(None) for each in held])
+        eventually(lambda: len(consumer._consumer.group.handles) == 2)
+    consumer.close()
+
+
+def test_topics_that_come_and_go_are_not_remembered(pulsar_client: Any) -> None:
+    consumer = pulsar_client.subscribe(re.compile("no-topic-is-like-this.*"), "s")
+    held = vars(consumer._consumer.group)
+    assert [name for name, value in held.items() if isinstance(value, (set, list, dict))] == ["handles"]
+    consumer.close()
+
+
+@pytest.mark.parametrize("how", ["rows", "cumulative", "table"])
+def test_messages_that_another_subscription_received_say_what_they_are_and_no_more(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, how: str
+) -> None:
+    """What is done of a batch is known for each subscription on its own: the rest of the batch, done in the
+    other one, was acknowledged here without having been processed."""
+    ours = pulsar_client.subscribe(pulsar_topic, "ours")
+    theirs = pulsar_client.subscribe(pulsar_topic, "theirs")
+    with pulsar_client.create_producer(
+        pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+    ) as producer:
+        for number in range(10):
+            producer.send_async(b"%d" % number, None)
+        producer.flush()
+    messages = receive(theirs, 10)
+    if how == "rows":
+        theirs.acknowledge(messages[:9])
+        ours.acknowledge(messages[9])
+        left = list(range(9))
+    elif how == "cumulative":
+        theirs.acknowledge(messages[3:])
+        ours.acknowledge_cumulative(messages[2])
+        left = list(range(3, 10))
+    else:
+        theirs.acknowledge(messages[:4])
+        theirs.close()
+        theirs = pulsar_client.subscribe(pulsar_topic, "theirs")
+        table = theirs.receive_table(timeout_millis=30_000)
+        assert table.num_rows == 6
+        ours.acknowledge_table(table)
+        left = list(range(4))
+    ours.close()
+    theirs.close()
+    ours = pulsar_client.subscribe(pulsar_topic, "ours")
+    assert [message.data() for message in receive(ours, len(left))] == [b"%d" % each for each in left]
+    with pytest.raises(Timeout):
+        ours.receive(100)
+    if how != "cumulative":
+        theirs = pulsar_client.subscribe(pulsar_topic, "theirs")
+        rest = [message.data() for message in receive(theirs, 1 if how == "rows" else 6)]
+        assert rest == ([b"9"] if how == "rows" else [b"%d" % each for each in range(4, 10)])
+
+
+def test_a_message_alone_may_be_acknowledged_by_another_consumer(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    ours = pulsar_client.subscribe(pulsar_topic, "s", consumer_type=geminga.ConsumerType.Shared)
+    with pulsar_client.create_producer(
+        pulsar_topic, chunking_enabled=True, batching_enabled=False
+    ) as producer:
+        producer.send(b"x")
+        producer.send(b"y" * (11 << 20))  # three chunks
+        messages = receive(ours, 2)
+        theirs = pulsar_client.subscribe(pulsar_topic, "s", consumer_type=geminga.ConsumerType.Shared)
+        theirs.acknowledge(messages)
+        eventually(lambda: not backlog(pulsar_broker, pulsar_topic))

@@ -288,22 +288,34 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBa
 def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: float) -> None:
     """The rows of an entry that came in a table: all of it, or what its ``ack_set`` left."""
     handle = consumer.group.handles.get(entry.origin.topic)
+    if handle is None:
+        return
+    core = handle.consumer
+    if core.origin is not entry.origin:
+        core.acknowledge_strange(entry, _indexes_of(entry), now)
+        return
     if entry.ack_set and entry.acks is not None:
-        _settle_words(entry.acks, entry.ack_set)
+        for index in _indexes_of(entry):
+            entry.acks.settle(index)
         if entry.acks.remaining:
-            if handle is not None:
-                key = (entry.ledger_id, entry.entry_id)
-                handle.consumer.acknowledge_indexes(key, entry.count, (), now)  # the broker may be told
+            key = (entry.ledger_id, entry.entry_id)
+            core.acknowledge_indexes(key, entry.count, (), now)  # the broker may be told
             return
-    if handle is not None:
-        handle.consumer.acknowledge_entries((entry,), now)
+    core.acknowledge_entries((entry,), now)
 
 
-def _settle_words(acks: EntryAcks, words: Sequence[int]) -> None:
-    """Settle the messages whose bit is set: the rows of a partly acknowledged entry."""
-    for index in range(len(acks.flags)):
-        if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1:
-            acks.settle(index)
+def _indexes_of(entry: ReceivedEntry) -> Sequence[int]:
+    """The messages of an entry that came in a table."""
+    if not entry.batched:
+        return (-1,)
+    words = entry.ack_set
+    if not words:
+        return range(entry.count)
+    return [
+        index
+        for index in range(entry.count)
+        if index >> 6 < len(words) and words[index >> 6] >> (index & 63) & 1
+    ]
 
 
 @dataclass(frozen=True, slots=True)

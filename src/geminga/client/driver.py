@@ -20,6 +20,12 @@ from geminga.wire.frames import Frame
 logger = logging.getLogger("geminga")
 
 
+HOPS_MAX = 5
+"""Brokers in a row that an attachment follows without a delay, each named by the one before."""
+LASTING_SECONDS = 1.0
+"""An attachment that holds for so long ends such a row."""
+
+
 class Handle(Protocol):
     """What a driver drives; every method runs on the loop's thread."""
 
@@ -70,6 +76,8 @@ class HandleDriver:
         self._assigned: Address | None = None
         self._assigned_in = 0
         """The cluster that the assigned broker is of, as `ClientCore.moves` counts them."""
+        self._hops = 0
+        self._attached_at = 0.0
         self._skip_delay = False
         self._wake: asyncio.Future[None] | None = None
 
@@ -175,7 +183,8 @@ class HandleDriver:
                 )
                 continue
             logger.info("reconnected %s to %s", self._handle.topic, self.connection and self.connection.peer)
-            self._backoff.reset()
+            if not self._hops:
+                self._backoff.reset()
             return True
 
     async def _find_connection(self) -> BrokerConnection:
@@ -189,8 +198,9 @@ class HandleDriver:
         return await self._hub.connection_to(self._handle.topic, awaits_service=False)
 
     async def _wait_backoff(self) -> None:
-        # A broker that names the new owner is ready there: no delay (algorithms.md section 14).
-        if self._skip_delay or self._assigned is not None:
+        # A broker that names the new owner is ready there: no delay (algorithms.md section 14). Two that name
+        # each other are none, and would be asked thousands of times a second.
+        if self._skip_delay or (self._assigned is not None and self._hops <= HOPS_MAX):
             self._skip_delay = False
             return
         self._wake = self._hub.loop.create_future()
@@ -210,6 +220,7 @@ class HandleDriver:
             self._let_go()
             raise
         self.state = DriverState.ATTACHED
+        self._attached_at = self._hub.now()
         if connection.closed and not self._detached.done():
             self._on_detached(ConnectError(f"the connection to {connection.peer} was lost"), None)
         elif self._detached.done():
@@ -222,6 +233,8 @@ class HandleDriver:
         detached = self._detached
         if detached is None or detached.done():
             return
+        lasted = self.state is DriverState.ATTACHED and self._hub.now() - self._attached_at >= LASTING_SECONDS
+        self._hops = 0 if assigned is None or lasted else self._hops + 1
         detached.set_result(error)
         if self.state is DriverState.ATTACHED:
             self._tell_detached(error)

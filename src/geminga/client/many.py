@@ -249,15 +249,19 @@ class Rows:
         done: Callable[[ManySent], object] | None,
     ) -> None:
         publisher.check_process()
-        count = len(_row("values", values))
+        # Copies, and what follows looks at them alone: another thread may still add to what was given.
+        values = _row("values", values)
+        keys = None if keys is None else _row("keys", keys)
+        callbacks = None if callbacks is None else _row("callback", callbacks)
+        count = len(values)
         for name, given in (("keys", keys), ("callback", callbacks)):
-            if given is not None and len(_row(name, given)) != count:
+            if given is not None and len(given) != count:
                 raise InvalidConfiguration(
                     f"{name} has {len(given)} items for {count} values; allowed: one for each"
                 )
         of_each = None
         if properties is not None and not isinstance(properties, dict):
-            of_each = list(_row("properties", properties))
+            of_each = _row("properties", properties)
         if of_each is not None and len(of_each) != count:
             raise InvalidConfiguration(
                 f"properties has {len(of_each)} items for {count} values; allowed: a dict for all, or one "
@@ -275,7 +279,7 @@ class Rows:
         self._many: Many | None = None
         plain = keys is None and properties is None and builder.takes_plain
         if plain and set(map(type, values)) <= {bytes}:
-            self.payloads = list(values)
+            self.payloads = values
         elif (
             keys is not None
             and properties is None
@@ -285,7 +289,7 @@ class Rows:
             and _are_plain(keys)
         ):
             builder.note_keys()
-            self.payloads = list(values)
+            self.payloads = values
             self.items = [
                 value if key is None else keyed_message(value, key)
                 for value, key in zip(values, keys, strict=True)
@@ -307,7 +311,7 @@ class Rows:
             self._many = Many(count, done)
             self.tokens = self._many.tokens
         else:
-            self.tokens = [None] * count if callbacks is None else list(callbacks)
+            self.tokens = [None] * count if callbacks is None else callbacks
         if builder.interceptors:
             assert self.messages is not None
             for index, message in enumerate(self.messages):
@@ -387,12 +391,12 @@ class Rows:
             self.refuse(told)
 
 
-def _row(name: str, given: Any) -> Any:
-    """Several things in their order: a list, a tuple, an array. Raises `TypeError`."""
+def _row(name: str, given: Any) -> list[Any]:
+    """Several things in their order, from a list, a tuple, an array. Raises `TypeError`."""
     several = hasattr(given, "__len__") and hasattr(given, "__iter__")
     if not several or isinstance(given, (str, bytes, bytearray, memoryview, Mapping, Set)):
         raise TypeError(f"{name} must be a list, with one for each message, not {type(given).__name__}")
-    return given
+    return list(given)
 
 
 def _are_plain(keys: Sequence[str | None]) -> bool:

@@ -19,7 +19,7 @@ from geminga.client.topic_set import Part, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import DeadLettered
-from geminga.consumer.message import Message, ReceivedEntry
+from geminga.consumer.message import Message, Origin, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
@@ -64,7 +64,10 @@ class HandleGroup:
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
         """The one handle where there never was another: whatever is said is about its topic."""
-        self._topics_ever: set[str] = set()
+        self._first: str | None = None
+        """The topic of the first handle ever."""
+        self._had_others = False
+        """There was another; which they all were would be more and more to remember."""
 
     # --- opening and growing ---------------------------------------------------------------------
 
@@ -74,34 +77,72 @@ class HandleGroup:
         if self._topics.can_grow:
             self._watcher = self._hub.task(self._watch())
 
-    async def _add(
-        self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None = None
-    ) -> None:
+    async def _add(self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None) -> None:
+        """Subscribe to all of them. All or none: raises the first error, and closes the others."""
+        added, errors = await self._start(parts, settings, timeout)
+        if errors:
+            for handle in added:
+                self.handles.pop(handle.topic, None)
+            await asyncio.gather(*(handle.close() for handle in added))
+            raise errors[0]
+
+    async def _grow(self, parts: Sequence[Part], settings: ConsumerSettings) -> None:
+        """Subscribe to as many as can be: one that is refused is no reason to read none of the others, and is
+        tried again when the parts are looked for the next time."""
+        added, errors = await self._start(parts, settings, None)
+        if added:
+            topics = ", ".join(handle.topic for handle in added)
+            logger.info("new topics for %s: %s", self._subscription, topics)
+        if errors:
+            logger.warning(
+                "%d new topics of %s cannot be subscribed to for now; the first: %s",
+                len(errors), self._topics.text, errors[0],
+            )  # fmt: skip
+
+    async def _start(
+        self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None
+    ) -> tuple[list[ConsumerHandle], list[Exception]]:
+        """Subscribe to each: those that stand, and why others do not. One that has vanished is neither."""
         if self._topics.pattern is not None:
             # A topic that vanished between the list and here must not come back because of us.
             settings = dataclasses.replace(settings, force_topic_creation=False)
         share = self._share(len(self.handles) + len(parts))
-        added = {part.topic: self._make(part, settings, share) for part in parts}
+        made = [self._make(part, settings, share) for part in parts]
+        added: list[ConsumerHandle] = []
+        errors: list[Exception] = []
+
+        async def start(handle: ConsumerHandle) -> None:
+            try:
+                await handle.driver.start(timeout)
+            except Exception as error:
+                await handle.close()
+                if self._topics.pattern is None or not isinstance(error, TopicNotFound):
+                    errors.append(error)
+                    logger.debug("subscribing to %s failed: %s", handle.topic, error)
+                return
+            # At once: its messages come while others are still being subscribed to, and are acknowledged.
+            self._keep(handle)
+            added.append(handle)
+
+        starting = asyncio.gather(*map(start, made))
         try:
-            results = await asyncio.gather(
-                *(handle.driver.start(timeout) for handle in added.values()), return_exceptions=True
-            )
+            await starting
         except asyncio.CancelledError:
             # Those that are attached already must not stay so, even if we are cancelled once more.
-            await asyncio.shield(asyncio.gather(*(handle.close() for handle in added.values())))
+            for handle in made:
+                self.handles.pop(handle.topic, None)
+            await asyncio.shield(asyncio.gather(*(handle.close() for handle in made)))
             raise
-        errors = []
-        for (topic, handle), result in zip(list(added.items()), results, strict=True):
-            if isinstance(result, TopicNotFound) and self._topics.pattern is not None:
-                await added.pop(topic).close()
-            elif isinstance(result, BaseException):
-                errors.append(result)
-                logger.debug("subscribing to %s failed: %s", handle.topic, result)
-        if errors:
-            await asyncio.gather(*(handle.close() for handle in added.values()))
-            raise errors[0]
-        self.handles.update(added)
         self._changed()
+        return added, errors
+
+    def _keep(self, handle: ConsumerHandle) -> None:
+        self.handles[handle.topic] = handle
+        if self._first is None:
+            self._first = handle.topic
+        if self._first != handle.topic:
+            self._had_others = True
+        self._only = None if self._had_others else handle
 
     def _make(self, part: Part, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
@@ -131,9 +172,8 @@ class HandleGroup:
         return max(1, min(size, total // parts))
 
     def _changed(self) -> None:
-        self._topics_ever |= self.handles.keys()
-        alone = len(self.handles) == len(self._topics_ever) == 1
-        self._only = next(iter(self.handles.values())) if alone else None
+        if not self.handles:
+            self._only = None
         share = self._share(len(self.handles))
         for handle in self.handles.values():
             if handle.consumer.flow.queue_size != share:
@@ -162,6 +202,8 @@ class HandleGroup:
                     await self.refresh()
                 except PulsarException as error:
                     logger.warning("looking for new topics of %s failed: %s", self._topics.text, error)
+                except Exception:  # the next time may go better, and nobody else would look
+                    logger.exception("looking for new topics of %s failed", self._topics.text)
         finally:
             if watcher is not None:
                 watcher.close()
@@ -178,14 +220,15 @@ class HandleGroup:
             settings = dataclasses.replace(settings, start_message_id=MessageId.earliest)
         if self._topics.pattern is not None:
             gone = [handle for topic, handle in self.handles.items() if topic not in names]
+            if gone:
+                self._before_messages()  # what was said about their messages is passed on while they are here
             for handle in gone:
                 del self.handles[handle.topic]
                 logger.info("%s is gone: its consumer is closed", handle.topic)
             await asyncio.gather(*(handle.close() for handle in gone))
             self._changed()
         if new:
-            logger.info("new topics for %s: %s", self._subscription, ", ".join(part.topic for part in new))
-            await self._add(new, settings)
+            await self._grow(new, settings)
 
     def _failed(self, handle: ConsumerHandle, error: Exception) -> None:
         self.handles.pop(handle.topic, None)
@@ -228,22 +271,24 @@ class HandleGroup:
                     handle.flush_soon()
 
     def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:
-        """Messages by the handle that they came from, in order; without those whose handle is gone, or that
-        another consumer received from a topic that this one does not read."""
+        """Messages in runs of one origin each, with the handle that reads their topic, in order; without
+        those whose handle is gone, or that another consumer received from a topic that this one does not
+        read."""
         only = self._only
         if only is not None:
-            if {message._entry.origin for message in messages} != {only.consumer.origin}:
-                messages = _of_topic(only.topic, messages)
-            return ((only, messages),)
-        runs: dict[str, list[Message[Any]]] = {}
+            if {message._entry.origin for message in messages} == {only.consumer.origin}:
+                return ((only, messages),)
+            messages = _of_topic(only.topic, messages)
+        runs: dict[Origin, list[Message[Any]]] = {}
         for message in messages:
-            topic = message._entry.origin.topic
-            run = runs.get(topic)
+            origin = message._entry.origin
+            run = runs.get(origin)
             if run is None:
-                runs[topic] = [message]
+                runs[origin] = [message]
             else:
                 run.append(message)
-        return [(self.handles[topic], run) for topic, run in runs.items() if topic in self.handles]
+        handles = self.handles
+        return [(handles[origin.topic], run) for origin, run in runs.items() if origin.topic in handles]
 
     def took(self, message: Message[Any]) -> None:
         """A message left the queue: the permits that it carries go back to its consumer."""

@@ -16,7 +16,7 @@ back, which looks like any other, and what he asked for must come, whole. Java's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,6 +239,17 @@ class AckTracker:
         self._batches.pop(key, None)
         self._pending[key] = None
         return [key]
+
+    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
+        """`acknowledge_messages` for some of an entry that another consumer received, of another subscription
+        perhaps: what is done of its batch there says nothing here, and what is done here nothing there."""
+        key = (entry.ledger_id, entry.entry_id)
+        if entry.chunk_ids is not None:
+            self.acknowledge_keys(entry.chunk_ids, now)
+            return [key]
+        if entry.batched:
+            return self.acknowledge_indexes(key, entry.count, indexes, now)
+        return self.acknowledge_id(entry.message_id(-1), now)
 
     def acknowledge_keys(self, keys: Iterable[EntryKey], now: float) -> None:
         """Acknowledge entries unseen: abandoned chunks, markers."""

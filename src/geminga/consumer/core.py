@@ -443,17 +443,27 @@ class ConsumerCore:
         self.unsettled.ack_timeout.put_back(self._here(messages))
 
     def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Individual acknowledgements; they are sent when their group is complete."""
-        messages = self._here(messages)
+        """Individual acknowledgements of messages of one origin; they are sent when their group is
+        complete."""
+        if messages and messages[0]._entry.origin is not self.origin:
+            for message in messages:
+                self.acknowledge_strange(message._entry, (message._index,), now)
+            return
         self.counted.acknowledged += len(messages)
         self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
 
     def acknowledge_entries(self, entries: Sequence[ReceivedEntry], now: float) -> None:
-        """Whole entries."""
+        """Whole entries that were received here."""
         if self.origin.cluster:
             entries = [entry for entry in entries if entry.origin is self.origin]
         self.counted.acknowledged += sum(entry.count for entry in entries)
         self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
+
+    def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
+        """Individual acknowledgements of messages that another consumer of the topic received."""
+        if entry.origin.cluster == self.origin.cluster:
+            self.counted.acknowledged += len(indexes)
+            self.unsettled.settled(self.acks.acknowledge_strange(entry, indexes, now))
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> None:
         """An individual acknowledgement by id."""
@@ -472,7 +482,8 @@ class ConsumerCore:
     def acknowledge_through(self, message: Message[Any], now: float) -> None:
         """A cumulative acknowledgement."""
         entry = message._entry
-        if entry.origin.cluster != self.origin.cluster:
+        if entry.origin is not self.origin:
+            self.acknowledge_id_through(message.message_id(), now)
             return
         key = (entry.ledger_id, entry.entry_id)
         self.counted.acknowledged += 1
