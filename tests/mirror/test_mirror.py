@@ -557,31 +557,46 @@ def test_metrics_and_status(two: Two) -> None:
     assert "10 messages" in status.line()
 
 
+class Pause:
+    """Keeps sessions from beginning, as a target that is down: meanwhile the subscription is moved."""
+
+    def __init__(self, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._two = two
+        self._may_begin = threading.Event()
+        self._may_begin.set()
+        session = PartitionMirror._session
+
+        async def begin(mirror: PartitionMirror) -> None:
+            while not self._may_begin.is_set():
+                await asyncio.sleep(0.01)
+            await session(mirror)
+
+        monkeypatch.setattr(PartitionMirror, "_session", begin)
+
+    def __enter__(self) -> str:
+        """The mirror's subscription, which nobody uses now."""
+        self._may_begin.clear()
+        self._two.target_admin.topics.unload("t")
+        mine = "geminga-mirror.standalone"
+        until(lambda: not self._two.source_admin.topics.stats("t").subscriptions[mine].consumers)
+        return mine
+
+    def __exit__(self, *_: object) -> None:
+        self._may_begin.set()
+
+
 def test_what_the_source_gives_up_is_counted(
     two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Sessions that do not begin, as with a target that is down: meanwhile the subscription is moved.
-    session, may_begin = PartitionMirror._session, threading.Event()
-    may_begin.set()
-
-    async def begin(self: PartitionMirror) -> None:
-        while not may_begin.is_set():
-            await asyncio.sleep(0.01)
-        await session(self)
-
-    monkeypatch.setattr(PartitionMirror, "_session", begin)
+    pause = Pause(two, monkeypatch)
     fill(two.source, "t", 10)
     with mirror(*two.brokers) as running:
         assert running.wait_until_caught_up(60)
         assert running.status().partitions[0].missed == 0
-        may_begin.clear()
-        two.target_admin.topics.unload("t")
-        mine = "geminga-mirror.standalone"
-        until(lambda: not two.source_admin.topics.stats("t").subscriptions[mine].consumers)
-        fill(two.source, "t", 20)
-        two.source_admin.subscriptions.clear("t", mine)
-        fill(two.source, "t", 5)
-        may_begin.set()
+        with pause as mine:
+            fill(two.source, "t", 20)
+            two.source_admin.subscriptions.clear("t", mine)
+            fill(two.source, "t", 5)
         until(lambda: len(stored(two.target, "t")) == 15)
         (part,) = running.status().partitions
     assert part.missed == 20
@@ -589,22 +604,69 @@ def test_what_the_source_gives_up_is_counted(
     assert "did not deliver the 20 entries before" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("read", "place", "missed"),
-    [
-        ((3, 5), (3, 6), 0),
-        ((3, 5), (3, 9), 3),
-        ((3, 5), (4, 0), 0),
-        ((3, 5), (7, 2), 2),
-        (NOWHERE, (3, 9), 0),
-    ],
-)
-def test_gaps(read: tuple[int, int], place: tuple[int, int], missed: int) -> None:
-    ends: Any = None
-    schemas: Any = None
-    part = PartitionMirror(ends, "persistent://public/default/t", schemas)
-    part._look_for_gap(Position(*read), *place)
-    assert part.counters.missed == missed
+@pytest.fixture
+def small_ledgers() -> Iterator[Two]:
+    """A source with ledgers of ten entries."""
+    with (
+        geminga.embedded(ledger_entries_max=10) as source,
+        geminga.embedded() as target,
+        geminga.Admin(source.admin_url) as here,
+        geminga.Admin(target.admin_url) as there,
+    ):
+        yield Two((source, target), (source.client(), target.client()), (here, there))
+
+
+@pytest.mark.parametrize(("skipped", "more"), [(36, 5), (36, 0), (40, 7)])
+def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
+    small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, skipped: int, more: int
+) -> None:
+    """Also when its ledgers are deleted before the mirror goes on, and when nothing comes behind them."""
+    two = small_ledgers
+    two.source.subscribe("t", "keeps", initial_position=Earliest)  # else the ledgers would go at once
+    pause = Pause(two, monkeypatch)
+    fill(two.source, "t", 4)
+    with mirror(*two.brokers, discovery_seconds=3600) as running:
+        assert running.wait_until_caught_up(60)
+        with pause as mine:
+            fill(two.source, "t", skipped)
+            two.source_admin.subscriptions.clear("t", mine)
+            fill(two.source, "t", more)
+        until(lambda: len(stored(two.target, "t")) == 4 + more)
+        until(lambda: running.status().partitions[0].missed == skipped)
+        assert not running.status().partitions[0].error
+        assert f"{skipped} entries were not delivered" in running.status().line()
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_skip_while_it_copies(small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """The source takes the backlog from under a mirror that is slow."""
+    two = small_ledgers
+    two.source.subscribe("t", "keeps", initial_position=Earliest)
+    two.source.subscribe("t", "s").close()
+    fill(two.source, "t", 5)
+    monkeypatch.setattr("geminga.mirror.mirror.LAG_SECONDS", 0.1)
+    monkeypatch.setattr("geminga.mirror.partition.QUEUE_MESSAGES", 1)
+    passed, may_pass = PartitionMirror._pass_on, threading.Event()
+
+    async def slowly(self: PartitionMirror, entry: Any, *rest: Any) -> None:
+        while entry.entry_id == 4 and not may_pass.is_set():
+            await asyncio.sleep(0.01)
+        await passed(self, entry, *rest)
+
+    monkeypatch.setattr(PartitionMirror, "_pass_on", slowly)
+    with mirror(*two.brokers, discovery_seconds=3600) as running:
+        until(lambda: running.status().messages == 4)
+        fill(two.source, "t", 95, start=5)
+        two.source_admin.subscriptions.clear("t", "geminga-mirror.standalone")
+        fill(two.source, "t", more, start=100)
+        may_pass.set()
+
+        def all_told() -> bool:
+            (part,) = running.status().partitions
+            return part.messages + part.missed == 100 + more
+
+        until(all_told)
+        assert len(stored(two.target, "t")) == running.status().messages < 100
 
 
 @pytest.mark.parametrize("messages", [0, 3])

@@ -236,8 +236,10 @@ class _Part:
     def at_goal(self) -> bool:
         if self.goal is None or self.mirror.state is not State.COPYING:
             return False
-        # What is not delivered (a broker's markers) is never done, but does not count as waiting either.
-        return self.goal == NOWHERE or self.mirror.done >= self.goal or self.lag == 0
+        # What is not delivered (a broker's markers, what was skipped) is never done, and nobody waits for it.
+        return (
+            self.goal == NOWHERE or self.mirror.done >= self.goal or (self.lag == 0 and self.mirror.rests)
+        )
 
 
 class _Run:
@@ -436,6 +438,12 @@ class _Run:
                 subscription = one.subscriptions.get(name)
                 if part is not None and subscription is not None and part.mirror.state is State.COPYING:
                     part.lag, part.lag_known = subscription.msg_backlog, (part.mirror.done, now)
+        for part in list(self._parts.values()):
+            if part.mirror.wants_look or (part.lag > 0 and part.mirror.state is State.COPYING):
+                try:
+                    await part.mirror.look()
+                except (PulsarException, OSError) as error:
+                    logger.warning("what %s has is not known: %s", part.mirror.topic, error)
         if on_status is not None:
             on_status(self.status())
 

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from geminga.admin import InternalStats
 from geminga.asyncio import Admin
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.entry_reader import open_cursor
@@ -35,6 +36,7 @@ from geminga.errors import (
 from geminga.ids import TopicName
 from geminga.mirror.entries import EntryRewriter, Forwarded, Origin, PairUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
+from geminga.mirror.ledger_sizes import LedgerSizes
 from geminga.mirror.pairing import PAIR_PROPERTY, MirrorRefused, Pair, find_pair, subscription_of
 from geminga.mirror.place_map import PlaceMap
 from geminga.mirror.positions import NOWHERE, Position, parse_position
@@ -117,6 +119,24 @@ class PartitionMirror:
         self._room: asyncio.Future[None] | None = None
         self._acknowledged = NOWHERE
         self._begun = False
+        self._sizes = LedgerSizes()
+        self._given_up = 0
+        """Of `Counters.missed`, what lies behind all that was delivered."""
+        self._stood: tuple[Position, Position, int] | None = None
+        self._rests = False
+        self._looked_at = NOWHERE
+
+    @property
+    def rests(self) -> bool:
+        """Nothing more comes of what the source had when it was looked at last."""
+        return self._rests and self._stood is not None and self._stood[0] == self.done
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether ledgers may come and go, and be skipped, before this has read them."""
+        if self.state is not State.COPYING:
+            return self.state is State.WAITING
+        return self.done != self._looked_at or (self.done < self._sizes.newest and not self.rests)
 
     def echoes(self, pair: bytes) -> PlaceMap:
         """Where entries that came from the target by the mirror of ``pair`` lie there: it grows like
@@ -257,6 +277,7 @@ class PartitionMirror:
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
         last = parse_position(stats.last_confirmed_entry)
         mirrored = publisher.last
+        self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
         if last > max(marked, mirrored):
             # Deduplication forgets, by time and when a broker dies; what is stored does not.
             newest = await (await self.history(pair)).newest()
@@ -309,9 +330,9 @@ class PartitionMirror:
             self._echoes.clear()
             self._echoes_from = begins
         if self._begun and resume > self.done:
-            self._look_for_gap(self.done, resume.ledger, resume.entry + 1)
+            self._count_gap(self.done, Position(resume.ledger, resume.entry + 1))
         self._begun = True
-        self.done = resume
+        self.done = self._looked_at = resume
         self._acknowledged = NOWHERE
         self._set(State.COPYING, None)
 
@@ -341,7 +362,9 @@ class PartitionMirror:
                     consumer.group.took_entries([entry])
                     place = Position(entry.ledger_id, entry.entry_id)
                     if place > read:  # else it came again: it is under way, or done
-                        self._look_for_gap(read, place.ledger, place.entry)
+                        if place.ledger != read.ledger and not self._sizes.reaches(place):
+                            await self._learn_sizes()
+                        self._count_gap(read, place)
                         await self._pass_on(entry, place, publisher, rewriter)
                         read = place
                 await self._wait_for_room(publisher)
@@ -352,22 +375,48 @@ class PartitionMirror:
             acknowledging.cancel()
             await asyncio.wait([acknowledging])
 
-    def _look_for_gap(self, read: Position, ledger: int, entry: int) -> None:
-        """Entries between what was read last and ``entry`` that the source did not deliver: it moved the
-        mirror's subscription, or they were no messages of anybody's."""
+    async def _learn_sizes(self) -> InternalStats:
+        stats = await self._ends.source_admin.topics.internal_stats(self.topic)
+        self._sizes.learn(stats, self.done.ledger)
+        return stats
+
+    async def look(self) -> None:
+        """Note what the source has; and whether it moved the mirror's subscription over what it had to give,
+        up to its end: then nothing comes that would show it."""
+        self._looked_at = self.done
+        stats = await self._learn_sizes()
+        cursor = stats.cursors.get(subscription_of(self._ends.mirror))
+        if cursor is None or self.state is not State.COPYING or self._pending:
+            return
+        marked = parse_position(cursor.mark_delete_position)
+        stands = self.done, marked, self.counters.sessions
+        self._rests = stands == self._stood  # what was on its way has come by now
+        self._stood = stands
+        if self._rests and marked > self.done:
+            self._count_gap(self.done, Position(marked.ledger, marked.entry + 1), is_end=True)
+
+    def _count_gap(self, read: Position, place: Position, *, is_end: bool = False) -> None:
+        """Entries between what was read last and ``place`` that the source did not deliver: it moved the
+        mirror's subscription, or they were no messages of anybody's. ``is_end``: nothing has come behind
+        them, so they are counted anew when something does."""
+        if self._given_up:
+            self.counters.missed -= self._given_up
+            self._given_up = 0
         if read == NOWHERE:
             return  # nobody promised what was there before
-        missed = entry - (read.entry + 1 if ledger == read.ledger else 0)
+        missed = self._sizes.between(read, place)
         if missed <= 0:
             return
         if not self.counters.missed:
             logger.warning(
-                "%s: the source did not deliver the %d entries before %d:%d. They expired (TTL), were "
+                "%s: the source did not deliver the %d entries before %s. They expired (TTL), were "
                 "evicted by a backlog quota or skipped by an administrator, and are not in the target, "
                 "unless they were of aborted transactions; further ones are counted only",
-                self.topic, missed, ledger, entry,
+                self.topic, missed, place,
             )  # fmt: skip
         self.counters.missed += missed
+        if is_end:
+            self._given_up = missed
 
     async def _pass_on(
         self, entry: ReceivedEntry, place: Position, publisher: EntryPublisher, rewriter: EntryRewriter

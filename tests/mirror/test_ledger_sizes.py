@@ -1,0 +1,57 @@
+"""What a skip leaves out, also where it ends at a ledger's end, and when the ledger is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from geminga.admin import InternalStats
+from geminga.client.admin.types import LedgerInfo
+from geminga.mirror.ledger_sizes import LedgerSizes
+from geminga.mirror.positions import NOWHERE, Position
+
+
+def stats(last: str, **ledgers: int) -> InternalStats:
+    """Of ledgers ``_3=10``, as Apache Pulsar gives them: the one that is open has no entries."""
+    found = tuple(LedgerInfo(ledger_id=int(name[1:]), entries=count) for name, count in ledgers.items())
+    return InternalStats(last_confirmed_entry=last, ledgers=found)
+
+
+@pytest.mark.parametrize(
+    ("read", "place", "missed"),
+    [
+        ((3, 5), (3, 6), 0),
+        ((3, 5), (3, 9), 3),
+        ((3, 9), (4, 0), 0),
+        ((3, 5), (4, 0), 4),
+        ((3, 5), (4, -1), 4),
+        ((3, 5), (7, 2), 13),
+        ((3, 9), (7, 0), 7),
+        ((4, 6), (7, 0), 0),
+        ((3, 5), (3, 5), 0),
+        ((4, 5), (3, 5), 0),
+    ],
+)
+def test_between(read: tuple[int, int], place: tuple[int, int], missed: int) -> None:
+    sizes = LedgerSizes()
+    sizes.learn(stats("7:8", _1=100, _3=10, _4=7, _7=0), 3)
+    assert sizes.between(Position(*read), Position(*place)) == missed
+
+
+def test_what_was_seen_counts_when_it_is_gone() -> None:
+    sizes = LedgerSizes()
+    assert not sizes.reaches(Position(3, 0))
+    sizes.learn(stats("3:9", _3=0), -1)
+    assert sizes.reaches(Position(3, 12)) and not sizes.reaches(Position(5, 0))
+    sizes.learn(stats("5:1", _4=8, _5=0), 3)
+    sizes.learn(stats("9:1", _9=0), 3)
+    # The end of 3 and of 5, and all of what came and went in between, nobody has seen.
+    assert sizes.between(Position(3, 4), Position(9, 0)) == 5 + 8 + 2
+    sizes.learn(stats("9:1", _9=0), 9)
+    assert len(sizes) == 1
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    sizes = LedgerSizes()
+    sizes.learn(stats("-1:-1"), -1)
+    assert sizes.newest == NOWHERE
+    assert sizes.between(Position(3, 5), Position(4, 2)) == 2
