@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.mirror import Mirror
+from geminga.mirror import Mirror, told
 from geminga.mirror.cursor_state import CursorState, Partly, went_back
-from geminga.mirror.cursors import BACK_THERE, IN_USE, MOVED_BACK
+from geminga.mirror.cursors import AHEAD, BACK_THERE, IN_USE, MOVED_BACK, CursorMirror
+from geminga.mirror.pairing import PAIR_PROPERTY
 from geminga.mirror.positions import Position
-from geminga.mirror.status import SubscriptionStatus
+from geminga.mirror.status import MirrorStatus, SubscriptionStatus
+from geminga.mirror.told import NOTE_BYTES_MAX, Applied, restored
 from tests.mirror.helpers import mirror, mirrored
 
 Earliest = geminga.InitialPosition.Earliest
@@ -318,6 +321,170 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
         take(other, count=2)
         until(lambda: backlog(one) == 19)
     assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]
+
+
+# --- rewinds while no mirror runs -------------------------------------------------------------------------
+
+
+def test_a_rewind_while_no_mirror_runs_is_copied(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(40))
+    mirrored(one, other)
+    take(one, count=40, but=(30,))
+    mirrored(one, other)
+    assert backlog(other) == 1
+    rewind(one)
+    mirrored(one, other)
+    assert waiting(other) == list(range(40))
+    take(one, count=40, but=(10, 20))
+    mirrored(one, other)
+    assert waiting(one) == waiting(other) == [10, 20]
+    with geminga.Admin(one.admin_url) as admin:
+        place = admin.topics.internal_stats("t").cursors["s"].mark_delete_position
+        ledger, entry = map(int, place.split(":"))
+        admin.subscriptions.reset_to_id(
+            "t", "s", geminga.MessageId(-1, ledger, entry + 1)
+        )  # opens holes only
+    publish(one, 40)
+    assert mirrored(one, other).messages == 1
+    assert waiting(one) == waiting(other) == list(range(10, 41))
+
+
+def test_moves_in_the_target_while_no_mirror_runs_are_left_alone(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    take(one, count=10)
+    mirrored(one, other)
+    # Somebody has moved on there: a rewind here does not take that back, and it is said.
+    take(other, count=3)
+    rewind(one)
+    assert notes_of(mirrored(one, other)) == [MOVED_BACK]
+    assert waiting(other) == list(range(13, 20))
+    # Somebody moves it back there: nothing is taken anew that was told before.
+    take(one, count=20)
+    mirrored(one, other)
+    assert waiting(other) == []
+    rewind(other)
+    publish(one, 20)
+    mirrored(one, other)
+    assert waiting(other) == list(range(21))
+    take(one, count=1)
+    mirrored(one, other)
+    assert waiting(other) == list(range(20))
+
+
+def notes_of(status: MirrorStatus) -> list[str]:
+    return [one.note for part in status.partitions for one in part.subscriptions]
+
+
+def test_a_note_that_is_older_than_what_was_told_takes_nothing_back(
+    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror was killed in between: whether somebody else was there cannot be told apart, and is said."""
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    take(one, count=5)
+    mirrored(one, other)
+    with monkeypatch.context() as patched:
+
+        async def killed(self: CursorMirror) -> bool:
+            self._noted = {}
+            return False
+
+        patched.setattr(CursorMirror, "_note", killed)
+        take(one, count=10)
+        mirrored(one, other)
+    rewind(one)
+    with geminga.Admin(one.admin_url) as admin:
+        admin.subscriptions.skip("t", "s", 7)
+    assert notes_of(mirrored(one, other)) == [AHEAD]
+    assert waiting(other) == list(range(15, 20))
+
+
+def test_what_was_noted_of_another_subscription_does_not_count(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    take(one, count=12)
+    mirrored(one, other)
+    with geminga.Admin(other.admin_url) as admin:
+        admin.subscriptions.delete("t", "s")
+    mirrored(one, other)
+    assert waiting(other) == list(range(12, 20))
+    with geminga.Admin(one.admin_url) as admin:
+        admin.subscriptions.delete("t", "s")
+        mirrored(one, other)
+        (noted,) = admin.subscriptions.properties("t", "geminga-mirror.standalone")
+    assert noted == PAIR_PROPERTY
+
+
+def test_a_rewind_while_neither_of_two_mirrors_runs(sides: tuple[Any, Any]) -> None:
+    one, other = sides
+    subscribe(one)
+    publish(one, *range(20))
+    publish(other, *range(20, 30))
+
+    def both() -> None:
+        for source, target in ((one, other), (other, one)) * 2:
+            mirrored(source, target)
+
+    both()
+    take(one, count=30)
+    both()
+    assert backlog(other) == 0
+    rewind(one)
+    both()
+    assert waiting(one) == waiting(other) == list(range(30))
+    take(other, count=30, but=(5, 25))
+    both()
+    assert waiting(one) == waiting(other) == [5, 25]
+
+
+@pytest.mark.parametrize(
+    "applied",
+    [
+        Applied(state=CursorState(Position(3, -1))),
+        Applied(
+            state=CursorState(
+                Position(3, 5), ((Position(3, 6), Position(4, 7)),), ((Position(4, 9), Partly(9, (0, 8))),)
+            ),
+            through=Position(4, 9), echoed={b"12345678": Position(1, 2)}, marked=Position(7, 8),
+            stood=("7:8", "abc"), seen=Position(7, 8),
+        ),
+    ],
+)  # fmt: skip
+def test_a_note_is_read_as_it_was_written(applied: Applied) -> None:
+    text = applied.noted()
+    assert text is not None
+    assert restored(text) == dataclasses.replace(applied, restored=True)
+
+
+def test_notes_have_bounds() -> None:
+    holes = tuple((Position(n, 5), Position(n, 7)) for n in range(1, 20_000, 2))
+    partly = tuple((Position(n, 9), Partly(10_000, tuple(range(n)))) for n in range(1, 500))
+    large = Applied(state=CursorState(Position(0, 3), holes, partly))
+    text = large.noted()
+    assert text is not None
+    assert len(text) <= NOTE_BYTES_MAX
+    found = restored(text)
+    assert found is not None
+    assert found.state is not None
+    assert large.state is not None
+    assert not went_back(found.state, large.state)
+    assert went_back(found.state, CursorState(Position(-1, -1)))
+    notes = told.notes_of("t", {f"s-{n:05}": large for n in range(5_000)})
+    assert 100 < len(notes) < 5_000
+    assert sum(len(key) + len(value) for key, value in notes.items()) <= 2 * told.NOTES_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "{", "[]", "3", '{"source":"x"}', '{"source":"1:2"}', '{"source":3,"through":"1:2"}', "null"]
+)
+def test_what_is_no_note(junk: str) -> None:
+    assert restored(junk) is None
 
 
 def position(entry: int) -> Position:

@@ -41,7 +41,8 @@ def test_what_was_seen_counts_when_it_is_gone() -> None:
     sizes = LedgerSizes()
     assert not sizes.reaches(Position(3, 0))
     sizes.learn(stats("3:9", _3=0), -1)
-    assert sizes.reaches(Position(3, 12)) and not sizes.reaches(Position(5, 0))
+    assert sizes.reaches(Position(3, 12))
+    assert not sizes.reaches(Position(5, 0))
     sizes.learn(stats("5:1", _4=8, _5=0), 3)
     sizes.learn(stats("9:1", _9=0), 3)
     # The end of 3 and of 5, and all of what came and went in between, nobody has seen.

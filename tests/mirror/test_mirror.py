@@ -18,7 +18,6 @@ from geminga.mirror import Cluster
 from geminga.mirror.cursors import CursorMirror
 from geminga.mirror.pairing import PAIR_PROPERTY
 from geminga.mirror.partition import PartitionMirror
-from geminga.mirror.positions import NOWHERE, Position
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
@@ -620,7 +619,7 @@ def small_ledgers() -> Iterator[Two]:
 def test_a_skip_that_ends_where_a_ledger_ends_is_counted(
     small_ledgers: Two, monkeypatch: pytest.MonkeyPatch, skipped: int, more: int
 ) -> None:
-    """Also when its ledgers are deleted before the mirror goes on, and when nothing comes behind them."""
+    """Also when nothing comes behind it."""
     two = small_ledgers
     two.source.subscribe("t", "keeps", initial_position=Earliest)  # else the ledgers would go at once
     pause = Pause(two, monkeypatch)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from geminga.admin import InternalStats, topic_path
+from geminga.admin import InternalStats, TopicStats, topic_path
 from geminga.asyncio import Admin
 from geminga.client.admin.exchange import part
 from geminga.mirror.pairing import PREFIX
@@ -46,9 +47,11 @@ class CursorState:
         return max(ends)
 
 
-async def source_cursors(admin: Admin, topic: str) -> dict[str, CursorState]:
-    """The durable subscriptions of a topic or partition, those of brokers and mirrors left out."""
-    stats = await admin.topics.stats(topic)
+async def source_cursors(admin: Admin, topic: str, stats: TopicStats | None = None) -> dict[str, CursorState]:
+    """The durable subscriptions of a topic or partition, those of brokers and mirrors left out. ``stats``:
+    the topic's, where they are there already."""
+    if stats is None:
+        stats = await admin.topics.stats(topic)
     names = [
         name
         for name, subscription in stats.subscriptions.items()
@@ -159,14 +162,15 @@ def newest_of(inside: InternalStats) -> Position:
 
 
 def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:
-    """How a subscription stands, to be compared: its mark, and its holes."""
+    """How a subscription stands, to be compared: its mark, and what stands for its holes; empty: none."""
     cursor = inside.cursors.get(name)
     if cursor is None:
         return "", ""
     holes = cursor.individually_deleted_messages
     more = f"{cursor.raw.get('totalNonContiguousDeletedMessagesRange', '')}" if parse_ranges(holes) else ""
     partly = str(cursor.raw.get("partlyAcknowledgedBatches") or "")
-    return cursor.mark_delete_position, f"{holes}{more}{partly}" if more or partly else ""
+    text = f"{holes}{more}{partly}" if more or partly else ""
+    return cursor.mark_delete_position, hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
 
 
 def mark_of(inside: InternalStats, name: str) -> Position:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from geminga.admin import InternalStats, TopicStats
 from geminga.client.async_consumer import AsyncConsumer
@@ -30,43 +30,19 @@ from geminga.mirror.cursor_state import (
     went_back,
 )
 from geminga.mirror.history import Shape, TargetHistory
-from geminga.mirror.pairing import PREFIX, pair_of
+from geminga.mirror.pairing import PAIR_PROPERTY, PREFIX, pair_of, subscription_of
 from geminga.mirror.partition import Ends, PartitionMirror, State
 from geminga.mirror.place_map import PlaceMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position
+from geminga.mirror.told import NOTE_PREFIX, Applied, notes_of, restored
 
 logger = logging.getLogger("geminga.mirror")
 
 IN_USE = "in use in the target"
 MOVED_BACK = "moved back in the source; stays in the target, where it was used since"
 BACK_THERE = "moved back in the target: what was taken in the source before is not taken there again"
+AHEAD = "further in the target: used there, or moved back in the source while no mirror ran"
 _ACKS_AT_ONCE = 5_000
-
-
-@dataclass(slots=True)
-class Applied:
-    """What the target was told of one subscription."""
-
-    state: CursorState | None = None
-    through: Position = NOWHERE
-    echoed: dict[bytes, Position] = field(default_factory=dict)
-    """Up to where in the source the target was told of what came from it, by pair."""
-    waits: bool = False
-    """There is more of that to tell."""
-    note: str = ""
-    in_use: bool = False
-    marked: Position | None = field(default=None)
-    """The last mark-delete position in the target."""
-    stood: tuple[str, str] | None = None
-    """How the target's subscription stood when it was told last; None: it has more than it was told."""
-    seen: Position = NOWHERE
-    """The mark of the target's subscription when it was looked at last."""
-
-    def forget(self) -> None:
-        """All is to be told anew."""
-        self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
-        self.seen = NOWHERE
-        self.echoed, self.waits = {}, False
 
 
 class CursorMirror:
@@ -77,6 +53,10 @@ class CursorMirror:
         self._ends = ends
         self._partition = partition
         self.topic = partition.topic
+        self._made: set[str] = set()
+        """Subscriptions that this made in the target: what was noted of them does not count."""
+        self._noted: dict[str, str] | None = None
+        """What the source has of notes; None: not known."""
 
     async def create(self) -> None:
         """Make the source's subscriptions in the target, before the first message, so that none is lost."""
@@ -84,6 +64,7 @@ class CursorMirror:
         there = set(await self._ends.target_admin.subscriptions.list(self.topic))
         for name, state in cursors.items():
             if name not in there:
+                self._made.add(name)
                 await self._create(name, state)
 
     async def _create(self, name: str, state: CursorState) -> None:
@@ -96,12 +77,17 @@ class CursorMirror:
 
     async def follow(self) -> bool:
         """One round; whether there was anything to tell. Raises what admin REST and the brokers report."""
-        cursors = await source_cursors(self._ends.source_admin, self.topic)
+        source = await self._ends.source_admin.topics.stats(self.topic)
+        cursors = await source_cursors(self._ends.source_admin, self.topic, source)
+        partition = self._partition
+        if partition.pair is None or partition.state is not State.COPYING:
+            return False
+        if self._noted is None:
+            self._restore(source, cursors)
         for gone in set(self.applied) - set(cursors):
             del self.applied[gone]
-        partition = self._partition
-        if not cursors or partition.pair is None or partition.state is not State.COPYING:
-            return False
+        if not cursors:
+            return await self._note() if self._noted else False
         stats = await self._ends.target_admin.topics.stats(self.topic)
         readers, moved = readers_of(stats), False
         for name, state in cursors.items():
@@ -112,11 +98,13 @@ class CursorMirror:
                 and applied.through >= through
                 and not applied.in_use
                 and not applied.waits
+                and not applied.restored
             ):
                 continue
             moved = True
             there = stats.subscriptions.get(name)
             if there is None:
+                applied.forget()
                 await self._create(name, state)
             elif there.consumers:
                 applied.in_use, applied.note = True, IN_USE
@@ -125,13 +113,67 @@ class CursorMirror:
             try:
                 if applied.state is not None and went_back(applied.state, state):
                     note = await self._take_back(name, state, applied, readers)
+                elif applied.restored:
+                    note = await self._is_ahead(name, state, applied)
                 note = await self._apply(name, state, applied, readers) or note
             except ConsumerBusy:
                 applied.in_use, applied.note = True, IN_USE
                 continue
             applied.state, applied.through = state, through
-            applied.in_use, applied.note = False, note
+            applied.in_use, applied.note, applied.restored = False, note, False
+        if moved or self._noted is None:
+            await self._note()
         return moved
+
+    def _restore(self, source: TopicStats, cursors: Mapping[str, CursorState]) -> None:
+        """Know what an earlier process has told the target."""
+        mine = source.subscriptions.get(subscription_of(self._ends.mirror))
+        found = {} if mine is None else mine.subscription_properties
+        assert self._partition.pair is not None
+        if pair_of(found) != self._partition.pair.id:
+            return
+        self._noted = {key: text for key, text in found.items() if key.startswith(NOTE_PREFIX)}
+        for name, state in cursors.items():
+            applied = restored(self._noted.get(NOTE_PREFIX + name, ""))
+            if applied is not None and name not in self._made and name not in self.applied:
+                assert applied.state is not None
+                applied.state = replace(applied.state, properties=state.properties)
+                self.applied[name] = applied
+
+    async def _note(self) -> bool:
+        """Note it for the next process. Raises what admin REST reports."""
+        pair, notes = self._partition.pair, notes_of(self.topic, self.applied)
+        if pair is None or notes == self._noted:
+            return False
+        mine = subscription_of(self._ends.mirror)
+        self._noted = None  # whatever becomes of the call
+        await self._ends.source_admin.subscriptions.set_properties(
+            self.topic, mine, {PAIR_PROPERTY: pair.id.hex(), **notes}
+        )
+        self._noted = notes
+        return True
+
+    async def _is_ahead(self, name: str, state: CursorState, applied: Applied) -> str:
+        """Whether the target's subscription has more than it was told by what is noted, and is where the
+        source's is not: what is to be said about that."""
+        partition = self._partition
+        inside = await self._ends.target_admin.topics.internal_stats(self.topic)
+        if applied.stood is None or cursor_of(inside, name) == applied.stood:
+            return ""
+        assert partition.pair is not None
+        if state.marked >= partition.places.complete_from:
+            (first,) = partition.places.between(state.marked, partition.done)[:1] or ((-1, -1, -1),)
+        else:
+            found = await (await partition.history(partition.pair)).behind(state.marked)
+            first = (-1, -1, -1) if found is None else (*found.target, -1)
+        return AHEAD if NOWHERE < first[:2] <= mark_of(inside, name) else ""
+
+    async def _first_open(self, state: CursorState, readers: Mapping[bytes, str]) -> Position | None:
+        """The target's first entry that stands for one which the source has not acknowledged."""
+        maps = [await self._places(state, whole=True)]
+        maps += [await self._echo_places(pair, state.marked, None) for pair in readers]
+        ranges = [one for each in maps for one in each.between(state.marked, self._partition.done)[:1]]
+        return Position(*min(ranges)[:2]) if ranges else None
 
     async def _apply(
         self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
@@ -266,19 +308,16 @@ class CursorMirror:
     ) -> str:
         """The source's subscription was moved back: so is the target's, unless somebody has taken something
         there since it was told last. What is to be said about that. Raises `ConsumerBusy`."""
-        maps = [await self._places(state, whole=True)]
-        maps += [await self._echo_places(pair, state.marked, None) for pair in readers]
-        ranges = [one for each in maps for one in each.between(state.marked, self._partition.done)[:1]]
-        if not ranges:
+        first = await self._first_open(state, readers)
+        if first is None:
             applied.forget()
             return ""
-        ledger, entry, _ = min(ranges)
         consumer = await _open(self._ends.target, self.topic, name)
         try:
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
             stood, current = applied.stood, cursor_of(inside, name)
             applied.forget()
-            if mark_of(inside, name) < (ledger, entry) and not current[1]:
+            if mark_of(inside, name) < first and not current[1]:
                 applied.stood = current  # it is not ahead
                 return ""
             if current != stood:
@@ -288,7 +327,7 @@ class CursorMirror:
                 )  # fmt: skip
                 return MOVED_BACK
             logger.info("%s of %s was moved back in the source: so it is in the target", name, self.topic)
-            await consumer.seek(MessageId(-1, ledger, entry))
+            await consumer.seek(first.message_id())
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
             applied.stood = cursor_of(inside, name)
             return ""

@@ -111,6 +111,11 @@ class TargetHistory:
             best = one
         return best
 
+    async def behind(self, source: Position) -> Mirrored | None:
+        """The mirror's first entry behind a position of the source; None when there is none."""
+        floor = await self.floor(source)
+        return await self._first(0 if floor is None else floor.offset + 1, self.shape.entries)
+
     async def first(self) -> Mirrored | None:
         """The mirror's oldest entry that is still there."""
         return await self._first(0, self.shape.entries)

@@ -237,9 +237,7 @@ class _Part:
         if self.goal is None or self.mirror.state is not State.COPYING:
             return False
         # What is not delivered (a broker's markers, what was skipped) is never done, and nobody waits for it.
-        return (
-            self.goal == NOWHERE or self.mirror.done >= self.goal or (self.lag == 0 and self.mirror.rests)
-        )
+        return self.goal == NOWHERE or self.mirror.done >= self.goal or (self.lag == 0 and self.mirror.rests)
 
 
 class _Run:

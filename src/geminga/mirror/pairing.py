@@ -82,6 +82,8 @@ async def find_pair(
         )
     if in_source is not None and in_target is None:
         if on_mismatch == "continue":
+            # What is noted of the subscriptions there was said of another target.
+            await source.subscriptions.set_properties(topic, name, {PAIR_PROPERTY: in_source.hex()})
             await target.topics.update_properties(topic, {name: in_source.hex()})
             return Pair(in_source, False)
         raise MirrorRefused(
