@@ -5,19 +5,14 @@ from __future__ import annotations
 import pytest
 
 from geminga.errors import CorruptPayload
-from geminga.mirror.entries import (
-    EntryRewriter,
-    Origin,
-    PairUnknownError,
-    SchemaUnknownError,
-    origin_of,
-    origins_in,
-)
-from geminga.mirror.positions import Position
+from geminga.mirror.entries import EntryRewriter, Forwarded, PairUnknownError, SchemaUnknownError, mark_of
+from geminga.mirror.marks import Mark, Origin, marks_in
+from geminga.mirror.positions import NOWHERE, Position
 from geminga.wire.metadata import build_entry, checksum_matches, metadata_size, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PAIR, OTHER = b"\x01" * 8, b"\x02" * 8
+KEY, FOREIGN = b"k" * 32, b"f" * 32
 PLACE = Position(70_000_000_000, 12_345)
 
 
@@ -28,13 +23,27 @@ def metadata(**fields: object) -> pb.MessageMetadata:
     return found
 
 
-def rewriter(**settings: object) -> EntryRewriter:
-    return EntryRewriter(**{"pair": PAIR, "source_name": "here", "target_name": "there", **settings})  # type: ignore[arg-type]
+def rewriter(reads_target: dict[bytes, bool] | None = None, **settings: object) -> EntryRewriter:
+    given = {"pair": PAIR, "source_name": "here", "target_name": "there", "key": KEY, **settings}
+    made = EntryRewriter(**given)  # type: ignore[arg-type]
+    for pair, reads in (reads_target or {}).items():
+        made.learn(pair, reads)
+    return made
+
+
+def origin_of(entry: bytes, pair: bytes, key: bytes = KEY) -> Position | None:
+    found = mark_of(entry, pair, (key,), is_direct=False)
+    return None if found is None else found.position
+
+
+def origin(found: Mark | Forwarded | None) -> Origin:
+    assert isinstance(found, Mark)
+    return found.origin
 
 
 def whole(entry: bytes, **settings: object) -> bytes:
-    forwarded = rewriter(**settings).rewrite(entry, PLACE)
-    assert forwarded is not None
+    forwarded = rewriter(**settings).rewrite(entry, PLACE)  # type: ignore[arg-type]
+    assert isinstance(forwarded, Forwarded)
     return forwarded.head + bytes(forwarded.payload)
 
 
@@ -108,39 +117,83 @@ def test_what_came_from_the_target_stays() -> None:
 
 def test_what_a_mirror_brought_from_the_target_stays() -> None:
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
-    back = rewriter(pair=OTHER, source_name="x", target_name="x")
+    back = rewriter(pair=OTHER, source_name="x", target_name="x", target_keys=(FOREIGN, KEY))
     with pytest.raises(PairUnknownError) as caught:
         back.rewrite(entry, PLACE)
     assert caught.value.pair == PAIR
-    back.reads_target[PAIR] = True
-    assert back.rewrite(entry, Position(9, 9)) == Origin(PAIR, PLACE)
+    back.learn(PAIR, True)
+    assert origin(back.rewrite(entry, Position(9, 9))) == Origin(PAIR, PLACE, NOWHERE)
 
 
 def test_through_three_clusters() -> None:
+    """Each mirror signs with a key of its source; to where an entry comes from, its mark is known."""
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="a", target_name="b")
-    forwarded = rewriter(pair=OTHER, source_name="b", target_name="c", reads_target={PAIR: False}).rewrite(
-        entry, Position(1, 2)
-    )
-    assert forwarded is not None
+    on = rewriter({PAIR: False}, pair=OTHER, source_name="b", target_name="c", key=FOREIGN)
+    forwarded = on.rewrite(entry, Position(1, 2))
+    assert isinstance(forwarded, Forwarded)
     after = forwarded.head + bytes(forwarded.payload)
-    assert (origin_of(after, PAIR), origin_of(after, OTHER)) == (PLACE, Position(1, 2))
+    assert (origin_of(after, PAIR), origin_of(after, OTHER, FOREIGN)) == (PLACE, Position(1, 2))
+    assert mark_of(after, PAIR, (KEY,)) is None  # it was brought on
     assert parse_entry(after).metadata.replicated_from == "b"
-    home = rewriter(source_name="c", target_name="a", reads_target={PAIR: True, OTHER: False})
-    assert home.rewrite(after, Position(9, 9)) == Origin(PAIR, PLACE)
+    home = rewriter({PAIR: True, OTHER: False}, source_name="c", target_name="a", target_keys=(KEY,))
+    assert origin(home.rewrite(after, Position(9, 9))) == Origin(PAIR, PLACE, NOWHERE)
+
+
+def test_what_nobody_signed_is_passed_on() -> None:
+    """Whoever may publish can write the field, of any pair and place: it is a message as any other."""
+    entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
+    back = rewriter(pair=OTHER, source_name="x", target_name="x", target_keys=(FOREIGN,))
+    with pytest.raises(PairUnknownError):  # perhaps the key is newer than those that are known
+        back.rewrite(entry, PLACE)
+    back.learn(PAIR, True)
+    forwarded = back.rewrite(entry, Position(9, 9))
+    assert isinstance(forwarded, Forwarded)
+    after = forwarded.head + bytes(forwarded.payload)
+    assert origin_of(after, OTHER) == Position(9, 9)
+    # One that was asked about and is signed is believed from then on; and no further question is asked
+    # about those that are not.
+    back.target_keys = (KEY,)
+    assert isinstance(back.rewrite(entry, Position(9, 10)), Mark)
+    back.target_keys = (FOREIGN,)
+    assert isinstance(back.rewrite(entry, Position(9, 11)), Forwarded)
+
+
+@pytest.mark.parametrize("change", [0, 8, 12, -1, -16, -17])
+def test_a_mark_that_was_changed_is_none(change: int) -> None:
+    after = whole(build_entry(metadata().SerializeToString(), b"p"))
+    size = metadata_size(after)
+    (mark,) = marks_in(after[10 : 10 + size])
+    assert mark.is_signed_with((FOREIGN, KEY))
+    assert not mark.is_signed_with((FOREIGN,))
+    assert not mark.is_signed_with(())
+    raw = bytearray(after[10 : 10 + size])
+    start = raw.index(mark.body)
+    raw[start + change if change >= 0 else start + len(mark.body) + 16 + change] ^= 1
+    assert not any(one.is_signed_with((KEY,)) for one in marks_in(bytes(raw)))
 
 
 @pytest.mark.parametrize(
-    "junk", [b"\xff" * 12, b"\x0a\xff\x01", b"\xaa\xcf\x03\x02ab", b"\xaa\xcf\x03\x09" + b"\xff" * 9]
-)
-def test_somebody_elses_field_is_no_origin(junk: bytes) -> None:
-    assert origins_in(junk) == []
-    assert origins_in(metadata().SerializeToString()) == []
+    "junk",
+    [
+        b"\xff" * 12, b"\x0a\xff\x01", b"\xaa\xcf\x03\x02ab", b"\xaa\xcf\x03\x09" + b"\xff" * 9,
+        b"\xaa\xcf\x03\x20" + b"\xff" * 32, b"\xaa\xcf\x03\x20" + b"\0" * 32,
+        b"\xaa\xcf\x03\x40" + b"\1" * 32,
+    ],
+)  # fmt: skip
+def test_somebody_elses_field_is_no_mark(junk: bytes) -> None:
+    assert marks_in(junk) == []
+    assert marks_in(metadata().SerializeToString()) == []
 
 
-def test_an_origin_is_read_as_it_was_written() -> None:
-    after = whole(build_entry(metadata().SerializeToString(), b"p"))
-    size = metadata_size(after)
-    assert origins_in(after[10 : 10 + size]) == [Origin(PAIR, PLACE)]
+def test_a_mark_is_read_as_it_was_written() -> None:
+    made = rewriter()
+    for place in (NOWHERE, Position(3, -1), Position(70_000_000_000, 12)):
+        made.after = place
+        forwarded = made.rewrite(build_entry(metadata().SerializeToString(), b"p"), PLACE)
+        assert isinstance(forwarded, Forwarded)
+        after = forwarded.head + bytes(forwarded.payload)
+        size = metadata_size(after)
+        assert [one.origin for one in marks_in(after[10 : 10 + size])] == [Origin(PAIR, PLACE, place)]
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from geminga.mirror.cursor_state import (
     source_cursors,
     went_back,
 )
-from geminga.mirror.history import Shape, TargetHistory
-from geminga.mirror.pairing import PAIR_PROPERTY, PREFIX, pair_of, subscription_of
+from geminga.mirror.history import Shape
+from geminga.mirror.pairing import PAIR_PROPERTY, PREFIX, pair_of, readers_of, subscription_of
 from geminga.mirror.partition import Ends, PartitionMirror, State
 from geminga.mirror.place_map import PlaceMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position
@@ -262,7 +262,7 @@ class CursorMirror:
         after = stands if known is None else max(stands, known)
         if after >= marked:
             return []
-        history = TargetHistory(self._ends.target, self.topic, self._partition.pair.id, inside)
+        history = self._partition.history_in(inside, self._partition.pair.id)
         if history.shape.offset_behind(after) < history.shape.offset(reach):
             own = await history.between(after, marked)
         return behind(after, own)
@@ -368,8 +368,7 @@ class CursorMirror:
         before = places.complete_from
         if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
             return places
-        stats = await self._ends.source_admin.topics.internal_stats(self.topic)
-        history = TargetHistory(self._ends.source, self.topic, pair, stats)
+        history = await self._partition.echo_history(pair)
         offset = 0 if told == NOWHERE else history.shape.offset_behind(told)
         found = PlaceMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
         start = None if beyond is None else await history.floor(beyond)
@@ -398,16 +397,6 @@ class Echo:
         entries by the same positions: that mirror's subscription there says which are still the same."""
         reach = self.places.reach(self.taken)
         return done if reach is None else min(done, reach)
-
-
-def readers_of(stats: TopicStats) -> dict[bytes, str]:
-    """The mirrors that read a topic: their subscriptions by their pairs."""
-    found = {}
-    for name, subscription in stats.subscriptions.items():
-        pair = pair_of(subscription.subscription_properties)
-        if pair is not None and name.startswith(PREFIX):
-            found[pair] = name
-    return found
 
 
 def _new_holes(

@@ -1,10 +1,10 @@
 """What becomes of an entry on its way: its payload and its metadata stay byte for byte, two fields are added.
 
 ``replicated_from`` names the cluster that it comes from, as Pulsar's geo-replication does it. The second
-field is Geminga's own and carries the pair of topics that the mirror serves and the entry's position in the
-source: what is in the target says by itself how far it reaches, which of its positions stands for which of
-the source's, and what a mirror in the other direction must leave where it is. Protobuf lets readers step over
-fields that they do not know, and Pulsar's brokers and clients do.
+field is Geminga's own, a mark (`geminga.mirror.marks`), and carries the pair of topics that the mirror serves
+and the entry's position in the source: what is in the target says by itself how far it reaches, which of its
+positions stands for which of the source's, and what a mirror in the other direction must leave where it is.
+Protobuf lets readers step over fields that they do not know, and Pulsar's brokers and clients do.
 
 What a mirror cannot take over is changed: a schema version that has another number in the target, and the
 transaction of a message (it was delivered, so it is committed).
@@ -12,23 +12,22 @@ transaction of a message (it was delivered, so it is committed).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from geminga.errors import CorruptPayload
-from geminga.mirror.positions import Position
+from geminga.mirror.marks import PAIR_BYTES, Mark, Origin, mark_field, marks_in
+from geminga.mirror.positions import NOWHERE, Position
 from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.metadata import ORIGIN_FIELD, checksum_matches, metadata_size, parse_entry
+from geminga.wire.metadata import checksum_matches, metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
-from geminga.wire.varint import read_varint, varint
+from geminga.wire.varint import varint
 
-_ORIGIN_TAG = varint(ORIGIN_FIELD << 3 | 2)
 _REPLICATED_FROM_TAG = b"\x2a"
 _MAGIC = b"\x0e\x01"
-PAIR_BYTES: Final = 8
-_VARINT, _BYTES = 0, 2
-_FIXED = {1: 8, 5: 4}
-"""Sizes of the wire types of one size."""
+PAIRS_MAX = 1_000
+"""Pairs that are remembered; then they are asked for anew."""
 
 
 class SchemaUnknownError(Exception):
@@ -47,13 +46,6 @@ class PairUnknownError(Exception):
         self.pair = pair
 
 
-class Origin(NamedTuple):
-    """Where a mirrored entry comes from; ``pair``: see `geminga.mirror.pairing`."""
-
-    pair: bytes
-    position: Position
-
-
 class Forwarded(NamedTuple):
     """An entry for the target: ``head`` and ``payload`` follow each other."""
 
@@ -68,9 +60,12 @@ class Forwarded(NamedTuple):
 
 
 class EntryRewriter:
-    """Makes the target's entries of one topic. ``schema_versions``: the target's version of each of the
-    source's; None leaves the version out. ``reads_target``: of each pair that was asked about, whether its
-    mirror reads the target: what it brought is not brought back."""
+    """Makes the target's entries of one topic. ``key``: to sign marks with. ``schema_versions``: the target's
+    version of each of the source's; None leaves the version out.
+
+    ``target_keys``: that mirrors sign with which read the target. ``after``: a place of the target behind
+    which the next entry will lie.
+    """
 
     def __init__(
         self,
@@ -78,22 +73,38 @@ class EntryRewriter:
         pair: bytes,
         source_name: str,
         target_name: str,
+        key: bytes,
+        target_keys: Sequence[bytes] = (),
         schema_versions: dict[bytes, bytes | None] | None = None,
-        reads_target: dict[bytes, bool] | None = None,
     ) -> None:
         if len(pair) != PAIR_BYTES:
             raise ValueError(f"a pair has {PAIR_BYTES} bytes, not {len(pair)}")
         self.schema_versions: dict[bytes, bytes | None] = {} if schema_versions is None else schema_versions
-        self.reads_target: dict[bytes, bool] = {} if reads_target is None else reads_target
+        self.target_keys = target_keys
+        self.after = NOWHERE
         self._pair = pair
+        self._key = key
+        self._reads_target: dict[bytes, bool] = {}
+        self._signs: set[bytes] = set()
+        """Pairs of which marks were signed with one of the target's keys."""
+        self._asked: set[bytes] = set()
         # Two clusters may have one name; then the marks of mirrors have to do.
         self._target_name = target_name if target_name != source_name else None
         name = source_name.encode()
         self._replicated_from = _REPLICATED_FROM_TAG + varint(len(name)) + name
 
-    def rewrite(self, entry: Buffer, position: Position) -> Forwarded | Origin | None:
-        """The target's entry; or where in the target one lies that came from there and stays here, None
-        where that is not known or it is a marker of a broker's.
+    def learn(self, pair: bytes, reads_target: bool) -> None:
+        """Whether the mirror of ``pair`` reads the target: what it brought is not brought back."""
+        if len(self._reads_target) >= PAIRS_MAX:
+            self._reads_target.clear()
+        self._reads_target[pair] = reads_target
+        self._asked.add(pair)
+
+    def rewrite(
+        self, entry: Buffer, position: Position, *, believes_marks: bool = True
+    ) -> Forwarded | Mark | None:
+        """The target's entry; or the mark that says where in the target one lies that came from there and
+        stays here, None where that is not known or it is a marker of a broker's.
 
         Raises `CorruptPayload` for a damaged entry (it must not get a checksum that fits), and
         `SchemaUnknownError` and `PairUnknownError` where somebody has to be asked first.
@@ -106,7 +117,7 @@ class EntryRewriter:
             return None
         changed = False
         if metadata.HasField("replicated_from"):
-            echo = self._echo(entry, payload)
+            echo = self._echo(entry, payload) if believes_marks else None
             if echo is not None or text(metadata.replicated_from) == self._target_name:
                 return echo
             metadata.ClearField("replicated_from")
@@ -118,19 +129,27 @@ class EntryRewriter:
         if metadata.HasField("schema_version"):
             changed |= self._map_version(metadata)
         kept = metadata.SerializePartialToString() if changed else _metadata_of(entry, payload)
-        kept = kept + self._replicated_from + origin_field(Origin(self._pair, position))
+        kept = kept + self._replicated_from + mark_field(Origin(self._pair, position, self.after), self._key)
         sized = len(kept).to_bytes(4, "big") + kept
         checksum = crc32c(payload, crc32c(sized))
         messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
         return Forwarded(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
 
-    def _echo(self, entry: Buffer, payload: Buffer) -> Origin | None:
-        for origin in origins_in(_metadata_of(entry, payload)):
-            try:
-                if self.reads_target[origin.pair]:
-                    return origin
-            except KeyError:
-                raise PairUnknownError(origin.pair) from None
+    def _echo(self, entry: Buffer, payload: Buffer) -> Mark | None:
+        for mark in marks_in(_metadata_of(entry, payload)):
+            pair = mark.origin.pair
+            reads_target = self._reads_target.get(pair)
+            if mark.is_signed_with(self.target_keys):
+                if reads_target is None:
+                    raise PairUnknownError(pair)
+                self._signs.add(pair)
+                if reads_target:
+                    self._asked.clear()
+                    return mark
+            elif reads_target is not False and pair not in self._signs and pair not in self._asked:
+                # Perhaps it was signed with a key that is newer than what is known.
+                raise PairUnknownError(pair)
+        self._asked.clear()
         return None
 
     def _map_version(self, metadata: pb.MessageMetadata) -> bool:
@@ -148,48 +167,19 @@ class EntryRewriter:
         return True
 
 
-def origin_field(origin: Origin) -> bytes:
-    """The field as it travels."""
-    body = origin.pair + varint(origin.position.ledger) + varint(origin.position.entry)
-    return _ORIGIN_TAG + varint(len(body)) + body
-
-
-def origins_in(metadata: bytes) -> list[Origin]:
-    """All origins in a MessageMetadata as it travels: of each mirror that it came through."""
-    found = []
-    position, end = 0, len(metadata)
-    try:
-        while position < end:
-            tag, position = read_varint(metadata, position)
-            kind = tag & 7
-            if kind == _VARINT:
-                _, position = read_varint(metadata, position)
-            elif kind == _BYTES:
-                size, start = read_varint(metadata, position)
-                position = start + size
-                if tag >> 3 == ORIGIN_FIELD and size > PAIR_BYTES:
-                    body = metadata[start:position]
-                    ledger, middle = read_varint(body, PAIR_BYTES)
-                    place = Position(ledger, read_varint(body, middle)[0])
-                    found.append(Origin(body[:PAIR_BYTES], place))
-            elif kind in _FIXED:
-                position += _FIXED[kind]
-            else:
-                break
-    except (IndexError, ValueError):
-        pass  # nobody's field of that number
-    return found
-
-
-def origin_of(entry: Buffer, pair: bytes) -> Position | None:
-    """The source position that the mirror of ``pair`` wrote into an entry; None for anybody else's.
+def mark_of(
+    entry: Buffer, pair: bytes, keys: Sequence[bytes] | None, *, is_direct: bool = True
+) -> Origin | None:
+    """What the mirror of ``pair`` wrote into an entry; None for anybody else's, unless ``keys`` is None.
+    ``is_direct``: only if no other mirror brought it on.
 
     Raises `CorruptPayload` for an entry that ends before its metadata.
     """
     found = None
-    for origin in origins_in(_metadata_of(entry, parse_entry(entry, verify=False).payload)):
-        if origin.pair == pair:
-            found = origin.position
+    for mark in marks_in(_metadata_of(entry, parse_entry(entry, verify=False).payload)):
+        is_own = mark.origin.pair == pair and (mark.is_last or not is_direct)
+        if is_own and (keys is None or mark.is_signed_with(keys)):
+            found = mark.origin
     return found
 
 

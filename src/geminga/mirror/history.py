@@ -1,22 +1,24 @@
 """What the target says by itself: how far it has been mirrored, and where in it an entry of the source is.
 
 Entries of others may lie in between, so nothing can be computed from positions alone; but the mirror's own
-entries carry their source position, which grows with their place.
+entries carry their source position, which grows with their place. What others write there that looks like the
+mirror's own is not signed, or a copy of it further on (`geminga.mirror.marks`): neither counts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
 from geminga.client.entry_reader import next_entry, open_entries
 from geminga.client.hub import ClientHub
 from geminga.errors import CorruptPayload, Timeout
-from geminga.mirror.entries import origin_of
+from geminga.mirror.entries import mark_of
+from geminga.mirror.marks import Origin
 from geminga.mirror.place_map import PlaceMap, Range
-from geminga.mirror.positions import Position, parse_position
+from geminga.mirror.positions import NOWHERE, Position, parse_position
 
 _LOOK_ENTRIES = 4
 """How many of the newest entries are looked at first; then four times as many, and so on."""
@@ -73,24 +75,39 @@ class Shape:
 
 
 class TargetHistory:
-    """Questions about one topic or partition of the target."""
+    """Questions about one topic or partition of the target. ``keys``: that the marks of the pair are signed
+    with; None: whoever wrote them. ``is_direct``: the mirror of the pair itself writes here; else another
+    brought its entries on, in their order."""
 
-    def __init__(self, hub: ClientHub, topic: str, pair: bytes, stats: InternalStats) -> None:
+    def __init__(
+        self,
+        hub: ClientHub,
+        topic: str,
+        pair: bytes,
+        stats: InternalStats,
+        keys: Sequence[bytes] | None,
+        *,
+        is_direct: bool = True,
+    ) -> None:
         self._hub = hub
         self._topic = topic
         self._pair = pair
+        self._keys = keys
+        self._is_direct = is_direct
         self.shape = Shape(stats)
 
-    async def newest(self) -> Mirrored | None:
-        """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes."""
+    async def newest(self, claimed: Position = NOWHERE) -> Mirrored | None:
+        """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes.
+        ``claimed``: the source position that it has if deduplication in the target is right."""
         stop, count = self.shape.entries, _LOOK_ENTRIES
         while stop > 0:
             start = max(0, stop - count)
-            found = None
-            async for one in self.mirrored(start, stop):
-                found = one
-            if found is not None:
-                return found
+            marks = [one async for one in self._marked(start, stop)]
+            if marks:
+                # If the highest is a copy of what lies before, so are all here.
+                origin, target, offset = max(marks, key=lambda one: one[0].position)
+                if origin.position == claimed or not await self.is_copy(origin, start):
+                    return Mirrored(origin.position, target, offset)
             stop, count = start, min(count * 4, _LOOK_ENTRIES_MAX)
         return None
 
@@ -148,6 +165,26 @@ class TargetHistory:
 
     async def mirrored(self, start: int, stop: int) -> AsyncIterator[Mirrored]:
         """The mirror's entries among those with the offsets ``start <= offset < stop``, in order."""
+        highest: Position | None = None
+        async for origin, target, offset in self._marked(start, stop):
+            if highest is None:
+                if self._is_direct and await self.is_copy(origin, start):
+                    continue
+            elif origin.position <= highest:
+                continue
+            highest = origin.position
+            yield Mirrored(origin.position, target, offset)
+
+    async def is_copy(self, origin: Origin, offset: int) -> bool:
+        """Whether a mark at ``offset`` or behind it was written for an earlier entry: there it is found,
+        or one that came later still."""
+        async for earlier, _, _ in self._marked(self.shape.offset_behind(origin.after), offset):
+            if earlier.position >= origin.position:
+                return True
+        return False
+
+    async def _marked(self, start: int, stop: int) -> AsyncIterator[tuple[Origin, Position, int]]:
+        """All entries with a mark of the pair, copies among them, with their places and offsets."""
         if start >= stop:
             return
         last = self.shape.position(stop - 1)
@@ -167,11 +204,11 @@ class TargetHistory:
                 place = Position(raw.ledger_id, raw.entry_id)
                 if place <= last:
                     try:
-                        source = origin_of(raw.entry, self._pair)
+                        origin = mark_of(raw.entry, self._pair, self._keys, is_direct=self._is_direct)
                     except CorruptPayload:
-                        source = None
-                    if source is not None:
-                        yield Mirrored(source, place, self.shape.offset(place))
+                        origin = None
+                    if origin is not None:
+                        yield origin, place, self.shape.offset(place)
                 if place >= last:
                     return
         finally:

@@ -17,6 +17,7 @@ from geminga.client.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cursors import CursorMirror
+from geminga.mirror.keys import MarkKeys
 from geminga.mirror.pairing import MirrorRefused, subscription_of
 from geminga.mirror.partition import Ends, PartitionMirror, State
 from geminga.mirror.patterns import TopicPattern
@@ -126,6 +127,8 @@ class Mirror(LongRunning[MirrorStatus]):
                     target_name=names[1],
                     mirror=settings.name or names[0],
                     on_mismatch=settings.on_mismatch,
+                    source_keys=MarkKeys(source_admin),
+                    target_keys=MarkKeys(target_admin),
                 ),
             )
             if settings.metrics_port is not None:

@@ -14,10 +14,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from geminga.admin import TopicStats
 from geminga.asyncio import Admin
 from geminga.errors import AdminConflict, AdminNotFound, PulsarException
 from geminga.ids import MessageId
-from geminga.mirror.entries import PAIR_BYTES
+from geminga.mirror.marks import PAIR_BYTES
 
 PREFIX = "geminga-mirror."
 PAIR_PROPERTY = "geminga-mirror-pair"
@@ -119,6 +120,16 @@ async def _subscribe(source: Admin, topic: str, name: str, pair: bytes) -> None:
 def pair_of(properties: Mapping[str, str]) -> bytes | None:
     """The pair of a mirror's subscription; None for anybody else's."""
     return _id(properties.get(PAIR_PROPERTY))
+
+
+def readers_of(stats: TopicStats) -> dict[bytes, str]:
+    """The mirrors that read a topic: their subscriptions by their pairs."""
+    found = {}
+    for name, subscription in stats.subscriptions.items():
+        pair = pair_of(subscription.subscription_properties)
+        if pair is not None and name.startswith(PREFIX):
+            found[pair] = name
+    return found
 
 
 def _id(text: str | None) -> bytes | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -34,10 +35,12 @@ from geminga.errors import (
     PulsarException,
 )
 from geminga.ids import TopicName
-from geminga.mirror.entries import EntryRewriter, Forwarded, Origin, PairUnknownError, SchemaUnknownError
+from geminga.mirror.entries import EntryRewriter, Forwarded, PairUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
+from geminga.mirror.keys import MarkKeys
 from geminga.mirror.ledger_sizes import LedgerSizes
-from geminga.mirror.pairing import PAIR_PROPERTY, MirrorRefused, Pair, find_pair, subscription_of
+from geminga.mirror.marks import Mark, Origin
+from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, subscription_of
 from geminga.mirror.place_map import PlaceMap
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 from geminga.mirror.publishing import EntryPublisher
@@ -51,6 +54,8 @@ _TURN_ENTRIES = 64
 _ACK_SECONDS = 0.5
 _DEDUPLICATION_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
+_CLAIM_SECONDS = 10.0
+"""So long an entry may take to be there to read of which the target's deduplication knows already."""
 _BACKOFF_SECONDS_MAX = 10.0
 
 
@@ -89,6 +94,10 @@ class Ends:
     target_name: str
     mirror: str
     on_mismatch: str
+    source_keys: MarkKeys
+    """Of the marks that are written here."""
+    target_keys: MarkKeys
+    """Of what mirrors brought that read the target."""
     window_bytes: int = field(default=4 * 1024 * 1024)
     """Bytes without a receipt, and as many that wait to be sent, of one partition."""
 
@@ -120,11 +129,23 @@ class PartitionMirror:
         self._acknowledged = NOWHERE
         self._begun = False
         self._sizes = LedgerSizes()
+        self._gaps: deque[tuple[Position, int]] = deque()
+        """Where entries were missed, and how many, as far as what came behind them is not done."""
         self._given_up = 0
         """Of `Counters.missed`, what lies behind all that was delivered."""
         self._stood: tuple[Position, Position, int] | None = None
         self._rests = False
         self._looked_at = NOWHERE
+        self._namespace = TopicName.parse(topic).namespace_name
+        self._after: Position | None = None
+        """What is sent next will lie behind that place of the target; None: not asked for yet."""
+        self._resumed = NOWHERE
+        self._echoed: dict[bytes, Position] = {}
+        """The last place in the target that came along in this session, by pair."""
+        self._direct: dict[bytes, bool] = {}
+        """Pairs whose mirrors write into the source, instead of into a third cluster."""
+        self._claimed = NOWHERE
+        """What deduplication in the target has dropped as known."""
 
     @property
     def rests(self) -> bool:
@@ -192,6 +213,7 @@ class PartitionMirror:
         self._pending_bytes = 0
         await self._want_deduplication()
         await self._schemas.copy()
+        key = await ends.source_keys.own(self._namespace)
         pair = self.pair = await find_pair(
             ends.source_admin,
             ends.target_admin,
@@ -200,24 +222,28 @@ class PartitionMirror:
             ends.on_mismatch,
             self._has_nothing_of,
         )
-        publisher = await self._publisher(pair)
-        try:
-            resume = await self._look(publisher, pair)
+        async with contextlib.AsyncExitStack() as stack:
+            publisher = await self._publisher(pair.producer_name(ends.mirror))
+            stack.push_async_callback(publisher.close)
+            resume, mirrored = await self._look(publisher, pair)
+            if self._claimed > resume:
+                publisher = await self._beside(publisher, pair)
+                stack.push_async_callback(publisher.close)
+            self._claimed = NOWHERE
             await self._move_to(resume)
             rewriter = EntryRewriter(
-                pair=pair.id, source_name=ends.source_name, target_name=ends.target_name,
+                pair=pair.id, source_name=ends.source_name, target_name=ends.target_name, key=key,
+                target_keys=ends.target_keys.known(self._namespace),
                 schema_versions=self._schemas.versions,
             )  # fmt: skip
             consumer = await self._consumer()
             try:
-                self._begin(resume)
+                self._begin(resume, mirrored)
                 await self._copy(consumer, publisher, rewriter)
             finally:
                 with contextlib.suppress(PulsarException):
                     self._acknowledge(consumer)
                 await consumer.close()
-        finally:
-            await publisher.close()
 
     async def _want_deduplication(self) -> None:
         """Without deduplication nobody can say what became of what was under way. Raises `MirrorRefused`."""
@@ -245,9 +271,23 @@ class PartitionMirror:
                 )
             await asyncio.sleep(0.02)
 
-    async def _publisher(self, pair: Pair) -> EntryPublisher:
+    async def _beside(self, holder: EntryPublisher, pair: Pair) -> EntryPublisher:
+        """A publisher of another name, while the ``holder`` keeps every other mirror out."""
+        logger.warning(
+            "%s: deduplication in the target knows of more messages from %s than it has: somebody else has "
+            "published under that name, or what it had is deleted. They are sent under another",
+            self.topic, holder.name,
+        )  # fmt: skip
+        name = f"{pair.producer_name(self._ends.mirror)}.{secrets.token_hex(4)}"
+        publisher = await self._publisher(name)
+        holder.ended.add_done_callback(
+            lambda _: publisher.end(ConnectError(f"the producer {holder.name} has ended"))
+        )
+        return publisher
+
+    async def _publisher(self, name: str) -> EntryPublisher:
         """With what the topic demands of producers, which is known when it refuses one."""
-        name, schema, encrypted = pair.producer_name(self._ends.mirror), None, False
+        schema, encrypted = None, False
         while True:
             try:
                 return await EntryPublisher.open(
@@ -263,32 +303,71 @@ class PartitionMirror:
 
     async def history(self, pair: Pair) -> TargetHistory:
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
-        return TargetHistory(self._ends.target, self.topic, pair.id, stats)
+        self._after = max(self._after or NOWHERE, parse_position(stats.last_confirmed_entry))
+        return self.history_in(stats, pair.id)
+
+    def history_in(self, stats: InternalStats, pair: bytes) -> TargetHistory:
+        """Of the target as it was."""
+        keys = self._ends.source_keys.known(self._namespace)
+        return TargetHistory(self._ends.target, self.topic, pair, stats, keys)
+
+    async def echo_history(self, pair: bytes) -> TargetHistory:
+        """The same questions about what the mirror of ``pair`` brought from the target into the source."""
+        ends = self._ends
+        is_direct = await self._is_direct(pair)
+        keys = ends.target_keys.known(self._namespace) or await ends.target_keys.learn(self._namespace)
+        stats = await ends.source_admin.topics.internal_stats(self.topic)
+        return TargetHistory(ends.source, self.topic, pair, stats, keys, is_direct=is_direct)
+
+    async def _is_direct(self, pair: bytes) -> bool:
+        """Whether the mirror of ``pair`` writes into the source: it keeps the pair there."""
+        found = self._direct.get(pair)
+        if found is None:
+            properties = await self._ends.source_admin.topics.properties(self.topic)
+            found = self._direct[pair] = pair.hex() in properties.values()
+        return found
 
     async def _has_nothing_of(self, pair: bytes) -> bool:
-        return await (await self.history(Pair(pair, False))).newest() is None
+        """Nor anything that only looks so: the key may have been another source's."""
+        stats = await self._ends.target_admin.topics.internal_stats(self.topic)
+        return await TargetHistory(self._ends.target, self.topic, pair, stats, None).newest() is None
 
-    async def _look(self, publisher: EntryPublisher, pair: Pair) -> Position:
-        """The source position behind which to go on. The publisher is there: nobody else adds to the pair."""
+    async def _look(self, publisher: EntryPublisher, pair: Pair) -> tuple[Position, Position]:
+        """The source position behind which to go on, and that of the newest entry in the target, if it had to
+        be looked for. The publisher is there: nobody else adds to the pair."""
+        claimed = self._claimed = max(publisher.last, self._claimed)
+        self._after = None
         if pair.fresh:
-            return NOWHERE
+            await self.history(pair)
+            return NOWHERE, NOWHERE
         stats = await self._ends.source_admin.topics.internal_stats(self.topic)
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
         last = parse_position(stats.last_confirmed_entry)
-        mirrored = publisher.last
         self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
-        if last > max(marked, mirrored):
-            # Deduplication forgets, by time and when a broker dies; what is stored does not.
-            newest = await (await self.history(pair)).newest()
-            mirrored = mirrored if newest is None else max(mirrored, newest.source)
+        mirrored = NOWHERE
+        if max(last, claimed) > marked:
+            # Deduplication forgets, by time and when a broker dies, and believes whoever has taken the name.
+            # What is stored does neither.
+            mirrored = await self._newest(pair, marked, claimed)
         if mirrored > last:
             raise MirrorRefused(
                 f"{self.topic}: the target has what was at {mirrored} in the source, and the source ends at "
                 f"{last}: it was brought back from a backup, or lost something. Its positions mean other "
                 "messages now; choose another --name, which copies all that it has"
             )
-        return max(marked, mirrored)
+        return max(marked, mirrored), mirrored
+
+    async def _newest(self, pair: Pair, marked: Position, claimed: Position) -> Position:
+        """The source position of the newest entry in the target. One that is ``claimed`` to be there is
+        waited for: it may not be there to read yet."""
+        deadline = time.monotonic() + _CLAIM_SECONDS
+        while True:
+            newest = await (await self.history(pair)).newest(claimed)
+            mirrored = NOWHERE if newest is None else newest.source
+            if max(mirrored, marked) >= claimed or time.monotonic() >= deadline:
+                return mirrored
+            await asyncio.sleep(0.1)
 
     async def _move_to(self, resume: Position) -> None:
         """Have the mirror's subscription stand there, so that nothing is read twice."""
@@ -322,17 +401,22 @@ class PartitionMirror:
         hub.register(consumer)
         return consumer
 
-    def _begin(self, resume: Position) -> None:
+    def _begin(self, resume: Position, mirrored: Position) -> None:
         if resume != self.done or not self._begun:
             # What is older than this map is looked up in the target.
             begins = Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE
             self.places.forget(begins)
             self._echoes.clear()
             self._echoes_from = begins
-        if self._begun and resume > self.done:
-            self._count_gap(self.done, Position(resume.ledger, resume.entry + 1))
+        while self._gaps and self._gaps[-1][0] > resume:
+            # What was sent behind it is not in the target: it comes again, and the gap with it.
+            self.counters.missed -= self._gaps.pop()[1]
+        read = max(self.done, mirrored)
+        if self._begun and resume > read:
+            self._count_gap(read, Position(resume.ledger, resume.entry + 1))
         self._begun = True
-        self.done = self._looked_at = resume
+        self.done = self._looked_at = self._resumed = resume
+        self._echoed.clear()
         self._acknowledged = NOWHERE
         self._set(State.COPYING, None)
 
@@ -355,8 +439,13 @@ class PartitionMirror:
                 if handle.driver.connection is not connection:
                     # Another broker, or another life of the same: what it has is looked at anew.
                     raise ConnectError(f"the connection to the source of {self.topic} was lost")
-                for _ in range(min(len(queued), _TURN_ENTRIES)):
-                    if self._pending_bytes >= self._ends.window_bytes:
+                for _ in range(_TURN_ENTRIES):
+                    # Whoever was asked meanwhile took time: the queue may be another connection's.
+                    if (
+                        not queued
+                        or self._pending_bytes >= self._ends.window_bytes
+                        or handle.driver.connection not in (connection, None)
+                    ):
                         break
                     entry = queued.popleft()
                     consumer.group.took_entries([entry])
@@ -417,22 +506,38 @@ class PartitionMirror:
         self.counters.missed += missed
         if is_end:
             self._given_up = missed
+        elif place > self.done:
+            while self._gaps and self._gaps[0][0] <= self.done:
+                self._gaps.popleft()
+            self._gaps.append((place, missed))
 
     async def _pass_on(
         self, entry: ReceivedEntry, place: Position, publisher: EntryPublisher, rewriter: EntryRewriter
     ) -> None:
         assert entry.raw is not None
+        if self._after is None:
+            assert self.pair is not None
+            await self.history(self.pair)
+        rewriter.after = self._after or NOWHERE
+        believes = True
         while True:
             try:
-                forwarded = rewriter.rewrite(entry.raw, place)
-                break
+                forwarded = rewriter.rewrite(entry.raw, place, believes_marks=believes)
             except SchemaUnknownError as unknown:
                 await self._schemas.copy()  # all there are by now, in their order
                 await self._schemas.learn(unknown.version)
+                continue
             except PairUnknownError as unknown_pair:
-                rewriter.reads_target[unknown_pair.pair] = await self._reads_target(unknown_pair.pair)
+                rewriter.target_keys = await self._ends.target_keys.learn(self._namespace)
+                rewriter.learn(unknown_pair.pair, await self._reads_target(unknown_pair.pair))
+                continue
+            if isinstance(forwarded, Mark) and await self._is_copy(forwarded, place):
+                believes = False
+                continue
+            break
         if not isinstance(forwarded, Forwarded):
-            self._pending.append((-1, place, 0, entry.count, forwarded))
+            origin = None if forwarded is None else forwarded.origin
+            self._pending.append((-1, place, 0, entry.count, origin))
             self._settle()
             return
         sequence_id = publisher.send(place, forwarded)
@@ -441,9 +546,26 @@ class PartitionMirror:
 
     async def _reads_target(self, pair: bytes) -> bool:
         """Whether a mirror reads the target's topic as the source of that pair."""
-        stats = await self._ends.target_admin.topics.stats(self.topic)
-        known = (one.subscription_properties.get(PAIR_PROPERTY) for one in stats.subscriptions.values())
-        return pair.hex() in known
+        return pair in readers_of(await self._ends.target_admin.topics.stats(self.topic))
+
+    async def _is_copy(self, mark: Mark, place: Position) -> bool:
+        """Whether somebody took the mark of an earlier entry for this one: what came from the target comes in
+        its order. Nothing in the target is acknowledged for a copy, and it goes there as any other."""
+        origin = mark.origin
+        is_direct = await self._is_direct(origin.pair)
+        if is_direct and not mark.is_last:
+            return True
+        highest = self._echoed.get(origin.pair)
+        if highest is not None:
+            is_copy = origin.position <= highest
+        elif is_direct and origin.after < self._resumed:
+            history = await self.echo_history(origin.pair)
+            is_copy = await history.is_copy(origin, history.shape.offset(place))
+        else:
+            is_copy = False
+        if not is_copy:
+            self._echoed[origin.pair] = origin.position
+        return is_copy
 
     async def _wait_for_entries(self, consumer: AsyncConsumer, publisher: EntryPublisher) -> None:
         # No await in between: what comes from now on wakes this one.
@@ -480,13 +602,15 @@ class PartitionMirror:
         self._pending_bytes -= size
         counters = self.counters
         if target == NOWHERE:
+            # Somebody says that it is there: that is looked at, for nothing may be left out on a say-so.
             counters.duplicates += messages
-            self.places.forget(Position(place.ledger, place.entry + 1))
-        else:
-            counters.entries += 1
-            counters.messages += messages
-            counters.bytes += size
-            self.places.add(place, target)
+            self._claimed = place
+            raise ProtocolError(f"{self.topic}: the target drops the entry at {place}, which it had already")
+        counters.entries += 1
+        counters.messages += messages
+        counters.bytes += size
+        self.places.add(place, target)
+        self._after = target
         self.done = place
         self._settle()
         if self._room is not None and not self._room.done():

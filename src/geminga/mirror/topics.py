@@ -14,7 +14,7 @@ from geminga.asyncio import Admin
 from geminga.client.admin.aio.policies import PolicyHolder, TopicPolicies
 from geminga.errors import AdminConflict, AdminError, AdminNotAllowed, AdminNotFound
 from geminga.ids import TopicName
-from geminga.mirror.pairing import MirrorRefused
+from geminga.mirror.pairing import PREFIX, MirrorRefused
 from geminga.mirror.patterns import TopicPattern
 
 logger = logging.getLogger("geminga.mirror")
@@ -184,7 +184,9 @@ class TopicMaker:
 
     async def _copy_labels(self, topic: str) -> None:
         try:
-            labels = await self._source.topics.properties(topic)
+            found = await self._source.topics.properties(topic)
+            # Which mirrors write to it is said of the source alone.
+            labels = {name: label for name, label in found.items() if not name.startswith(PREFIX)}
             if labels:
                 await self._target.topics.update_properties(topic, labels)
         except AdminError as error:
