@@ -341,11 +341,17 @@ def test_tasks_are_even_and_of_a_size_in_bytes() -> None:
         assert [len(places_of(cluster, [part])) for part in ranges] == [286] * 6 + [284]
     assert cluster.rounds <= 4
     assert len(planner(cluster).ranges({}, end)) == 1
-    # The least that a task is worth while for, and nothing is asked for what is less than two of them.
+    # The least that a task has, and nothing is asked for what is less than two of them.
     ranges = planner(cluster, max_bytes_per_split=1).ranges({}, end)
-    assert {len(places_of(cluster, [part])) for part in ranges} == {125}
+    assert {len(places_of(cluster, [part])) for part in ranges} == {16}
     cluster.questions = 0
-    assert len(planner(cluster, max_bytes_per_split=1).ranges({ONE: Offset(3, 1799)}, end)) == 1
+    assert len(planner(cluster, max_bytes_per_split=1).ranges({ONE: Offset(3, 1969)}, end)) == 1
+    assert cluster.questions == 0
+    # What was looked at for the lag tells of a small range that it is one.
+    found = planner(cluster)
+    found.lag({ONE: Offset(3, 99)}, end)
+    cluster.questions = 0
+    assert len(found.ranges({ONE: Offset(3, 99)}, end)) == 1
     assert cluster.questions == 0
 
 

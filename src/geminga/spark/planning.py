@@ -48,8 +48,8 @@ LOOKS_MAX = 8
 """Partitions that are looked at then, one entry each; or when tasks are cut."""
 SAMPLES = 3
 """Entries of a large range that are looked at to tell what one holds."""
-ENTRIES_MIN = 128
-"""Entries that a task has at least, of a range that has them: there are no tasks for a moment's work."""
+ENTRIES_MIN = 16
+"""Entries that a task has at least, of a range that has them."""
 CLOCK_DIFFERENCE_MS_MAX = 5_000
 """So far in the driver's future a starting time may lie."""
 
@@ -402,7 +402,11 @@ class Planner:
         follow from their ends: what is planned again is cut again where it was.
         """
         most = self.options.max_entries_per_split
-        large = {p: places for p in sorted(wanted) if (places := _samples(*wanted[p]))}
+        large = {
+            p: places
+            for p in sorted(wanted)
+            if not self._is_small(p, *wanted[p]) and (places := _samples(*wanted[p]))
+        }
         asked = [(p, place) for p in list(large)[:LOOKS_MAX] for place in large[p]]
         lengths: dict[Partition, list[int]] = {}
         for (partition, _), entry in zip(asked, self._first(asked) if asked else [], strict=True):
@@ -416,6 +420,14 @@ class Planner:
                 fitting = self.options.max_bytes_per_split * len(seen) // max(1, sum(seen))
                 sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
         return sizes
+
+    def _is_small(self, partition: Partition, begin: Offset, end: Offset) -> bool:
+        """Whether it is less than half of what a task reads, by entries that were looked at for a limit or
+        the lag: nobody needs to ask."""
+        entries, known = entries_between(begin, end), self.gauge.partitions.get(partition)
+        if entries is None or known is None:
+            return False
+        return entries * known.bytes < self.options.max_bytes_per_split / 2
 
     def _is_compacted(self, start: Offset) -> bool:
         """Whether what lies behind ``start`` is read as compaction has left it: the whole of it in one
