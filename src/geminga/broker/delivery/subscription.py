@@ -479,7 +479,7 @@ class PersistentSubscription:
                 self.dispatcher.skipped_below(cursor.mark)
             self._acknowledged(None, mark)
         if done is not None:
-            self.agenda.flush_cursors()
+            self.flush()
             self.when_durable(done)
         return before - cursor.backlog(self.topic.ledger.confirmed)
 
@@ -497,7 +497,7 @@ class PersistentSubscription:
             self._settle(None, offset, still_open or 0)
             self._acknowledged(None, mark)
             left = 0
-        self.agenda.flush_cursors()
+        self.flush()
         self.writer.when_durable(done)
         return count - left
 
@@ -556,7 +556,7 @@ class PersistentSubscription:
         if self.cursor.acknowledge(offset):
             self._settle(None, offset, 0)
             self._acknowledged(None, mark)
-        self.agenda.flush_cursors()
+        self.flush()
         self.writer.when_durable(done)
 
     def expire(self, offset: int, done: Done | None = None) -> int:

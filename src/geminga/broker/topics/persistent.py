@@ -538,7 +538,7 @@ class PersistentTopic:
     def _truncate_below(self, stop: int, done: Done) -> None:
         for subscription in list(self.subscriptions.values()):
             subscription.skip_to(stop)
-        self.agenda.flush_cursors()
+            subscription.flush()
         self.delete_ledgers(sum(1 for each in self.ledger.segments if each.entries and each.end <= stop))
         self.save_record(done)
 
