@@ -545,3 +545,40 @@ def test_settings_that_change_many_times_share_what_they_are_compared_with() -> 
     assert befores[0].policies("public/default").message_ttl_seconds == 0
     assert befores[-1].policies("public/default").message_ttl_seconds == 7
     sliced.settle()
+
+
+def test_whoever_has_changed_policies_hears_when_all_topics_know(told: list[str]) -> None:
+    """Else an administrator would be told that entries have to be encrypted, and topics took others."""
+    sliced = Sliced(Random(0), 1.0)
+    namespaces, topics = sliced.broker.namespaces, sliced.broker.topics
+    heard: list[object] = []
+    topics.when_told(heard.append)
+    assert heard == [None], "there is nothing to wait for"
+    for number in range(20):
+        topics.make(TopicName.parse(f"t{number}"))
+    told.clear()
+    heard.clear()
+    known: list[tuple[int, int]] = []
+
+    def change(number: int) -> None:
+        namespaces.set_policy("public", "default", "max_producers_per_topic", number)
+
+        def told_all(error: object) -> None:
+            assert error is None
+            least = min(topic.policies.max_producers_per_topic for topic in topics.in_memory_now())
+            known.append((number, least))
+
+        topics.when_told(told_all)
+
+    change(1)
+    for number in range(2, 6):
+        for _ in range(5):
+            sliced.turn()
+        change(number)
+    sliced.settle()
+    assert [number for number, _ in known] == [1, 2, 3, 4, 5]
+    assert all(least >= number for number, least in known), known
+    change(6)
+    sliced.turn()
+    sliced.broker.close()
+    assert len(known) == 6, "at the end nobody waits on"

@@ -159,9 +159,9 @@ class Brokers(Resource):
         dynamic, name = self.server.broker.dynamic, part(request, "name")
         if request.method == "POST":
             text = part(request, "value")
-            await self.durable(lambda done: dynamic.set(name, text, done))
+            await self.in_force(lambda done: dynamic.set(name, text, done))
         else:
-            await self.durable(lambda done: dynamic.remove(name, done))
+            await self.in_force(lambda done: dynamic.remove(name, done))
         return done_answer()
 
     async def internal_configuration(self, _request: web.Request) -> web.Response:

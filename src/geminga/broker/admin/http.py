@@ -121,6 +121,11 @@ class Resource:
             ) from None
         return result
 
+    async def in_force(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> None:
+        """The same for a change of policies; then the topics in memory know of it, too."""
+        await self.durable(call)
+        await _when_done(self.server, self.topics.when_told)
+
     async def walk_names(self, *walks: Walk) -> AsyncIterator[str]:
         """The names of walks, one after the other; others are served meanwhile. 503 when the disk hangs."""
         began = time.monotonic()

@@ -199,14 +199,14 @@ class _PolicyResource(Resource):
         raise NotImplementedError
 
     async def write(self, request: web.Request, field: str, value: Any) -> None:
-        await self.durable(lambda done: self.put(request, field, value, done))
+        await self.in_force(lambda done: self.put(request, field, value, done))
 
     async def change(self, request: web.Request, field: str, new: Callable[[Any], Any]) -> None:
         """Set it to what ``new`` makes of what is there.
 
         Others' changes may come between a request and its turn: what is there is looked at in its turn.
         """
-        await self.durable(lambda done: self.put(request, field, new(self.read(request, field)), done))
+        await self.in_force(lambda done: self.put(request, field, new(self.read(request, field)), done))
 
     def register_table(self, router: web.UrlDispatcher, routes: tuple[Route, ...], *others: Route) -> None:
         """``others`` have handlers of their own."""

@@ -141,7 +141,7 @@ class TopicActions:
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
                     raise AdminError(412, "Topic has active producers/subscriptions")
         if count:
-            self.topics.delete_partitions(name, count, done, lambda: self._forget(name))
+            self.topics.delete_partitions(name, count, done, lambda: self._forget_partitioned(name))
         elif name.partition >= 0:
             self.topics.delete_topic(name, done)
         else:
@@ -149,10 +149,16 @@ class TopicActions:
             self.topics.delete_topic(name, joined)
             self._forget(name, joined)
 
-    def _forget(self, name: TopicName, done: Done | None = None) -> None:
+    def _forget(self, name: TopicName, done: Done) -> None:
         """What a topic has besides its data goes too."""
         self._namespaces.forget_topic(name)
         self._schemas.delete(name, done)
+
+    def _forget_partitioned(self, name: TopicName) -> None:
+        """The same; topics with names of partitions that it did not have have followed its policies, too."""
+        if self._namespaces.forget_topic(name):
+            self.topics.policies_changed(name.namespace_name, name)
+        self._schemas.delete(name)
 
     def unload(self, name: TopicName) -> None:
         """Disconnect everybody and let the topic leave memory."""

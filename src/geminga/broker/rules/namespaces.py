@@ -549,14 +549,16 @@ class Namespaces:
             self._remove(TOPIC_POLICIES, {}, key, done)
         self._changed(topic.namespace_name, topic.base, before)
 
-    def forget_topic(self, topic: TopicName, done: Done | None = None) -> None:
-        """Drops a deleted topic's own policies."""
+    def forget_topic(self, topic: TopicName, done: Done | None = None) -> bool:
+        """Drops a deleted topic's own policies; whether there were any. No watcher is told."""
         key = str(topic.base)
         if self._store.get(TOPIC_POLICIES + key) is not None:
             self._remove(TOPIC_POLICIES, {}, key, done)
             self._resolved_topics.pop(key, None)
-        elif done is not None:
+            return True
+        if done is not None:
             done(None)
+        return False
 
     # --- inside ---
     def _require(self, tenant: str, namespace: str) -> Json:

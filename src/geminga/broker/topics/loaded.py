@@ -57,8 +57,9 @@ class LoadedTopics:
         self._changed_policies: dict[tuple[str | None, TopicName | None], None] = {}
         """Whose policies have changed, and who is not told yet: a namespace's, a topic's in it, or all."""
         self._is_telling = False
-        namespaces.watch(lambda namespace, base, _: self._policies_changed(namespace, base))
-        namespaces.watch_settings(lambda _: self._policies_changed(None, None))
+        self._wait_for_telling: list[Done] = []
+        namespaces.watch(lambda namespace, base, _: self.policies_changed(namespace, base))
+        namespaces.watch_settings(lambda _: self.policies_changed(None, None))
         self.no_room: Callable[[], str] = lambda: ""
         """Why no topic is made by itself now; empty while that is done. Administrators make theirs."""
 
@@ -583,18 +584,27 @@ class LoadedTopics:
             self._services.looks.drop(topic)
         self._loaded.clear()
 
-    def _policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
+    def policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
         """Tell the topics in memory. What changes while they are told is told to all of them together."""
         self._changed_policies[namespace, base] = None
         if not self._is_telling:
             self._is_telling = True
             self._services.turns.start(self._tell_policies(), "policies")
 
+    def when_told(self, then: Done) -> None:
+        """``then`` is called when the topics in memory know of all policies that have changed before."""
+        if self._is_telling:
+            self._wait_for_telling.append(then)
+        else:
+            then(None)
+
     def _tell_policies(self) -> Job:
         """A job. Those that are loaded meanwhile know already."""
         turns = self._services.turns
+        waiting: list[Done] = []
         try:
             while self._changed_policies:
+                waiting, self._wait_for_telling = self._wait_for_telling, []
                 changed, self._changed_policies = self._changed_policies, {}
                 spaces = {namespace for namespace, base in changed if base is None}
                 bases = {str(base) for _, base in changed if base is not None}
@@ -611,8 +621,16 @@ class LoadedTopics:
                         self._services.looks.soon(topic)
                     if (is_meant or number % 64 == 0) and turns.enough:
                         yield None
+                told, waiting = waiting, []
+                self._go_on(told)
         finally:
             self._is_telling = False
+            rest, self._wait_for_telling = self._wait_for_telling, []
+            self._go_on([*waiting, *rest])
+
+    def _go_on(self, waiting: Sequence[Done]) -> None:
+        for then in waiting:
+            self._agenda.isolated("job", "policies", then, None)
 
     def _policies_of(self, topic: Topic) -> Policies:
         """What is in force for a topic that is in memory, on whose own policies the disk may fail."""
