@@ -13,6 +13,14 @@ from tests.broker.conftest import Harness
 SLICES_MAX = 20_000
 
 
+class BusyStore(MemoryStore):
+    """It writes as long as something is not reported: acknowledgements gather meanwhile, as for a disk."""
+
+    @property
+    def is_writing(self) -> bool:
+        return self._pending > 0
+
+
 class Sliced(Harness):
     """With ``chance`` 1 a turn has time for one item. Nothing is polled, nor goes on, by itself."""
 
@@ -20,6 +28,10 @@ class Sliced(Harness):
         self.random = random
         self.chance = chance
         self.time = 0.0
+        self.is_woken = False
+        self.polls_seldom = False
+        if store is None:
+            store = random.choice((MemoryStore, BusyStore))(self._wake)
         super().__init__(store, **settings)
         self.auto_poll = False
 
@@ -32,6 +44,9 @@ class Sliced(Harness):
         return Broker(
             self.store, self.settings, now=self.now, now_ms=self.now_ms, clock=self._clock, wake=lambda: None
         )
+
+    def _wake(self) -> None:
+        self.is_woken = True
 
     def entry(self, work: Callable[[], object]) -> None:
         turns = self.broker.turns
@@ -52,6 +67,10 @@ class Sliced(Harness):
         self.entry(lambda: self.broker.turn(self.now, self.now_ms))
 
     def take_in(self) -> None:
+        """What the store wakes its owner for; a store of files is asked at any time."""
+        if isinstance(self.store, MemoryStore) and not self.is_woken:
+            return
+        self.is_woken = False
         self.entry(lambda: self.broker.poll(self.now, self.now_ms))
 
     def tick(self) -> None:
@@ -62,7 +81,7 @@ class Sliced(Harness):
         """Whether the store has something to report, or to write."""
         store = self.store
         if isinstance(store, MemoryStore):
-            return bool(store._ready or store._reporting)
+            return self.is_woken
         return bool(store._journal.completed or store._journal.busy or store._finished or store._worker.busy)
 
     @property
@@ -75,11 +94,14 @@ class Sliced(Harness):
 
     def slice(self) -> None:
         """Something of what is to be done."""
-        self.random.choice((self.turn, self.turn, self.take_in, self.tick, self.deliver_pongs))()
+        what = self.random.choice((self.turn, self.turn, self.take_in, self.tick, self.deliver_pongs))
+        if what != self.take_in or not self.polls_seldom or self.random.random() < 0.1:
+            what()
 
     def settle(self) -> None:
         for _ in range(SLICES_MAX):
             if self.is_at_rest:
+                assert not self.store.stats().pending_writes, "nobody goes on with what the store reports"
                 return
             self.turn()
             self.take_in()
