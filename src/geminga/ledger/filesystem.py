@@ -39,6 +39,10 @@ class File(Protocol):
     def allocate(self, offset: int, size: int) -> None:
         """Reserve zero bytes; raises OSError where that is impossible (an optimisation, never needed)."""
 
+    def let_go(self, offset: int, size: int) -> None:
+        """Nobody will read these bytes soon: what of them is not on the disk is on its way there from now on,
+        and what is need not take up memory. A hint, which promises nothing and raises nothing."""
+
     def truncate(self, size: int) -> None: ...
 
     def size(self) -> int: ...
@@ -178,6 +182,12 @@ class RealFile:
         if allocate is None:
             raise OSError(errno.EOPNOTSUPP, "files cannot be allocated ahead on this system")
         allocate(self._fd, offset, size)
+
+    def let_go(self, offset: int, size: int) -> None:
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is not None:
+            with contextlib.suppress(OSError):
+                advise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from geminga.ledger.catalog import Chunk
+from geminga.ledger.writing_beside import WritingBeside
 from geminga.offload.file import LedgerWriter, Written
 from geminga.offload.places import Place
 
@@ -54,8 +57,10 @@ class MakingHere:
 
     shares_lock = shares_processor = True
 
-    def __init__(self, place: Place, order: Order) -> None:
-        self._writing = place.create(order.path)
+    def __init__(self, place: Place, order: Order, writes: ThreadPoolExecutor | None = None) -> None:
+        """``writes``: a thread that is to write the file."""
+        create = partial(place.create, order.path)
+        self._writing = create() if writes is None else WritingBeside(create, writes)
         self._writer = LedgerWriter(
             self._writing, topic=order.topic, partition=order.partition, ledger_id=order.ledger_id,
             uuid=order.uuid,

@@ -58,6 +58,8 @@ class Maker:
         self._makings: dict[str, MakingHere] = {}
         """By path: one that was given up may have something under way yet when the next one is begun."""
         self._log: LogFiles | None = None
+        self._writes = ThreadPoolExecutor(1, "geminga-writing")
+        """Steps back from nobody: see `geminga.ledger.writing_beside`."""
 
     def answer(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
         """The answer to a request; what it raises is one, too."""
@@ -70,9 +72,9 @@ class Maker:
                 importlib.import_module("geminga.offload.residue_kernels")
                 kernels = importlib.import_module("geminga.wire.columnar_kernels")
                 log = importlib.import_module("geminga.ledger.log")
-                filesystem = importlib.import_module("geminga.ledger.filesystem")
+                passing = importlib.import_module("geminga.ledger.passing")
                 self._place = place_at(request["location"])
-                self._log = log.LogFiles(filesystem.RealFileSystem(), request["store"], only_reads=True)
+                self._log = log.LogFiles(passing.PassingFileSystem(), request["store"], only_reads=True)
                 return {"version": __version__, "starts_fast": kernels.KEPT}
             case "begin":
                 from geminga.ledger.making import MakingHere, Order
@@ -80,7 +82,7 @@ class Maker:
                 order = Order(*request["order"])
                 self._drop(order.path)
                 assert self._place is not None
-                self._makings[order.path] = MakingHere(self._place, order)
+                self._makings[order.path] = MakingHere(self._place, order, self._writes)
             case "add":
                 self._making(request).add(_entries(request["entries"], body))
             case "read":

@@ -14,7 +14,8 @@ from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fu
 
 _GATHERED_BYTES = 1024 * 1024
 _SYNCED_BYTES = 16 * 1024 * 1024
-"""So much is synced at once: who syncs something else on this disk meanwhile may have to wait for it."""
+"""So much is synced at once: who syncs something else on this disk meanwhile may have to wait for it. What is
+written is on its way to the disk by then, and is not kept in memory, where others have more use for it."""
 _NEW = ".new"
 
 
@@ -134,15 +135,21 @@ class FolderWriting:
 
     def _write(self) -> None:
         data, self._gathered = bytes(self._gathered), bytearray()
-        self._at += write_fully(self._file, [data], self._at)
+        written = write_fully(self._file, [data], self._at)
+        self._file.let_go(self._at, written)  # so that a sync finds little left to be written
+        self._at += written
         if self._at - self._synced >= _SYNCED_BYTES:
-            self._file.sync()
-            self._synced = self._at
+            self._sync()
+
+    def _sync(self) -> None:
+        self._file.sync()
+        self._file.let_go(self._synced, self._at - self._synced)
+        self._synced = self._at
 
     def finish(self) -> None:
         if self._gathered:
             self._write()
-        self._file.sync()
+        self._sync()
         self._file.close()
         self._filesystem.sync_folder(os.path.dirname(self._path))
 

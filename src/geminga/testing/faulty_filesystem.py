@@ -457,6 +457,9 @@ class FaultyFile:
             self._inode.unsynced.append((len(self._inode.visible), grown))
             self._inode.visible.extend(grown)
 
+    def let_go(self, offset: int, size: int) -> None:
+        """Nothing: what reaches the disk without a sync is the fate's to decide."""
+
     def truncate(self, size: int) -> None:
         self._filesystem.step("truncate", self._path)
         _apply(self._inode.visible, size, None)
