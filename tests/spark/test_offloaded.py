@@ -368,6 +368,7 @@ ALL_COLUMNS = [
     [
         ("batches", ALL_COLUMNS), ("single", ["value"]), ("chunks", ALL_COLUMNS), ("encrypted", ["value"]),
         ("mixed", ALL_COLUMNS), ("mixed", ["message_id", "key_bytes"]), ("mixed", []), ("batches", []),
+        ("batches", ["message_id", "key_bytes", "topic"]),
     ],
 )  # fmt: skip
 def test_columns_of_files_are_what_entries_would_give(

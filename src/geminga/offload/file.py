@@ -41,7 +41,7 @@ from geminga.offload.residue import (
     joined,
 )
 from geminga.wire.checksum import crc32c
-from geminga.wire.columnar import message_schema
+from geminga.wire.columnar import message_ids, message_schema
 
 VERSION = 1
 METADATA_KEY = b"geminga.offload"
@@ -264,6 +264,23 @@ def _span(before: tuple[int, int] | None, column: pa.ChunkedArray) -> tuple[int,
 
 # --- reading ----------------------------------------------------------------------------------------
 
+DERIVED = {
+    "key_bytes": ("key",),
+    "message_id": ("ledger_id", "entry_id", "partition", "batch_index", "batch_size"),
+}
+"""Columns of messages that are made of those in the file."""
+_FEW_WORDS = ("producer_name", "topic", "schema_version")
+"""Columns that messages have as dictionaries."""
+
+
+def _needed(column: str) -> tuple[str, ...]:
+    return DERIVED.get(column, (column,))
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+
 
 class LedgerFile:
     """An offloaded ledger, opened. ``source``: a file that can be read at any place. Used by one thread."""
@@ -272,7 +289,9 @@ class LedgerFile:
         """Raises `NotOffloaded`, or what reading raises."""
         self._source = source
         try:
-            self._parquet = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+            self._parquet = pq.ParquetFile(
+                source, pre_buffer=True, page_checksum_verification=True, read_dictionary=list(_FEW_WORDS)
+            )
         except pa.ArrowInvalid as error:
             raise NotOffloaded(f"no Parquet file: {error}") from error
         metadata = self._parquet.metadata.metadata or {}
@@ -307,9 +326,10 @@ class LedgerFile:
         return self._residue(group).is_of(entry_id - self.first_of(group), entry)
 
     def messages(self, group: int, columns: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.int32]] | None:
-        """The messages of a group, with these of `COLUMNS`, as `geminga.wire.columnar.decode_entries` would
-        give them, and how many of them each entry has. None where the columns are not all that there is to
-        know: an entry is a chunk, or has no message there, being encrypted, a marker, or unreadable.
+        """The messages of a group, with these of `COLUMNS` and `DERIVED`, as `wire.columnar.decode_entries`
+        would give them, and how many of them each entry has. None where the columns are not all that there is
+        to know: an entry is a chunk, or has no message there, being encrypted, a marker, or unreadable; or
+        keys are wanted as bytes and may be base64.
 
         Raises `CorruptPayload`, or what reading raises.
         """
@@ -320,16 +340,22 @@ class LedgerFile:
             return None
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), counts
-        table = self._rows(group, columns)
+        table = self._rows(group, list(dict.fromkeys(name for each in columns for name in _needed(each))))
         if table is None or table.num_rows != rows:
             raise CorruptPayload(f"{0 if table is None else table.num_rows} rows are where {rows} should be")
         wanted = message_schema(columns)
         arrays = []
         for each in wanted:
-            column = table.column(each.name).combine_chunks()
-            if isinstance(column, pa.ChunkedArray):
-                column = pa.concat_arrays(column.chunks)
-            arrays.append(column.dictionary_encode() if pa.types.is_dictionary(each.type) else column)
+            parts = [_one_array(table.column(name)) for name in _needed(each.name)]
+            if each.name == "message_id":
+                arrays.append(message_ids(*(part.to_numpy().astype(np.int64) for part in parts)))
+            elif each.name == "key_bytes":
+                if parts[0].null_count < rows and residue.may_have_base64_keys():
+                    return None
+                arrays.append(parts[0].cast(each.type))
+            else:
+                is_plain = pa.types.is_dictionary(each.type) and not pa.types.is_dictionary(parts[0].type)
+                arrays.append(parts[0].dictionary_encode() if is_plain else parts[0])
         return pa.RecordBatch.from_arrays(arrays, schema=wanted), counts
 
     def _residue(self, group: int) -> Residue:

@@ -12,6 +12,7 @@ compress otherwise than the one that parted the entry, its messages are given un
 from __future__ import annotations
 
 import logging
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,11 @@ _SIZE = Struct(">I")
 _HEAD = Struct("<4sIIQ")
 _SECTION = Struct("<QQ")
 _MAGIC = b"GRS1"
+_PART_SIZE_BYTES = 2
+"""Before each part of an entry's tags (`geminga.offload.residue_kernels`)."""
+_INNER_BASE64, _OUTER_BASE64 = re.compile(rb"\x30[^\0]|\xb0", re.DOTALL), re.compile(rb"\x88[\x01\x81]")
+"""Where there is none of these there is no field 6 of a batch's message, or 17 of one outside, that is true:
+their tags, also encoded in more bytes than need be."""
 _LEVEL = 3
 
 
@@ -111,6 +117,21 @@ class Residue:
             entries.append(RawEntry("", -1, 0, len(entries), self.whole[at : at + size]))
             at += size
         return bool(entries) and bool((entry_heads(entries)[:, columnar_fields.CHUNK_COUNT] > 1).any())
+
+    def may_have_base64_keys(self) -> bool:
+        """Whether some message may say that its key is base64 of bytes, for which there is no column."""
+        if self.whole:
+            return True
+        if not (self.flags & _BATCH).any():
+            return _OUTER_BASE64.search(self.tags) is not None
+        at = 0
+        for flag, size in zip(self.flags.tolist(), self.tag_sizes.tolist(), strict=True):
+            tags, at = self.tags[at : at + size], at + size
+            # A batch's own metadata is the first part.
+            first = _PART_SIZE_BYTES + int.from_bytes(tags[:_PART_SIZE_BYTES]) if flag & _BATCH else 0
+            if (_INNER_BASE64 if flag & _BATCH else _OUTER_BASE64).search(tags, first) is not None:
+                return True
+        return False
 
     def encode(self) -> bytes:
         """As bytes, compressed."""

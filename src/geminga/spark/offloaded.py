@@ -24,7 +24,7 @@ import pyarrow as pa
 from geminga.errors import CorruptPayload, InvalidConfiguration, ReadError
 from geminga.ids import MessageId
 from geminga.offload.arrow_place import ArrowPlace
-from geminga.offload.file import LedgerFile, NotOffloaded
+from geminga.offload.file import DERIVED, LedgerFile, NotOffloaded
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
 from geminga.offload.places import folder_of
 from geminga.offload.residue import COLUMNS
@@ -34,7 +34,7 @@ from geminga.wire.metadata import RawEntry
 
 logger = logging.getLogger("geminga.spark")
 
-_COLUMNS = frozenset(COLUMNS)
+_COLUMNS = frozenset((*COLUMNS, *DERIVED))
 LOOK_AGAIN_SECONDS = 30.0
 """A query that goes on looks at a manifest again after this."""
 CHECKED_AT_ONCE = 16

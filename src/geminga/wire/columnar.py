@@ -563,21 +563,26 @@ class _Messages:
 
     def _message_ids(self) -> pa.Array:
         entries = self.decoder.entries
-        batch_indexes = self.found[field.BATCH_INDEX]
-        # Tags and varints of the five fields: 1 + 10 bytes for each at the most.
-        out = np.empty(min(self.count * 55, _INT32_MAX), np.uint8)
-        offsets = np.empty(self.count + 1, np.int32)
-        self.kernels.message_ids(
+        return message_ids(
             self._per_entry([entry.ledger_id for entry in entries], np.int64),
             self._per_entry([entry.entry_id for entry in entries], np.int64),
             self._per_entry([entry.partition for entry in entries], np.int64),
-            batch_indexes,
+            self.found[field.BATCH_INDEX],
             np.repeat(np.maximum(self.decoder.heads[:, field.BATCH_COUNT], 0), self.counts),
-            offsets,
-            out,
         )
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]].copy())]
-        return pa.Array.from_buffers(pa.binary(), self.count, buffers, 0)
+
+
+def message_ids(
+    ledgers: Int64s, entries: Int64s, partitions: Int64s, batch_indexes: Int64s, batch_sizes: Int64s
+) -> pa.Array:
+    """The column ``message_id`` (binary) of messages whose other columns have these numbers."""
+    count = len(ledgers)
+    # Tags and varints of the five fields: 1 + 10 bytes for each at the most.
+    out = np.empty(min(count * 55, _INT32_MAX), np.uint8)
+    offsets = np.empty(count + 1, np.int32)
+    _kernels().message_ids(ledgers, entries, partitions, batch_indexes, batch_sizes, offsets, out)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]].copy())]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, 0)
 
 
 def decode_entries(
