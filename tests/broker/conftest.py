@@ -174,7 +174,7 @@ class Peer:
 
     def disconnect(self) -> None:
         self.is_closed = True
-        self.session.closed(self.harness.now)
+        self.session.hung_up(self.harness.now)
         if self.harness.auto_poll:
             self.harness.poll()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from geminga.broker.byte_ledger import HELD_BY_PENDING
-from geminga.broker.commands.session import State
+from geminga.broker.commands.session import LINGER_SECONDS, State
 from geminga.broker.commands.table import HANDLERS
+from geminga.broker.topics.loaded import parse_topic
 from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import encode_command, encode_send
@@ -358,3 +360,230 @@ def test_who_is_held_for_moments_alone_hears_nothing_of_it(harness: Any) -> None
     peer.session.hold(HELD_BY_PENDING)
     harness.advance(20.5)
     assert len(peer.take(Command.PONG)) == 2
+
+
+# --- a peer that hangs up while there is work of it ---
+class Watch:
+    """A clock that moves a little each time it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def encoded(body: str, **fields: Any) -> bytes:
+    """A command as it is sent."""
+    command = Command(type=Command.DESCRIPTOR.fields_by_name[body].number)  # type: ignore[arg-type]
+    getattr(command, body).SetInParent()
+    for name, value in fields.items():
+        setattr(getattr(command, body), name, value)
+    return encode_command(command)
+
+
+def acks(ids: list[tuple[int, int]]) -> bytes:
+    """An ACK of its own for each entry."""
+    found = []
+    for ledger_id, entry_id in ids:
+        command = Command(type=Command.ACK)
+        command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+        command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+        found.append(encode_command(command))
+    return b"".join(found)
+
+
+def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[int, int]]]:
+    """A consumer that got so many messages, and their ids. From then on a turn has time for little."""
+    peer = harness.peer()
+    peer.producer(TOPIC)
+    peer.subscribe(TOPIC, permits=count, **fields)
+    peer.publish(count)
+    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+    assert len(ids) == count
+    peer.frames.clear()
+    harness.broker.turns._clock = Watch(0.001)
+    return peer, ids
+
+
+def backlog_of(harness: Any, subscription: str = "s") -> int:
+    """Entries that are not acknowledged."""
+    topic = harness.broker.topics.find(parse_topic(TOPIC))
+    return int(topic.subscriptions[subscription].backlog)
+
+
+def all_turns(harness: Any, peer: Any) -> list[int]:
+    """Let turns pass until nobody has work; the backlog after each of them."""
+    left = []
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+        left.append(backlog_of(harness))
+    assert peer.session.state is State.CLOSED
+    assert peer.session not in harness.broker.sessions
+    return left
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_what_a_peer_had_acknowledged_when_it_hung_up_stays_so(harness: Any, kind: str, cut: int) -> None:
+    """In slices as ever; all the while nothing is delivered to it, and its place is not free."""
+    other = harness.peer()
+    other.producer(TOPIC)
+    peer, ids = delivered(harness, 600, kind=kind)
+    data = acks(ids)
+    peer.send_bytes(data[: len(data) // 2 * cut])
+    peer.send_bytes(data[len(data) // 2 * cut :])
+    at_first = backlog_of(harness)
+    assert at_first > 400
+    peer.disconnect()
+    assert backlog_of(harness) == at_first
+    assert peer.session in harness.broker.sessions
+    other.send(0)
+    left = [at_first, *all_turns(harness, peer)]
+    assert max(before - after for before, after in pairwise(left)) < 50
+    assert backlog_of(harness) == 1
+    assert not peer.frames
+    assert harness.broker.bytes.received_bytes == 0
+
+
+def test_what_a_peer_had_published_when_it_hung_up_is_stored(harness: Any) -> None:
+    peer, _ = delivered(harness, 1)
+    entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
+    peer.send_bytes(b"".join(encode_send(1, n, 2, None, len(entry)) + entry for n in range(300)))
+    peer.disconnect()
+    all_turns(harness, peer)
+    harness.poll()
+    assert backlog_of(harness) == 301
+
+
+def test_a_peer_that_hung_up_is_answered_nothing_and_gets_nothing(harness: Any) -> None:
+    """What it asked for is passed over; the ids that it closed are not taken for others' that it opened."""
+    peer, ids = delivered(harness, 300)
+    other = "persistent://public/default/other"
+    opened = encoded("producer", topic=other, producer_id=1, request_id=7)
+    entry = b"\x00\x00\x00\x02\x0a\x00" + b"x" * 100
+    peer.send_bytes(
+        acks(ids[:200])
+        + encoded("flow", consumer_id=1, messagePermits=5)
+        + encoded("lookupTopic", topic=TOPIC, request_id=5)
+        + encoded("redeliverUnacknowledgedMessages", consumer_id=1)
+        + acks(ids[200:])
+        + encoded("close_producer", producer_id=1, request_id=6)
+        + opened
+        + encode_send(1, 0, 1, None, len(entry))
+        + entry
+    )
+    peer.disconnect()
+    all_turns(harness, peer)
+    harness.poll()
+    assert backlog_of(harness) == 0
+    assert not peer.frames
+    assert harness.broker.topics.find(parse_topic(other)) is None
+
+
+def test_what_follows_a_seek_is_not_done_for_a_peer_that_hung_up(harness: Any) -> None:
+    peer, ids = delivered(harness, 300)
+    seek = encoded("seek", consumer_id=1, request_id=5, message_publish_time=1)
+    peer.send_bytes(acks(ids[:200]) + seek + acks(ids[200:]))
+    peer.disconnect()
+    all_turns(harness, peer)
+    assert backlog_of(harness) == 100
+
+
+def test_a_subscription_that_was_given_up_before_the_peer_hung_up_is_gone(harness: Any) -> None:
+    peer, ids = delivered(harness, 200)
+    peer.send_bytes(acks(ids) + encoded("unsubscribe", consumer_id=1, request_id=5))
+    peer.disconnect()
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+    assert not harness.broker.topics.find(parse_topic(TOPIC)).subscriptions
+
+
+@pytest.mark.parametrize("end", ["closed", "close"])
+def test_nothing_more_is_done_for_a_peer_that_is_thrown_out(harness: Any, end: str) -> None:
+    peer, ids = delivered(harness, 300)
+    peer.send_bytes(acks(ids))
+    left = backlog_of(harness)
+    if end == "close":
+        peer.session.close()  # by an administrator, a limit, or for what it sent
+    else:
+        peer.session.closed(harness.now)  # by the shell, for what it leaves unread
+    assert all_turns(harness, peer)[-1:] == [left]
+
+
+def test_a_peer_that_hung_up_before_it_was_let_in_leaves_at_once(harness: Any) -> None:
+    harness.broker.turns._clock = Watch(0.001)
+    peer = harness.peer(connect=False)
+    peer.send_bytes(encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 500)
+    assert harness.broker.turns.waiting
+    peer.disconnect()
+    assert peer.session.state is State.CLOSED
+
+
+def test_a_peer_that_broke_a_rule_before_it_hung_up_is_ended_there(harness: Any) -> None:
+    peer, ids = delivered(harness, 300)
+    peer.send_bytes(acks(ids[:150]) + encode_send(77, 0, 1, None, 10) + b"x" * 10 + acks(ids[150:]))
+    peer.disconnect()
+    all_turns(harness, peer)
+    assert backlog_of(harness) == 150
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_whom_the_store_holds_up_when_it_hangs_up_is_not_waited_for_for_ever(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    peer, ids = delivered(harness, 300)
+    harness.auto_poll = False
+    monkeypatch.setattr(MemoryStore, "is_behind", True)
+    peer.send_bytes(acks(ids))
+    peer.disconnect()
+    harness.broker.turn(harness.now, harness.now_ms)
+    harness.broker.turn(harness.now, harness.now_ms)
+    left = backlog_of(harness)
+    assert left > 200
+    assert peer.session in harness.broker.sessions
+    if comes_back:
+        monkeypatch.setattr(MemoryStore, "is_behind", False)
+        harness.broker.poll(harness.now, harness.now_ms)
+        left = 0
+    else:
+        harness.broker.turns._clock = lambda: 0.0
+        harness.advance(LINGER_SECONDS)
+        monkeypatch.setattr(MemoryStore, "is_behind", False)
+    all_turns(harness, peer)
+    assert backlog_of(harness) == left
+    assert not harness.broker.bytes._paused
+    assert not harness.broker.bytes.received_bytes
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_who_comes_back_at_once_gets_the_place_when_its_old_work_is_done(harness: Any, what: str) -> None:
+    holder, other = harness.peer(), harness.peer()
+    claim(holder, what)
+    holder.frames.clear()
+    harness.broker.turns._clock = Watch(0.001)
+    pings = encode_command(Command(type=Command.PING, ping=pb.CommandPing()))
+    holder.send_bytes(pings * 300)
+    holder.disconnect()
+    claim(other, what)
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+    harness.poll()
+    assert other.pop().type == CREATED[what]
+
+
+def test_what_was_asked_for_by_a_peer_that_hung_up_is_not_opened(harness: Any) -> None:
+    """Its attempts end with it, also while acknowledgements are worked on."""
+    peer, ids = delivered(harness, 300)
+    waiting: list[Any] = []
+    bring, harness.store.bring = harness.store.bring, lambda wanted, then: waiting.append(then)
+    peer.send_bytes(encoded("producer", topic=TOPIC + "2", producer_id=2, request_id=3) + acks(ids))
+    peer.disconnect()
+    harness.store.bring = bring
+    for then in waiting:
+        then(None)
+    all_turns(harness, peer)
+    assert waiting
+    assert backlog_of(harness) == 0
+    assert harness.broker.topics.find(parse_topic(TOPIC + "2")) is None

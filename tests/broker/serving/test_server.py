@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.commands.session import State
 from geminga.broker.commands.table import HANDLERS
 from geminga.broker.complaints import LINES_MAX
 from geminga.broker.serving.embedded import embedded
@@ -21,9 +23,13 @@ from geminga.broker.serving.listening import PortInUse, bind
 from geminga.broker.serving.server import BrokerServer, Connection
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreLocked, StoreStopped, UsageError
+from geminga.ids import TopicName
 from geminga.ledger.api import Buffer, Done
 from geminga.ledger.memory import MemoryStore
-from geminga.wire.frames import FrameDecoder, encode_command
+from geminga.testing.certificates import Authority
+from geminga.testing.inside import inside
+from geminga.wire.frames import FrameDecoder, encode_command, encode_send
+from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -374,3 +380,115 @@ def test_many_starts_and_stops_leak_nothing() -> None:
     while before and len(os.listdir("/proc/self/fd")) > before:  # others of this process may open some, too
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def subscribed(peer: Peer, topic: str, permits: int) -> None:
+    """A consumer with the id 1."""
+    subscribe = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    subscribe.subscribe.topic, subscribe.subscribe.subscription = topic, "s"
+    subscribe.subscribe.subType = pb.CommandSubscribe.Shared
+    subscribe.subscribe.consumer_id = subscribe.subscribe.request_id = 1
+    flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+    flow.flow.consumer_id, flow.flow.messagePermits = 1, permits
+    peer.socket.sendall(encode_command(subscribe))
+    assert peer.next().type == pb.BaseCommand.SUCCESS
+    peer.socket.sendall(encode_command(flow))
+
+
+def published(peer: Peer, topic: str, count: int) -> list[tuple[int, int]]:
+    """The ids of so many entries, each of which has its receipt."""
+    produce = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
+    produce.producer.topic, produce.producer.producer_id, produce.producer.request_id = topic, 1, 2
+    peer.socket.sendall(encode_command(produce))
+    assert peer.next().type == pb.BaseCommand.PRODUCER_SUCCESS
+    entry = build_entry(
+        pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).SerializeToString(), b"x" * 100
+    )
+    found: list[tuple[int, int]] = []
+    for first in range(0, count, 1_000):
+        sends = (encode_send(1, n, 1, None, len(entry)) + entry for n in range(first, first + 1_000))
+        peer.socket.sendall(b"".join(sends))
+        receipts = [peer.next().receipt for _ in range(1_000)]
+        found += [(receipt.ledger_id, receipt.entry_id) for receipt in receipts]
+    return found
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
+def test_what_a_peer_acknowledged_before_it_hung_up_stays_so(
+    peers: Callable[..., Peer], tmp_path: Path, secure: bool
+) -> None:
+    """5,000 ACKs in one write, and the end of the connection right behind them."""
+    count, topic = 5_000, "persistent://public/default/left"
+    options: dict[str, Any] = {}
+    authority = Authority(tmp_path)
+    if secure:
+        options["tls_certificate"], options["tls_key"] = authority.sign("broker")
+    with embedded(web_port=None, tls_port=0 if secure else None, **options) as broker:
+        port = broker.settings.tls_port if secure else broker.settings.port
+        assert port is not None
+        consumer = peers(port, handshake=False)
+        if secure:
+            context = ssl.create_default_context(cafile=str(authority.certificate))
+            consumer.socket = context.wrap_socket(consumer.socket, server_hostname="localhost")
+        consumer.socket.settimeout(60)
+        consumer.socket.sendall(connect_command())
+        assert consumer.next().type == pb.BaseCommand.CONNECTED
+        subscribed(consumer, topic, count)
+        acks = []
+        for ledger_id, entry_id in published(peers(broker.settings.port), topic, count):
+            ack = pb.BaseCommand(type=pb.BaseCommand.ACK)
+            ack.ack.consumer_id, ack.ack.ack_type = 1, pb.CommandAck.Individual
+            ack.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+            acks.append(encode_command(ack))
+        for _ in range(count):
+            assert consumer.next().type == pb.BaseCommand.MESSAGE
+        subscription = inside(broker, lambda: _subscription(broker, topic))
+        assert inside(broker, lambda: subscription.backlog) == count
+        consumer.socket.sendall(b"".join(acks))
+        consumer.close()
+        deadline = time.monotonic() + 60
+        while inside(broker, lambda: bool(subscription.consumers)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert inside(broker, lambda: subscription.backlog) == 0
+        assert not inside(broker, lambda: broker._server.broker.turns.waiting)
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["it was the peer", "it left too much unread"])
+def test_work_of_a_peer_that_hung_up_keeps_its_place(is_cut: bool) -> None:
+    """Writing to it failed, say, while there was no time for what had come. Who is evicted has no work."""
+
+    async def scenario() -> None:
+        async with running() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.settings.port)
+            writer.write(connect_command())
+            await reader.read(4096)
+            (connection,) = server.connections
+            turns, now = server.broker.turns, [time.monotonic()]
+
+            def clock() -> float:  # a turn has time for little
+                now[0] += 0.005
+                return now[0]
+
+            turns._clock = clock
+            session = connection.session
+            assert session is not None
+            connection.data_received(ping() * 1_000)
+            assert turns.waiting
+            if is_cut:
+                connection.abort()
+            connection.connection_lost(None if is_cut else ConnectionResetError())
+            assert bool(server.connections) is not is_cut
+            async with asyncio.timeout(60):
+                while server.connections or turns.waiting:
+                    await asyncio.sleep(0.001)
+            assert session.state is State.CLOSED
+            assert not server.broker.sessions
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def _subscription(broker: Any, topic: str) -> Any:
+    found = broker._server.broker.topics.find(TopicName.parse(topic))
+    return found.subscriptions["s"]

@@ -11,6 +11,9 @@ CLOSED                nothing is read any more   nothing is read any more
 ====================  =========================  =====================================
 
 A peer that breaks a rule loses its connection, and nobody else notices.
+
+One that hangs up may have asked for more than there was time for until then. What it wants no answer to is
+still done, acknowledgements above all: they would come again. That takes its turns like everybody's work.
 """
 
 from __future__ import annotations
@@ -50,6 +53,13 @@ Handler = Callable[["Session", pb.BaseCommand], Job | None]
 
 _QUICK = frozenset((Command.PING, Command.PONG, Command.FLOW, Command.ACK, SEND))
 """One of these is done even when a turn's time is used up, so that a calm peer does not wait for others."""
+_UNANSWERED = frozenset(
+    (Command.ACK, SEND, Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER, Command.UNSUBSCRIBE)
+)
+"""What is still done for a peer that has hung up. Everything else asks for something, or opens it; a SEEK is
+asked for again by whoever does not hear that it was done, and what follows it is meant for its new place."""
+LINGER_SECONDS = 10.0
+"""What a peer that hung up had sent is worked on for so long at most: limits, and the disk, may hold it."""
 FRAMES_AT_ONCE = 256
 """Frames that are decoded before it is looked whether the turn's time is used up."""
 RECENTLY_CLOSED_SECONDS = 30.0
@@ -98,6 +108,7 @@ class Session:
         "_holds",
         "_keepalive",
         "_late",
+        "_linger",
         "_parked",
         "_ping_pending",
         "_probe_timer",
@@ -172,6 +183,8 @@ class Session:
         self._rate_timer: Timer | None = None
         self._contact: Timer | None = None
         self._held_at = 0.0
+        self._linger: Timer | None = None
+        """Runs from when the peer hung up while there was work of it."""
         services.peers.add(self)
 
     def __repr__(self) -> str:
@@ -211,7 +224,9 @@ class Session:
             yield from self._frames(data)
         except Exception as error:
             self._failed(error)
-        if self._work is not None:
+        if self._has_gone:
+            self.close()
+        elif self._work is not None:
             self._work = None
             self._count_received()
             self.release(HELD_BY_WORK)
@@ -237,7 +252,7 @@ class Session:
         """
 
         def go_on(error: StoreError | None) -> None:
-            if self.state is not State.CLOSED:
+            if self.state is not State.CLOSED and not self._has_gone:
                 try:
                     command(error)
                 except Exception as problem:
@@ -249,20 +264,25 @@ class Session:
         decoder, turns, output, late = self.decoder, self._turns, self.output, self._late
         table, connected = self._table, State.CONNECTED
         # Whether that is enough for this turn is looked at only when there is more to do.
-        enough, look, handled = False, True, False
+        enough, look, handled, has_gone = False, True, False, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
             for frame in decoder.feed(data, self._frames_at_once if self.state is connected else 1):
                 kind = frame.type
                 if handled or kind not in _QUICK:
                     if look:
-                        enough = not output.writable or turns.enough if handled else turns.over
+                        unread = handled and not (output.writable or has_gone)
+                        enough = unread or (turns.enough if handled else turns.over)
                         look = False
                     if enough:
                         yield self._wait()
-                        enough = False
+                        enough, has_gone = False, self._has_gone
                         if self.state is State.CLOSED:
                             return
+                if has_gone and kind not in _UNANSWERED:
+                    if kind == Command.SEEK:
+                        return
+                    continue
                 handled = True
                 if kind == SEND:
                     if self.state is not connected:
@@ -281,6 +301,9 @@ class Session:
                             yield is_parked or self._wait()
                             if self.state is State.CLOSED:
                                 return
+                            has_gone = self._has_gone
+                            if has_gone:
+                                job.close()
                     look = True
                 if self.state is State.CLOSED:
                     return
@@ -297,7 +320,14 @@ class Session:
     @property
     def _blocked(self) -> bool:
         """Whether nothing is done for this peer: it does not read, or has too much under way."""
-        return bool(self._holds & (HELD_BY_PENDING | HELD_BY_RATE)) or not self.output.writable
+        if self._holds & (HELD_BY_PENDING | HELD_BY_RATE):
+            return True
+        return not (self.output.writable or self._has_gone)
+
+    @property
+    def _has_gone(self) -> bool:
+        """Whether the peer has hung up, and what it had sent is still worked on."""
+        return self._linger is not None
 
     def _wait(self) -> bool:
         """What the job yields when it is not done: whether a new turn is not enough to go on."""
@@ -318,8 +348,23 @@ class Session:
             self._counted = size > COUNTED_BYTES
             self._bytes.received(self, size)
 
+    def hung_up(self, now: float) -> None:
+        """The peer has ended the connection. The output is closed when all is done that it had sent."""
+        self.agenda.enter(now)
+        try:
+            if self._work is None or self.state is not State.CONNECTED:
+                self._end()
+                return
+            self._linger = self.agenda.after(LINGER_SECONDS, self.close, self)
+            for timer in (self._keepalive, self._contact):
+                if timer is not None:
+                    timer.cancel()
+            self._go_on()
+        finally:
+            self.agenda.leave()
+
     def closed(self, now: float) -> None:
-        """The connection is gone."""
+        """The connection is gone, and not because its peer wanted that: nothing more is done for it."""
         self.agenda.enter(now)
         try:
             self._end()
@@ -348,7 +393,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact):
+        for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact, self._linger):
             if timer is not None:
                 timer.cancel()
         if self.identity is not None:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from geminga.broker.admin.unanswered import Unanswered
+from geminga.broker.commands.session import State
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.listening import BACKLOG, bind
@@ -60,8 +61,8 @@ class Connection(asyncio.Protocol):
     """One peer. It is the `Output` that the core's session writes to."""
 
     __slots__ = (
-        "_chunks", "_core_paused", "_flush_bytes", "_peer_paused", "_pending_bytes", "_reading", "_server",
-        "_session", "_starved", "_transport", "unsent_bytes",
+        "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_peer_paused", "_pending_bytes", "_reading",
+        "_server", "_session", "_starved", "_transport", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, server: BrokerServer) -> None:
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._flush_bytes = server.flush_bytes
         self._starved = False
+        self._is_cut = False
         self.unsent_bytes = 0
 
     @property
@@ -128,11 +130,13 @@ class Connection(asyncio.Protocol):
         self._chunks.clear()
         self._pending_bytes = 0
         server = self._server
-        server.connections.discard(self)
         server.unsent.sent(self, 0)
         if session is not None:
+            end = session.closed if self._is_cut else session.hung_up
             with server.entry():
-                session.closed(time.monotonic())
+                end(time.monotonic())
+        if session is None or session.state is State.CLOSED:
+            self._leave()
 
     def pause_writing(self) -> None:
         self._peer_paused = True
@@ -186,7 +190,9 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """What was written still goes out, then the connection ends."""
         transport = self._transport
-        if transport is not None:
+        if transport is None:
+            self._leave()
+        else:
             self.flush()
             if not transport.is_closing():
                 transport.close()
@@ -224,12 +230,17 @@ class Connection(asyncio.Protocol):
             self._server.broker.complaints.tell(
                 "%s leaves too much unread and is disconnected", self._peer_name()
             )
-            transport.abort()
+            self.abort()
 
     def abort(self) -> None:
-        """Ends the connection at once; unsent bytes are dropped."""
+        """Ends the connection at once; unsent bytes are dropped, and what was received is not worked on."""
+        self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
+
+    def _leave(self) -> None:
+        """Its place is free. It is not while something is done for a peer that has hung up."""
+        self._server.connections.discard(self)
 
     def _apply_reading(self) -> None:
         reading = not (self._core_paused or self._peer_paused)
