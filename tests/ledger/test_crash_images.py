@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
+from geminga.ledger import steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
@@ -96,7 +97,8 @@ class Examiner:
             if len(ledgers) > 3:
                 auditor.delete_ledgers(store, [ledgers.pop(0), ledgers.pop(0)])
             if chance.random() < 0.7:
-                store.poll()
+                is_enough = chance.random() < 0.3
+                store.poll(lambda is_enough=is_enough: is_enough)  # type: ignore[misc]
 
     def _moment(self) -> None:
         if self.images >= IMAGES:
@@ -135,6 +137,13 @@ class Examiner:
         auditor.append(store, ledger, b"goes on")
         auditor.merge(store, "cursor-0", b"goes on")
         store.poll()
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done in steps is left off anywhere."""
+    monkeypatch.setattr(steps, "AT_ONCE", 2)
+    monkeypatch.setattr(steps, "REPORTED_AT_ONCE", 1)
 
 
 @pytest.fixture(autouse=True)

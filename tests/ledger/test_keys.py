@@ -45,7 +45,8 @@ class Checkpoints:
         self.catalog.write(Snapshot(**values))  # type: ignore[arg-type]
 
     def thaw(self) -> None:
-        self.keys.thaw()
+        for _ in self.keys.thaw():
+            pass
 
 
 @pytest.fixture

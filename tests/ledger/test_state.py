@@ -71,11 +71,12 @@ def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state: StoreState, 
     state.freeze_calls()
     assert state.delete_ledger(ledger.ledger_id)
     assert not state.delete_ledger(ledger.ledger_id)
-    snapshot = state.freeze_places(1 << 32 | 200, 1, {1: 200})
+    snapshot, changed = state.freeze_places(1 << 32 | 200, 1, {1: 200})
+    state.freeze_ledgers(changed, snapshot)
     assert [change.ledger_id for change in snapshot.ledgers] == [ledger.ledger_id]
     assert snapshot.deleted == set()
     state.freeze_calls()
-    assert state.freeze_places(1 << 32 | 300, 2, {1: 300}).deleted == {ledger.ledger_id}
+    assert state.freeze_places(1 << 32 | 300, 2, {1: 300})[0].deleted == {ledger.ledger_id}
 
 
 def test_doubted_ledgers_step_over_what_they_may_have_lost(state: StoreState) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from geminga.ledger import steps
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
@@ -113,9 +115,9 @@ class StoreLives(RuleBasedStateMachine):
     def delete(self, key: str) -> None:
         self.auditor.delete(self.store, key)
 
-    @rule()
-    def poll(self) -> None:
-        self.store.poll()
+    @rule(is_enough=st.booleans())
+    def poll(self, is_enough: bool) -> None:
+        self.store.poll(lambda: is_enough)
 
     @rule()
     def checkpoint(self) -> None:
@@ -170,6 +172,13 @@ class StoreLives(RuleBasedStateMachine):
         if hasattr(self, "store"):
             assert self.store.failure is None
             assert not self.auditor.failed
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done in steps is left off anywhere."""
+    monkeypatch.setattr(steps, "AT_ONCE", 1)
+    monkeypatch.setattr(steps, "REPORTED_AT_ONCE", 1)
 
 
 TestStoreLives = StoreLives.TestCase

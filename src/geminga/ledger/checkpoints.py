@@ -6,16 +6,22 @@ space behind the next one, so that one is made for them too. And one is made whe
 changes of the last minutes lie among all else that was made then, and would keep that memory from the system.
 
 Without room for the catalog the checkpoint stays unfinished and is written later: the log has everything.
+
+What a checkpoint takes out of memory, and lets go of when it is written, may be very much: both are done in
+steps (`geminga.ledger.steps`). Nothing is settled while it is taken out, and no other checkpoint begins until
+all has been let go of.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from geminga.errors import StoreStopped
+from geminga.ledger.api import never
 from geminga.ledger.catalog import Catalog, Snapshot
 from geminga.ledger.format import CHECKPOINT, OFFSET_BITS, OFFSET_MASK
 from geminga.ledger.index import SharedIndex
@@ -25,6 +31,7 @@ from geminga.ledger.rewriting import Rewriter, Submit
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import RETRY_SECONDS, is_no_space
 from geminga.ledger.state import StoreState
+from geminga.ledger.steps import parts as in_parts
 from geminga.ledger.worker import Worker
 
 logger = logging.getLogger("geminga.ledger")
@@ -65,6 +72,7 @@ class Checkpoints:
         self.lacks_room = False
         """Whether there was no room for the catalog when it was last written."""
         self._unfinished: tuple[Snapshot, float] | None = None
+        self._thawing: Iterator[object] | None = None
         self.deletions_wait = False
         """Whether something was deleted that no checkpoint covers."""
         self._log_bytes = 0
@@ -87,8 +95,16 @@ class Checkpoints:
             self._parts.state.unsaved_bytes > BEHIND_TIMES * settings.checkpoint_state_bytes
         )
 
-    def keep(self) -> None:
-        """Begin a checkpoint if it is time for one, or go on with one."""
+    def keep(self, enough: Callable[[], bool] = never) -> None:
+        """Begin a checkpoint if it is time for one, or go on with one; ``enough`` is asked between steps."""
+        if self._thawing is not None:
+            try:
+                for _ in self._thawing:
+                    if enough():
+                        return
+            except Exception:
+                logger.exception("letting go of what the store's catalog has failed")
+            self._thawing, self.is_running = None, False
         if self.is_running:
             if self._unfinished is not None and self._is_due(self._unfinished[1]):
                 self._write(self._unfinished[0])
@@ -133,12 +149,17 @@ class Checkpoints:
         self._parts.journal.checkpoint_pending = True
         self._parts.submit(CHECKPOINT, number, 0, b"", None)
 
-    def reached(self, group: Group) -> None:
-        """All before the mark is on disk: give the worker what the catalog must learn."""
+    def reached(self, group: Group) -> Iterator[int]:
+        """All before the mark is on disk: give the worker what the catalog must learn. In steps without
+        callbacks (0), between which nothing is settled."""
         parts = self._parts
         parts.sizes[group.position >> OFFSET_BITS] = group.end & OFFSET_MASK
         self._log_bytes = self._groups = 0
-        self._write(parts.state.freeze_places(group.end, group.sequence, dict(parts.sizes)))
+        snapshot, changed = parts.state.freeze_places(group.end, group.sequence, dict(parts.sizes))
+        for part in in_parts(changed):
+            parts.state.freeze_ledgers(part, snapshot)
+            yield 0
+        self._write(snapshot)
 
     def _is_due(self, when: float) -> bool:
         """Whether a moment has come; without threads nobody would wait for it."""
@@ -164,16 +185,23 @@ class Checkpoints:
             self._unfinished = snapshot, time.monotonic() + RETRY_SECONDS
             parts.full()
             return
-        self.is_running = self.lacks_room = False
+        self.lacks_room = False
         if error is not None:
+            self.is_running = False
             why = f"its catalog could not be written ({type(error).__name__}: {error})"
             rest = "what was receipted is safe, free space and open the store again"
             parts.stop(StoreStopped(f"the store stopped: {why}; {rest}"), error)
             return
+        self._thawing = self._thaw(snapshot)
+
+    def _thaw(self, snapshot: Snapshot) -> Iterator[object]:
+        """The catalog has the snapshot: let go of what is in there."""
+        parts = self._parts
         if parts.shared_index is not None:
             # First: the moves that are forgotten next are not in what was read of the catalog before.
-            for ledger_id in (*snapshot.moved, *snapshot.deleted):
-                parts.shared_index.forget(ledger_id)
-        parts.state.thaw(snapshot)
-        if parts.is_well():
-            parts.rewriter.consider(snapshot.position >> OFFSET_BITS)
+            for part in in_parts(chain(snapshot.moved, snapshot.deleted)):
+                for ledger_id in part:
+                    parts.shared_index.forget(ledger_id)
+                yield None
+        yield from parts.state.thaw(snapshot)
+        parts.rewriter.consider(snapshot.position >> OFFSET_BITS)

@@ -15,6 +15,7 @@ from geminga.ledger.api import Value
 from geminga.ledger.catalog import PAGE_KEYS, Catalog, KeyChange
 from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
+from geminga.ledger.steps import emptied
 from geminga.wire.checksum import crc32c
 
 _KEY_BYTES = 450
@@ -54,6 +55,11 @@ class _KeyOrder:
             if not key.startswith(prefix) or (last is not None and key > last):
                 return
             yield key
+
+    def emptied(self) -> Iterator[None]:
+        """Let go of the keys, in steps."""
+        yield from emptied(self._ordered)
+        yield from emptied(self._added)
 
 
 class KeyMap:
@@ -224,11 +230,14 @@ class KeyMap:
     def frozen(self) -> dict[str, KeyChange]:
         return self._frozen
 
-    def thaw(self) -> None:
-        """The catalog has the frozen changes."""
-        self._frozen = {}
-        self._frozen_order = _KeyOrder()
+    def thaw(self) -> Iterator[None]:
+        """The catalog has the frozen changes: from the first step on they do not count, and are let go of."""
+        frozen, order = self._frozen, self._frozen_order
+        self._frozen, self._frozen_order = {}, _KeyOrder()
         self._presence.thawed()
+        yield None
+        yield from emptied(frozen)
+        yield from order.emptied()
 
     def resume(self, checkpoint: int) -> None:
         """Continue behind a checkpoint of an earlier life."""

@@ -8,14 +8,14 @@ adds where the bytes lie. After a restart `replay` does both from the log alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple
 
 from geminga.errors import LedgerNotFound
 from geminga.ledger.api import LedgerInfo
-from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, Chunk, LedgerChange, Snapshot
+from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, Chunk, Snapshot
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.format import (
     CREATE,
@@ -46,6 +46,7 @@ from geminga.ledger.log import Group
 from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
+from geminga.ledger.steps import emptied, parts, taken
 
 _LEDGER_BYTES = 900
 """What a ledger that changed takes in memory."""
@@ -239,8 +240,9 @@ class StoreState:
             young = nsmallest(PAGE_LEDGERS, ids)
             infos += [LedgerInfo(each, "", 0, 0) for each in young if each in self.ledgers]
             after_next = young[-1] if len(young) == PAGE_LEDGERS else None
-        gone = self._deleted | self._deleted_frozen if self._deleted_frozen else self._deleted
-        return [self._newest(info) for info in infos if info.ledger_id not in gone], after_next
+        gone = (self._deleted, self._deleted_frozen)
+        infos = [info for info in infos if not any(info.ledger_id in each for each in gone)]
+        return [self._newest(info) for info in infos], after_next
 
     def _newest(self, info: LedgerInfo) -> LedgerInfo:
         """What is known of a ledger now, of which the catalog may know something older."""
@@ -537,24 +539,24 @@ class StoreState:
         self._frozen_next_ledger_id = self.next_ledger_id
         return self.checkpoint
 
-    def freeze_places(self, position: int, sequence: int, file_sizes: dict[int, int]) -> Snapshot:
-        """Set apart what was settled up to here, and give all that the checkpoint must write."""
-        changes: list[LedgerChange] = []
-        for ledger in self._changed:
-            lives = ledger.ledger_id in self.ledgers or ledger.ledger_id in self._dying
-            if lives and ledger.changed:
-                changes.append(ledger.freeze())
-        self._changed = []
+    def freeze_places(
+        self, position: int, sequence: int, file_sizes: dict[int, int]
+    ) -> tuple[Snapshot, list[LedgerState]]:
+        """Set apart what was settled up to here; the checkpoint must write all of it.
+
+        `freeze_ledgers` adds the ledgers that are returned. Nothing may be settled before it has added all.
+        """
+        changed, self._changed = self._changed, []
         self.index.moved_frozen, self.index.moved = self.index.moved, {}
         dropped, self._dropped = self._dropped, []
         live_bytes, self._live_bytes = dict(self._live_bytes), Counter()
         self.unsaved_records = 0
-        return Snapshot(
+        snapshot = Snapshot(
             number=self.checkpoint,
             position=position,
             sequence=sequence,
             next_ledger_id=self._frozen_next_ledger_id,
-            ledgers=changes,
+            ledgers=[],
             deleted=self._deleted_frozen,
             dropped=dropped,
             moved=self.index.moved_frozen,
@@ -565,31 +567,47 @@ class StoreState:
             settled=self.quarantine.settled,
             doubt=(self.doubt.ledgers_below, self.doubt.entries_max),
         )
+        return snapshot, changed
 
-    def thaw(self, snapshot: Snapshot) -> None:
-        """The catalog has the snapshot: what it holds need not stay in memory."""
-        self.keys.thaw()
+    def freeze_ledgers(self, ledgers: Iterable[LedgerState], snapshot: Snapshot) -> None:
+        """Add what was appended to some of the ledgers."""
+        for ledger in ledgers:
+            lives = ledger.ledger_id in self.ledgers or ledger.ledger_id in self._dying
+            if lives and ledger.changed:
+                snapshot.ledgers.append(ledger.freeze())
+
+    def thaw(self, snapshot: Snapshot) -> Iterator[object]:
+        """The catalog has the snapshot: what it holds need not stay in memory, and is taken out of it."""
+        yield from self.keys.thaw()
         self._deleted_frozen = set()
-        for change in snapshot.ledgers:
-            ledger = self.ledgers.get(change.ledger_id) or self._dying.get(change.ledger_id)
-            if ledger is not None:
-                ledger.frozen = None
-            self._uncatalog(change.owner, change.ledger_id)
-        for ledger_id in snapshot.moved:
-            ledger = self.ledgers.get(ledger_id)
-            if ledger is not None:
+        yield from emptied(snapshot.deleted)
+        yield from emptied(snapshot.dropped)
+        for changes in taken(snapshot.ledgers):
+            for change in changes:
+                ledger = self.ledgers.get(change.ledger_id) or self._dying.get(change.ledger_id)
+                if ledger is not None:
+                    ledger.frozen = None
+                self._uncatalog(change.owner, change.ledger_id)
+            yield None
+        for part in parts(snapshot.moved):
+            for ledger in filter(None, map(self.ledgers.get, part)):
                 self.index.forget(ledger)
+            yield None
         self.index.moved_frozen = {}
-        self._evict()
+        yield from emptied(snapshot.moved)
+        yield from self._evict()
 
-    def _evict(self) -> None:
+    def _evict(self) -> Iterator[None]:
         """Let go of ledgers that nobody uses, or used since the checkpoint before the last.
 
         Their recent entries go with them.
         """
         before = self.checkpoint - 1
-        for ledger in [ledger for ledger in self.ledgers.values() if ledger.generation < before]:
-            self._let_go(ledger)
+        for part in parts(list(self.ledgers.values())):
+            for ledger in part:
+                if ledger.generation < before and self.ledgers.get(ledger.ledger_id) is ledger:
+                    self._let_go(ledger)
+            yield None
 
     def cast_doubt(self, records_max: int) -> None:
         """Damage may have taken up to so many records: last entries of any ledger there is, or creations."""

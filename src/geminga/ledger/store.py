@@ -32,7 +32,7 @@ from geminga.ledger.api import (
     never,
 )
 from geminga.ledger.bringing import Bringing
-from geminga.ledger.callbacks import run_callback, run_callbacks
+from geminga.ledger.callbacks import run_callback
 from geminga.ledger.catalog import CatalogDamaged, Chunk
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import Checkpoints, Parts
@@ -63,6 +63,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.settling import Settling
 from geminga.ledger.space import SpaceGauge, is_no_space
 from geminga.ledger.state import Census, StoreState
+from geminga.ledger.steps import reported
 from geminga.ledger.stocktaking import Stocktaking
 from geminga.ledger.tail_cache import TailCache
 from geminga.ledger.worker import Worker
@@ -168,6 +169,7 @@ class FileStore:
             wrote=self._gauge.wrote,
         )
         self._pending = self._journal.pending
+        self._completing: Iterator[int] | None = None
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
         worker_catalog = self._catalog
@@ -285,7 +287,7 @@ class FileStore:
 
     @property
     def is_writing(self) -> bool:
-        return self._journal.will_report
+        return self._completing is not None or self._journal.will_report
 
     @property
     def is_behind(self) -> bool:
@@ -530,12 +532,14 @@ class FileStore:
             self._worker.run_queued()
         ran = 0
         completed = self._journal.completed
-        while completed:
-            outcome = completed.popleft()
-            if isinstance(outcome, Failed):
-                ran += self._fail(outcome)
-            else:
-                ran += self._complete(outcome)
+        while self._completing is not None or completed:
+            if self._completing is None:
+                self._completing = self._complete(completed.popleft())
+            count = next(self._completing, None)
+            if count is None:
+                self._completing = None
+                continue
+            ran += count
             if enough():
                 break
         while self._finished:
@@ -543,12 +547,24 @@ class FileStore:
             if enough():
                 break
         if self._failure is None and not self._closed:
-            self._checkpoints.keep()
+            self._checkpoints.keep(enough)
             if self._stocktaking is not None:
                 self._stocktaking.keep()
         return ran
 
-    def _complete(self, group: Group) -> int:
+    def _complete(self, outcome: Group | Failed) -> Iterator[int]:
+        """Take in what the writer reports. Each step says how many callbacks it ran."""
+        if isinstance(outcome, Failed):
+            self._failure = self._refusal = self._failure or outcome.error
+            yield from reported([record[4] for record in outcome.records], outcome.error)
+            return
+        self._settle(outcome)
+        if outcome.kinds[-1] == CHECKPOINT:
+            yield from self._checkpoints.reached(outcome)
+        yield from reported(outcome.dones, None)
+
+    def _settle(self, group: Group) -> None:
+        """Note what is on the disk now."""
         counts, size_bytes = self._state.settle(group)
         self._checkpoints.wrote(group)
         if counts:
@@ -564,13 +580,6 @@ class FileStore:
                 if kind == DROP_FILE:
                     self._sizes.pop(number, None)
                     self._state.files.discard(number)
-        if group.kinds[-1] == CHECKPOINT:
-            self._checkpoints.reached(group)
-        return run_callbacks(group.dones, None)
-
-    def _fail(self, failed: Failed) -> int:
-        self._failure = self._refusal = self._failure or failed.error
-        return run_callbacks([record[4] for record in failed.records], failed.error)
 
     def _stop(self, failure: StoreError, cause: Exception | None) -> None:
         if self._failure is None:

@@ -1,0 +1,246 @@
+"""What the owner's thread does for very many things, counted by the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any
+
+import pytest
+
+from geminga.errors import StoreError, StoreStopped
+from geminga.ledger.api import Value
+from geminga.ledger.settings import StoreSettings
+from geminga.ledger.steps import AT_ONCE, REPORTED_AT_ONCE, emptied, parts, reported, taken
+from geminga.ledger.store import FileStore
+from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, SimulatedDisk
+
+FOLDER = "/data/store"
+COUNT = 5 * AT_ONCE
+CHANGED_KEY = f"key\0{1:06}"
+"""None of those that `check` looks at."""
+
+
+def enough() -> bool:
+    """No more than one step a poll."""
+    return True
+
+
+def note(ran: list[int], number: int, error: StoreError | None) -> None:
+    ran.append(number)
+
+
+def never_fails(error: StoreError | None) -> None:
+    assert error is None
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def open_store(disk: SimulatedDisk) -> Callable[..., FileStore]:
+    def opened(plan: Plan | None = None, **changes: Any) -> FileStore:
+        settings = StoreSettings(**{"checkpoint_idle_seconds": 0.0, "preallocate_bytes": 0, **changes})
+        filesystem = FaultyFileSystem(disk, plan)
+        return FileStore.open(FOLDER, settings=settings, filesystem=filesystem, threads=False)
+
+    return opened
+
+
+def fill(store: FileStore, count: int = COUNT) -> list[int]:
+    """Ledgers with an entry each, and as many keys with a base and a delta."""
+    ledgers = []
+    for number in range(count):
+        ledgers.append(store.create_ledger(f"owner-{number}"))
+        store.append(ledgers[-1], b"%d" % number, never_fails)
+        store.put(f"key\0{number:06}", b"base")
+        store.merge(f"key\0{number:06}", b"delta")
+    while store.is_writing:
+        store.poll()
+    return ledgers
+
+
+def check(store: FileStore, ledgers: list[int]) -> None:
+    """A look at some of everything: at what the checkpoint has come to, and at what it has not."""
+    for number in range(0, COUNT, AT_ONCE // 2):
+        assert store.read(ledgers[number], 0, entries_max=1, bytes_max=99) == [b"%d" % number]
+        assert [info.entries for info in store.ledgers(f"owner-{number}")] == [1]
+        assert store.get(f"key\0{number:06}") == Value(b"base", (b"delta",))
+
+
+# --- the helpers ---
+def test_callbacks_are_run_in_order_a_few_at_a_time() -> None:
+    seen: list[object] = []
+
+    def fails(error: StoreError | None) -> None:
+        seen.append("failed")
+        raise KeyError
+
+    error = StoreStopped("no more")
+    dones = [*[None] * REPORTED_AT_ONCE, seen.append, fails, *[seen.append] * REPORTED_AT_ONCE]
+    assert list(reported(dones, error)) == [0, REPORTED_AT_ONCE, 2]
+    assert seen == [error, "failed", *[error] * REPORTED_AT_ONCE]
+    assert not list(reported([], None))
+
+
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_things_are_gone_through_in_parts(count: int) -> None:
+    things = list(range(count))
+    assert list(chain.from_iterable(parts(iter(things)))) == things
+    assert all(len(part) <= AT_ONCE for part in parts(things))
+    left = list(things)
+    assert sorted(chain.from_iterable(taken(left))) == things
+    assert not left
+    for each in (list(things), set(things), dict.fromkeys(things)):
+        sizes = [count, *(len(each) for _ in emptied(each))]
+        assert sizes[-1] == 0
+        assert all(0 < before - after <= AT_ONCE for before, after in pairwise(sizes))
+
+
+# --- the store ---
+def test_a_groups_callbacks_are_run_in_steps(open_store: Callable[..., FileStore]) -> None:
+    """In the order of the writes, whatever is written in between; the store says that more is to come."""
+    store, ran = open_store(), list[int]()
+    for number in range(300):
+        store.put(f"key\0{number}", b"", partial(note, ran, number))
+    counts = []
+    while len(ran) < 300:
+        counts.append(store.poll(enough))
+        if len(ran) == 2 * REPORTED_AT_ONCE:
+            store.put("late", b"", lambda error: ran.append(300))
+            assert store.is_writing
+    assert ran == list(range(300))
+    assert max(counts) == REPORTED_AT_ONCE
+    while store.is_writing:
+        store.poll(enough)
+    assert ran == list(range(301))
+    store.close()
+
+
+def test_closing_runs_the_callbacks_that_are_left(open_store: Callable[..., FileStore]) -> None:
+    store, ran = open_store(), list[int]()
+    for number in range(300):
+        store.put(f"key\0{number}", b"", partial(note, ran, number))
+    store.poll(enough)
+    assert 0 < len(ran) < 300
+    store.close()
+    assert ran == list(range(300))
+
+
+def test_a_callback_that_polls_is_not_run_again(open_store: Callable[..., FileStore]) -> None:
+    store, ran = open_store(), list[int]()
+
+    def polls(error: StoreError | None) -> None:
+        ran.append(store.poll())
+
+    for number in range(100):
+        store.put(f"key\0{number}", b"", polls)
+    while store.is_writing:
+        store.poll(enough)
+    assert ran == [0] * 100
+    store.close()
+
+
+def test_a_failed_write_is_told_in_steps(
+    open_store: Callable[..., FileStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, errors = open_store(), list[StoreError | None]()
+    monkeypatch.setattr(store._journal.writer, "write", None)  # whatever it is that fails
+    for number in range(200):
+        store.put(f"key\0{number}", b"", errors.append)
+    assert store.poll(enough) == REPORTED_AT_ONCE
+    assert store.failure is not None
+    while len(errors) < 200:
+        assert store.poll(enough) <= REPORTED_AT_ONCE
+    assert all(isinstance(error, StoreStopped) for error in errors)
+    store.close()
+
+
+def test_a_checkpoint_is_taken_out_and_let_go_of_in_steps(
+    open_store: Callable[..., FileStore], disk: SimulatedDisk
+) -> None:
+    """A step is some hundred ledgers or keys; all is there at every step, and what comes between is kept."""
+    store = open_store()
+    ledgers = fill(store)
+    state, checkpoints = store._state, store._checkpoints
+    gone = ledgers.pop()
+    checkpoints.begin()
+    frozen, held, kept, added = [0], list[int](), list[int](), 0
+    while checkpoints.is_running:
+        snapshot_keys = state.keys.frozen
+        store.poll(enough)
+        check(store, ledgers)
+        frozen.append(sum(each.frozen is not None for each in state.ledgers.values()))
+        held.append(len(snapshot_keys))
+        kept.append(len(state.ledgers))
+        if len(frozen) == 3:  # a ledger goes, and one comes, while it is under way
+            store.delete_ledgers([gone])
+            ledgers.append(store.create_ledger("late"))
+        if len(frozen) > 3:
+            added += 1
+            store.append(ledgers[-1], b"late", never_fails)
+            store.merge(CHANGED_KEY, b"")
+        assert len(frozen) < 1_000
+    steps_of = [abs(after - before) for before, after in pairwise(frozen)]
+    assert max(frozen) >= COUNT - 1
+    assert max(steps_of) <= AT_ONCE + 1
+    assert len(frozen) > 3 * COUNT // AT_ONCE
+    assert max(abs(after - before) for before, after in pairwise(kept)) <= AT_ONCE + 1
+    assert not state.keys.frozen
+    store.poll()
+    assert len(store.read(ledgers[-1], 0, entries_max=9_999, bytes_max=1 << 20)) == added
+    disk.kill()
+    with open_store() as store:
+        assert len(store.read(ledgers[-1], 0, entries_max=9_999, bytes_max=1 << 20)) == added
+        assert not store.ledgers(f"owner-{COUNT - 1}")
+        assert store.get(CHANGED_KEY) == Value(b"base", (b"delta", *[b""] * added))
+        check(store, [*ledgers[:-1], gone])
+
+
+def test_no_other_checkpoint_begins_while_one_is_let_go_of(
+    open_store: Callable[..., FileStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(checkpoint_records=10)
+    begun = []
+    begin = store._checkpoints.begin
+
+    def watched() -> None:
+        begun.append(store._checkpoints._thawing)
+        begin()
+
+    monkeypatch.setattr(store._checkpoints, "begin", watched)
+    ledgers = [store.create_ledger(f"owner-{number}") for number in range(COUNT)]
+    for _ in range(60):
+        for ledger in ledgers[:20]:
+            store.append(ledger, b"x", never_fails)
+        store.poll(enough)
+    while store.is_writing or store._checkpoints.is_running:
+        store.poll(enough)
+    assert len(begun) > 1
+    assert not any(begun)
+    for ledger in ledgers[:20]:
+        assert len(store.read(ledger, 0, entries_max=999, bytes_max=1 << 20)) == 60
+    store.close()
+    with open_store() as store:
+        assert [info.entries for each in range(20) for info in store.ledgers(f"owner-{each}")] == [60] * 20
+
+
+def test_a_power_loss_while_it_is_let_go_of_loses_nothing(
+    open_store: Callable[..., FileStore], disk: SimulatedDisk
+) -> None:
+    store = open_store()
+    ledgers = fill(store)
+    store._checkpoints.begin()
+    while store._checkpoints._thawing is None:
+        store.poll(enough)
+    store.poll(enough)
+    assert store._checkpoints.is_running
+    for number, fate in enumerate([Fate("none", "none"), Fate("all", "all")]):
+        disk = disk.crash(fate)
+        filesystem = FaultyFileSystem(disk)
+        with FileStore.open(FOLDER, filesystem=filesystem, threads=False) as found:
+            check(found, ledgers)
+            assert found.damage == [], number
