@@ -170,7 +170,7 @@ class Broker:
 
     @property
     def sessions(self) -> set[Session]:
-        """The sessions that have not ended."""
+        """The sessions that have not ended, with all that they had open."""
         return cast("set[Session]", self._services.peers)
 
     def poll(self, now: float, now_ms: int) -> None:
@@ -239,6 +239,6 @@ class Broker:
         """End all sessions and write what is not written yet. The store stays open."""
         self.turns.close()
         for session in list(self.sessions):
-            self.agenda.isolated("session", session, session.close)
+            self.agenda.isolated("session", session, session.end_at_once)
         self.agenda.flush_cursors()
         self.topics.close()

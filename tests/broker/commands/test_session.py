@@ -349,6 +349,28 @@ def test_nobody_is_read_from_who_writes_while_the_store_is_behind(
     assert not harness.broker.bytes._paused
 
 
+def test_whoever_only_asks_whether_we_live_is_answered_while_the_store_is_behind(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = harness.peer()
+    monkeypatch.setattr(MemoryStore, "is_behind", True)
+    for _ in range(3):
+        calm.command("ping")
+        assert calm.pop().type == Command.PONG
+        assert calm.reading
+    calm.send_bytes(encoded("ping") + encoded("producer", topic=TOPIC, producer_id=1, request_id=1))
+    assert not calm.reading
+    monkeypatch.setattr(MemoryStore, "is_behind", False)
+    harness.poll()
+    for first in (encode_send(1, 0, 1, None, 7) + b"\x00\x00\x00\x02\x0a\x00x", acks([(0, 0)])):
+        assert calm.reading
+        monkeypatch.setattr(MemoryStore, "is_behind", True)
+        calm.send_bytes(first)
+        assert not calm.reading
+        monkeypatch.setattr(MemoryStore, "is_behind", False)
+        harness.poll()
+
+
 def test_who_is_held_for_moments_alone_hears_nothing_of_it(harness: Any) -> None:
     peer = harness.peer()
     for _ in range(40):
@@ -587,3 +609,50 @@ def test_what_was_asked_for_by_a_peer_that_hung_up_is_not_opened(harness: Any) -
     assert waiting
     assert backlog_of(harness) == 0
     assert harness.broker.topics.find(parse_topic(TOPIC + "2")) is None
+
+
+@pytest.mark.parametrize("end", ["hangs up", "is thrown out"])
+def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> None:
+    """Nobody waits while tens of thousands of producers go; whoever wants one's place gets it then."""
+    count = 300
+    peer, other = harness.peer(), harness.peer()
+    for number in range(count):
+        peer.producer(f"{TOPIC}-{number}", producer_id=number, producer_name="n")
+        peer.subscribe(f"{TOPIC}-{number}", consumer_id=number, kind="Exclusive", permits=0)
+    topics = [harness.broker.topics.find(parse_topic(f"{TOPIC}-{number}")) for number in range(count)]
+
+    def opened() -> int:
+        return sum(len(each.access.producers) + each.consumers_connected for each in topics)
+
+    assert opened() == 2 * count
+    harness.broker.turns._clock = Watch(0.001)
+    if end == "hangs up":
+        peer.disconnect()
+    else:
+        peer.session.close()
+    left = [2 * count, opened()]
+    fields = {"topic": f"{TOPIC}-{count - 1}", "subscription": "s", "consumer_id": 1, "subType": 0}
+    other.command("subscribe", request_id=9, **fields)
+    while harness.broker.turns.waiting:
+        harness.broker.turn(harness.now, harness.now_ms)
+        left.append(opened())
+    assert max(before - after for before, after in pairwise(left)) < 50
+    assert left[-1] <= 1
+    assert peer.session not in harness.broker.sessions
+    harness.poll()
+    assert other.pop().type == Command.SUCCESS
+    assert opened() == 1
+
+
+def test_the_end_of_the_broker_is_that_of_all_that_peers_have_open(harness: Any) -> None:
+    peer, leaving = harness.peer(), harness.peer()
+    for number in range(100):
+        peer.producer(f"{TOPIC}-{number}", producer_id=number)
+        leaving.producer(f"{TOPIC}-{number}", producer_id=number)
+    topics = [harness.broker.topics.find(parse_topic(f"{TOPIC}-{number}")) for number in range(100)]
+    harness.broker.turns._clock = Watch(0.001)
+    leaving.disconnect()
+    assert harness.broker.turns.waiting
+    harness.broker.close()
+    assert not any(each.access.producers for each in topics)
+    assert not harness.broker.sessions

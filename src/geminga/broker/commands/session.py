@@ -23,6 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from geminga.broker.agenda import Timer
 from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
@@ -53,6 +54,8 @@ Handler = Callable[["Session", pb.BaseCommand], Job | None]
 
 _QUICK = frozenset((Command.PING, Command.PONG, Command.FLOW, Command.ACK, SEND))
 """One of these is done even when a turn's time is used up, so that a calm peer does not wait for others."""
+_CALM = frozenset((Command.PING, Command.PONG))
+"""Whoever sends nothing else has nothing written, and is read from although the store is behind."""
 _UNANSWERED = frozenset(
     (Command.ACK, SEND, Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER, Command.UNSUBSCRIBE)
 )
@@ -106,8 +109,10 @@ class Session:
         "_handshake",
         "_held_at",
         "_holds",
+        "_is_calm",
         "_keepalive",
         "_late",
+        "_leaving",
         "_linger",
         "_parked",
         "_ping_pending",
@@ -185,6 +190,8 @@ class Session:
         self._held_at = 0.0
         self._linger: Timer | None = None
         """Runs from when the peer hung up while there was work of it."""
+        self._leaving: Job | None = None
+        self._is_calm = True
         services.peers.add(self)
 
     def __repr__(self) -> str:
@@ -204,6 +211,7 @@ class Session:
             if self._work is not None:
                 self._late.append(data)
             else:
+                self._is_calm = True
                 work = self._handle_frames(data)
                 outcome = self._turns.first_step(work, self)
                 if outcome is not DONE:
@@ -213,7 +221,7 @@ class Session:
                     if outcome is not PARKED:
                         self._turns.start(work, self)
             self._count_received()
-            if self._bytes.is_behind():
+            if not self._is_calm and self._bytes.is_behind():
                 self._hold_back()
         finally:
             agenda.leave()
@@ -287,11 +295,13 @@ class Session:
                 if kind == SEND:
                     if self.state is not connected:
                         raise Violation("SEND before CONNECT")
+                    self._is_calm = False
                     if type(frame) is SendRun:
                         table.on_send_run(self, frame)
                     else:
                         table.on_send(self, frame)  # type: ignore[arg-type]
                 elif type(frame) is AckFrame and self.state is connected:
+                    self._is_calm = False
                     table.on_single_ack(self, frame)
                     look = True
                 else:
@@ -398,20 +408,35 @@ class Session:
                 timer.cancel()
         if self.identity is not None:
             self.identity.end()
-        self.services.peers.discard(self)
         self._bytes.forget(self)
         self._work = None
         self._late.clear()
-        isolated = self.agenda.isolated
-        for watcher in self.watchers.values():
-            isolated("session", self, watcher.close)
-        self.watchers.clear()
         self.last_message_questions.clear()
-        for producer in self.producers.take_all():
-            isolated("session", producer, producer.topic.remove_producer, producer)
-        for consumer in self.consumers.take_all():
-            isolated("session", consumer, consumer.subscription.remove, consumer)
+        leaving = self._leaving = self._leave()
+        if self._turns.first_step(leaving, self) is not DONE:
+            self._turns.start(leaving, self)
+
+    def _leave(self) -> Job:
+        """A job: end what the peer had open, which may be tens of thousands of producers and consumers."""
+        watchers, self.watchers = self.watchers, {}
+        producers, consumers = self.producers.take_all(), self.consumers.take_all()
+        ends: list[tuple[object, Callable[[], object]]] = [(self, each.close) for each in watchers.values()]
+        ends += [(each, partial(each.topic.remove_producer, each)) for each in producers]
+        ends += [(each, partial(each.subscription.remove, each)) for each in consumers]
+        for number, (about, end) in enumerate(ends, 1):
+            self.agenda.isolated("session", about, end)
+            if number < len(ends) and self._turns.enough:
+                yield None
+        self.services.peers.discard(self)
+        self._leaving = None
         self._probe_answered()
+
+    def end_at_once(self) -> None:
+        """The broker ends: so does all that the peer has open, and nobody else has a turn before."""
+        self.close()
+        leaving, self._leaving = self._leaving, None
+        for _ in leaving or ():
+            pass
 
     def _handshake_expired(self) -> None:
         self._handshake = None
@@ -463,6 +488,8 @@ class Session:
         handler = self._table.handlers.get(kind)
         if handler is None:
             raise Violation(f"{_name(kind)} is not for a broker")
+        if kind not in _CALM:
+            self._is_calm = False
         return handler(self, command)
 
     def connect(self, command: pb.BaseCommand) -> Job | None:

@@ -61,8 +61,8 @@ class Connection(asyncio.Protocol):
     """One peer. It is the `Output` that the core's session writes to."""
 
     __slots__ = (
-        "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_peer_paused", "_pending_bytes", "_reading",
-        "_server", "_session", "_starved", "_transport", "unsent_bytes",
+        "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused", "_pending_bytes",
+        "_reading", "_server", "_session", "_starved", "_transport", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(self, server: BrokerServer) -> None:
@@ -76,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._flush_bytes = server.flush_bytes
         self._starved = False
+        self._is_open = False
         self._is_cut = False
         self.unsent_bytes = 0
 
@@ -98,6 +99,7 @@ class Connection(asyncio.Protocol):
             return
         settings = server.settings
         self._transport = transport
+        self._is_open = True
         transport.set_write_buffer_limits(settings.write_buffer_high_bytes, settings.write_buffer_low_bytes)
         peer = transport.get_extra_info("peername")
         server.connections.add(self)
@@ -127,6 +129,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         session, self._session = self._session, None
         self._transport = None
+        self._is_open = False
         self._chunks.clear()
         self._pending_bytes = 0
         server = self._server
@@ -167,7 +170,7 @@ class Connection(asyncio.Protocol):
     @property
     def writable(self) -> bool:
         """False while the peer has more unread than the high-water mark, or all have and it not little."""
-        if self._peer_paused or self._transport is None:
+        if self._peer_paused or not self._is_open:
             return False
         if self.unsent_bytes <= UNSENT_FREE_BYTES or not self._server.unsent.is_full:
             return True
@@ -190,6 +193,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """What was written still goes out, then the connection ends."""
         transport = self._transport
+        self._is_open = False
         if transport is None:
             self._leave()
         else:
