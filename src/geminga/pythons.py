@@ -19,6 +19,7 @@ def command(module: str) -> tuple[list[str], dict[str, str]]:
     """
     if "python" not in Path(sys.executable or "").name.lower():
         raise NoPython(f"{sys.executable or 'this program'!r} is no Python that could be started again")
-    paths = [str(Path(__file__).parents[1]), *filter(None, sys.path)]
+    # A program may have put anything there, which imports nothing.
+    paths = [str(Path(__file__).parents[1]), *(each for each in sys.path if isinstance(each, str) and each)]
     arguments = [sys.executable, "-P", "-c", f"from {module} import main; main()"]
     return arguments, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -583,6 +583,9 @@ class Crowd:
             ledger_entries_max=random.choice((2, 50_000)),
         )
         self.harness.polls_seldom = random.random() < 0.5
+        if random.random() < 0.3:  # they are counted before one more is made
+            namespaces = self.harness.broker.namespaces
+            namespaces.set_policy("public", "default", "max_topics_per_namespace", 50)
         self.names = [TopicName.parse(f"t{number}") for number in range(2)]
         self.base = TopicName.parse("parted")
         self.names += [self.base.partition_name(index) for index in range(4)]
@@ -764,10 +767,28 @@ class Crowd:
                 self.harness.slice()
             if self.random.random() < 0.2:
                 self.hear()
+        if self.random.random() < 0.3:
+            self.close()
+            return
         for _ in range(20):
             self.harness.settle()
             self.hear()
         self.end()
+
+    def close(self) -> None:
+        """The broker ends in the middle of all that: everybody is told, and what was confirmed is kept."""
+        broker = self.harness.broker
+        broker.close()
+        assert all(peer.is_closed for peer in self.peers)
+        self.harness.store.poll()
+        for what, said in self.told:
+            assert len(said) == 1, (what, said)
+        assert not any(broker.agenda.failures.values()), broker.agenda.failures
+        self.peers = [each for each in self.peers if each.frames]
+        self.hear()
+        self.harness.crash()
+        self.harness.settle()
+        self.look()
 
     # --- what holds ---
     def shown(self) -> dict[str, Any]:
@@ -796,6 +817,14 @@ class Crowd:
         assert not broker.turns._owed
         assert not broker.topics._preparing
         assert not broker.topics._leaving
+        shown = self.look()
+        self.harness.store._ready.clear()
+        self.harness.store._reporting.clear()
+        self.harness.crash()
+        assert self.shown() == shown, "another broker finds what this one had in memory"
+
+    def look(self) -> dict[str, Any]:
+        """What there is; that what was confirmed is among it, and nothing is left of what is gone."""
         shown = self.shown()
         for step, text, each in self.stored:
             if step > self.taken_back.get(text, -1):
@@ -808,10 +837,7 @@ class Crowd:
         for kind in kinds:
             for key in self.harness.store.names(f"{kind}persistent://"):
                 assert key.removeprefix(kind).partition("\0")[0] in shown, (key, "is left over")
-        self.harness.store._ready.clear()
-        self.harness.store._reporting.clear()
-        self.harness.crash()
-        assert self.shown() == shown, "another broker finds what this one had in memory"
+        return shown
 
 
 @pytest.mark.simulation(40, 10)

@@ -106,7 +106,7 @@ class MakerProcess:
             if found["version"] != __version__:
                 raise NotMade(f"{found['version']} is installed by now, and this is {__version__}")
             self.idle_seconds_max = IDLE_SECONDS_MAX if found["starts_fast"] else IDLE_SLOW_SECONDS_MAX
-        except (ProcessLost, NotMade) as error:
+        except (ProcessLost, NotMade, KeyError) as error:  # of another version it may answer anything
             self.close()
             raise NoProcess(f"the process that was started is of no use: {error}") from error
 

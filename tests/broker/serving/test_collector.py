@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from geminga.broker.serving.collector import MIDDLE_PASSES, YOUNG_OBJECTS, YOUNG_PASSES, Collector
+from geminga.broker.serving.collector import (
+    MIDDLE_PASSES,
+    YOUNG_OBJECTS,
+    YOUNG_PASSES,
+    Collector,
+    forget_what_is_remembered,
+)
 from geminga.broker.serving.server import BrokerServer
 from geminga.broker.settings import BrokerSettings
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -201,3 +209,16 @@ async def _use(port: int, kind: int) -> None:
     while client._writer.transport is not None and not client._writer.is_closing():
         await asyncio.sleep(0)
     await asyncio.sleep(0.1)
+
+
+def test_what_must_not_be_imported_keeps_nothing_from_being_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In place of a module there may be None, or anything else."""
+    asked = lru_cache(lambda: 1)
+    asked()
+    monkeypatch.setitem(sys.modules, "aiohttp.absent", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aiohttp.odd", object())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "aiohttp.there", SimpleNamespace(asked=asked))  # type: ignore[arg-type]
+    forget_what_is_remembered()
+    assert asked.cache_info().currsize == 0

@@ -146,7 +146,8 @@ def forget_what_is_remembered() -> None:
     """Empty the caches of `REMEMBERING`, as far as they are loaded."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in REMEMBERING:
-            for each in list(vars(module).values()):
+            # In place of a module there may be None: what must not be imported.
+            for each in list(getattr(module, "__dict__", {}).values()):
                 if isinstance(each, _Cache):
                     each.cache_clear()
 
