@@ -106,7 +106,7 @@ def _checkpoints() -> Iterator[Scenario]:
     yield after(chaos.plan_removed, error="published before", outcome="subset")
     yield after(chaos.plans_removed, error="has published micro-batch", outcome="subset")
     yield after(chaos.staging_removed)
-    yield after(chaos.staging_and_commit_removed, error="for\\s+duplicates", outcome="subset")
+    yield after(chaos.staging_and_commit_removed, error="has\\s+rows\\s+under", outcome="subset")
     yield after(chaos.checkpoint_removed, **beside)
     yield Scenario(
         name="exactly once: checkpoint removed, with a name of the sink's own", shape="copy",
