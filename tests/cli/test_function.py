@@ -59,8 +59,8 @@ def test_a_signal_ends_it_when_what_is_under_way_is_done(
     ("arguments", "said"),
     [
         (["os:nothing_there", "--input", "a"], "os has no 'nothing_there'"),
-        (["os:getcwd"], "inputs"),
-        (["--input", "a"], "className"),
+        (["os:getcwd"], "--input TOPIC"),
+        (["--input", "a"], "FUNCTION (module:callable)"),
         (["os:getcwd", "--input", "a", "--user-config", "["], "--user-config"),
         (["os.path:exists", "--input", "a", "--guarantee", "effectively_once"], "output=None"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -61,6 +62,64 @@ def test_a_topic_that_cannot_be_mirrored_is_a_failure(pulsar_broker: Any, other:
 def test_what_is_missing_is_named(pulsar_broker: Any) -> None:
     done = run("--topics", "t", "--to", pulsar_broker.service_url)
     assert "--from URL or --from-context NAME is missing" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--from", "x"], "--from: service URL 'x' has no scheme"),
+        (["--to", "pulsar://h:99999"], "--to: service URL 'pulsar://h:99999' has the port '99999'"),
+        (["--to-admin-url", "foo"], "the target: admin URL 'foo' is not allowed"),
+        (["--from-token", "env:NOPE"], "--from-token env:NOPE: there is no such environment variable"),
+        (["--to-tls-cert", __file__], "--to-tls-cert and --to-tls-key belong together"),
+        (["--from-auth-params", "x"], "--from-auth-params needs --from-auth-plugin"),
+        (["--topics", "a/b/c/d"], "topics='a/b/c/d': [persistent://][tenant/namespace/]topic is expected"),
+        (["--name", "a/b"], "name='a/b' is not allowed; allowed: 1 to 128 letters"),
+    ],
+)
+def test_wrong_options_are_named_with_their_side(words: list[str], told: str) -> None:
+    given = {"--topics": "t", "--from": "pulsar://127.0.0.1:1", "--to": "pulsar://127.0.0.1:2"}
+    rest = [word for name, value in given.items() if name != words[0] for word in (name, value)]
+    assert told in str(run(*rest, *words).exception)
+
+
+def test_a_cluster_that_refuses_is_named(pulsar_broker: Any, tmp_path: Any) -> None:
+    key = base64.b64encode(b"k" * 32).decode()
+    with geminga.embedded(token_secret_key=f"data:;base64,{key}", super_user_roles=("root",)) as closed:
+        done = run(*options(pulsar_broker, closed, "--once"))
+        assert str(done.exception).startswith("the target: Authentication required")
+        done = run(*options(closed, pulsar_broker, "--once", "--from-token", "junk"))
+        assert str(done.exception).startswith("the source: Authentication required")
+
+
+@pytest.mark.parametrize(("pattern", "code"), [("typo", 1), ("public/default/typo-.*", 0)])
+def test_a_pattern_that_matches_nothing_is_told(
+    pulsar_broker: Any, other: Any, pattern: str, code: int
+) -> None:
+    pulsar_broker.client().create_producer("t").send(b"x")
+    done = run(*options(pulsar_broker, other, "--once", "--topics", pattern))
+    assert done.return_value == code
+    assert f"--topics {pattern!r} matches no topic of the source" in done.stderr
+    assert "1 messages" in done.stderr
+
+
+def test_what_keeps_a_topic_waiting_is_told(pulsar_broker: Any, other: Any) -> None:
+    """Plain brokers under a URL of TLS: without a word nobody would know why nothing comes."""
+    pulsar_broker.client().create_producer("t").send(b"x")
+    words = options(pulsar_broker, other, "--once")
+    at = words.index("--to") + 1
+    words[at] = words[at].replace("pulsar://", "pulsar+ssl://")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geminga", "mirror", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "GEMINGA_CONFIG_HOME": "/nonexistent"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        assert "does that port speak TLS" in process.stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_contexts_and_tokens_of_both_sides(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from geminga.client.cluster import DEFAULT_URL, Cluster, admin_url_for
+from geminga.errors import PulsarException
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,7 +116,13 @@ def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
     chosen = {name: given.pop(prefix + name) for name in ("service_url", "admin_url", *_NAMES)}
     if chosen["service_url"] is None and chosen["context"] is None:
         raise click.UsageError(f"--{side} URL or --{side}-context NAME is missing")
-    return cluster_of(**chosen, prefix=prefix)
+    try:
+        return cluster_of(**chosen, prefix=prefix)
+    except click.UsageError as error:
+        raise click.UsageError(re.sub(r"(?<![\w-])--(?=[a-z])", f"--{side}-", error.message)) from None
+    except PulsarException as error:
+        error.args = (f"--{side}: {error}",)
+        raise
 
 
 def cluster_of(

@@ -110,7 +110,12 @@ def run(
             given["user_config"] = dict(json.loads(user_config))
         except (ValueError, TypeError):
             raise click.UsageError(f"--user-config {user_config}: a JSON object is expected") from None
-    settings = from_config({} if config_file is None else read_config(config_file), **given)
+    config = {} if config_file is None else read_config(config_file)
+    if function is None and not config:
+        raise click.UsageError("FUNCTION (module:callable) or --config FILE is missing")
+    if not inputs and not config and "topics_pattern" not in given:
+        raise click.UsageError("--input TOPIC, or --topics-pattern PATTERN, is missing")
+    settings = from_config(config, **given)
     show_warnings()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     click.echo(

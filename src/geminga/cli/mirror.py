@@ -11,6 +11,8 @@ import click
 from geminga.cli.common import json_option, show_warnings
 from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
 
+_REASONS_AT_ONCE = 10
+
 
 @click.command("mirror", cls=ConnectingCommand)
 @click.option(
@@ -70,6 +72,7 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     import logging
 
     from geminga.mirror.mirror import Mirror
+    from geminga.mirror.patterns import TopicPattern
     from geminga.mirror.settings import MirrorSettings
     from geminga.mirror.status import MirrorStatus
 
@@ -78,18 +81,33 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     show_warnings()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
     is_terminal = sys.stderr.isatty()
+    start, said = "\r\x1b[K" if is_terminal else "", set[str]()
+
+    def tell_why(status: MirrorStatus) -> None:
+        """What keeps topics waiting, each reason once: it may be for somebody to mend."""
+        reasons = [one.error for one in status.partitions if one.error and one.error not in said]
+        for reason in reasons[:_REASONS_AT_ONCE]:
+            click.echo(f"{start}geminga: {reason}", err=True)
+        if more := len(reasons[_REASONS_AT_ONCE:]):
+            click.echo(f"{start}geminga: and {more} more", err=True)
+        said.update(reasons)
 
     def show(status: MirrorStatus) -> None:
         if as_json:
             click.echo(json.dumps(status.as_dict(), separators=(",", ":")))
-        elif is_terminal:
-            click.echo(f"\r\x1b[K{status.line()}", nl=False, err=True)
+            return
+        tell_why(status)
+        if is_terminal:
+            click.echo(f"{start}{status.line()}", nl=False, err=True)
 
     status = Mirror(settings, show).run()
     if not as_json:
-        click.echo(f"\r\x1b[K{status.line()}" if is_terminal else status.line(), err=True)
+        click.echo(f"{start}{status.line()}", err=True)
     for reason in status.failed:
         click.echo(f"geminga: {reason}", err=True)
+    for text in status.unmatched:
+        click.echo(f"geminga: --topics {text!r} matches no topic of the source", err=True)
     if settings.once:
-        return 0 if status.caught_up else 1
+        is_missing = any(TopicPattern.parse(text).is_plain for text in status.unmatched)
+        return 0 if status.caught_up and not is_missing else 1
     return 1 if status.failed else 0

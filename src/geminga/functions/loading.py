@@ -46,7 +46,9 @@ def find(reference: str) -> Any:
             names = [n for n in dir(found) if not n.startswith("_")]
             from geminga.config import suggestion
 
-            raise InvalidConfiguration(f"{where} has no {part!r}{suggestion(part, names)}")
+            raise InvalidConfiguration(
+                f"function={reference!r}: {where} has no {part!r}{suggestion(part, names)}"
+            )
         found = getattr(found, part)
     return found
 

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from geminga.client.long_running import LongRunning
@@ -106,11 +106,12 @@ class Mirror(LongRunning[MirrorStatus]):
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
             ends = []
-            for cluster in (settings.source, settings.target):
-                client = Client(**cluster.client_arguments(), stats_interval_in_seconds=0)
-                stack.push_async_callback(_closed, client)
-                admin = Admin(**cluster.admin_arguments())
-                stack.push_async_callback(admin.close)
+            for side, cluster in (("source", settings.source), ("target", settings.target)):
+                with _told_of(side):
+                    client = Client(**cluster.client_arguments(), stats_interval_in_seconds=0)
+                    stack.push_async_callback(_closed, client)
+                    admin = Admin(**cluster.admin_arguments())
+                    stack.push_async_callback(admin.close)
                 ends.append((client, admin))
             (source, source_admin), (target, target_admin) = ends
             names = await self._patiently(lambda: _cluster_names(settings, source_admin, target_admin))
@@ -170,14 +171,26 @@ async def _closed(client: Any) -> None:
         await client.close()
 
 
+@contextlib.contextmanager
+def _told_of(side: str) -> Iterator[None]:
+    """Have errors say which of the two clusters they come from."""
+    try:
+        yield
+    except PulsarException as error:
+        error.args = (f"the {side}: {error}",)
+        raise
+
+
 async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:
     """What messages are marked with."""
     names = []
-    for given, admin in ((settings.source_name, source), (settings.target_name, target)):
+    ends = (("source", settings.source_name, source), ("target", settings.target_name, target))
+    for side, given, admin in ends:
         if given is not None:
             names.append(given)
             continue
-        clusters = [name for name in await admin.clusters.list() if name != "global"]
+        with _told_of(side):
+            clusters = [name for name in await admin.clusters.list() if name != "global"]
         if len(clusters) != 1:
             raise InvalidConfiguration(
                 f"{admin.admin_url} knows the clusters {', '.join(clusters) or 'none'}: say which one it is, "
@@ -256,6 +269,7 @@ class _Run:
         self._schemas: dict[str, SchemaMirror] = {}
         self._refused: dict[str, str] = {}
         self._known: dict[str, int] = {}
+        self._unmatched: tuple[str, ...] = ()
         self._first: set[str] | None = None
         """The topics that were there at the start."""
 
@@ -349,7 +363,13 @@ class _Run:
     # --- topics ---------------------------------------------------------------------------------------
 
     async def _discover(self) -> None:
-        found = await find_topics(self._ends.source_admin, self._patterns, self._known)
+        with _told_of("source"):
+            found = await find_topics(self._ends.source_admin, self._patterns, self._known)
+        self._unmatched = tuple(
+            text
+            for text, pattern in zip(self.settings.topics, self._patterns, strict=True)
+            if not any(pattern.matches(one.topic) for one in found)
+        )
         there = {name for one in found for name in one.names()}
         for name in [name for name in self._parts if name not in there]:
             part = self._parts.pop(name)
@@ -457,6 +477,7 @@ class _Run:
             caught_up=self.caught_up,
             partitions=tuple(_status_of(part) for part in list(self._parts.values())),
             refused=tuple(self._refused.items()),
+            unmatched=self._unmatched,
         )
 
 

@@ -26,7 +26,7 @@ class TopicPattern:
         domain, separator, rest = text.partition("://")
         if separator and domain != "persistent":
             raise InvalidTopicName(f"topics={text!r}: only persistent topics are mirrored, not {domain}://")
-        parts = (rest if separator else text).split("/", 2)
+        parts = (rest if separator else text).split("/")
         if len(parts) == 1:
             parts = [*_DEFAULTS, *parts]
         if len(parts) != 3 or not all(parts):
@@ -43,6 +43,11 @@ class TopicPattern:
     def plain(self, part: str) -> str | None:
         """A part that can only mean itself. A point is one: nobody writes names without meaning it."""
         return part if _PLAIN.fullmatch(part) and "." not in part else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it can only mean one topic."""
+        return None not in [self.plain(part) for part in (self.tenant, self.namespace, self.topic)]
 
     def matches_namespace(self, namespace: str) -> bool:
         """``namespace``: ``tenant/namespace``."""

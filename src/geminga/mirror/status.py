@@ -94,6 +94,8 @@ class MirrorStatus:
     """Of all topics."""
     refused: Sequence[tuple[str, str]] = ()
     """Topics that cannot be mirrored, and why."""
+    unmatched: Sequence[str] = ()
+    """Patterns that match no topic of the source."""
 
     @property
     def messages(self) -> int:
