@@ -560,3 +560,44 @@ def test_a_refused_creation_leaves_nothing_behind(broker, client):
     with pytest.raises(errors.ProducerBusy, match="taken"):
         client.create_producer("p")
     until(lambda: broker.count(pb.BaseCommand.CLOSE_PRODUCER) == 2)
+
+
+def overtaken(producer, got, names):
+    """Plain messages that were handed over though there is no permit: as several threads do that look at the
+    same number at once."""
+    pairs = [half for name in names for half in (name, lambda r, m, name=name: got.append((name, r)))]
+    producer._publisher.handover.pairs += pairs
+
+
+def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker, client):
+    held = Held(broker)
+    producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+    got = []
+    producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
+    until(lambda: held.count() == 1)
+    overtaken(producer, got, [b"1", b"2"])
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    until(lambda: producer._publisher._line.promises())
+    held.stop()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert got == [(b"%d" % number, Result.Ok) for number in range(3)]
+
+
+def test_close_does_not_wait_for_them_without_a_connection(broker):
+    held = Held(broker)
+    client = geminga.Client(broker.url, operation_timeout_seconds=600)
+    producer = client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+    got = []
+    producer.send_async(b"0", lambda r, m: got.append((b"0", r)))
+    until(lambda: held.count() == 1)
+    overtaken(producer, got, [b"1"])
+    closing = threading.Thread(target=producer.close, daemon=True)
+    closing.start()
+    until(lambda: producer._publisher._line.promises())
+    broker.run(broker.stop(), 60)
+    closing.join(60)
+    assert not closing.is_alive()
+    assert sorted(got) == [(b"0", Result.AlreadyClosed), (b"1", Result.AlreadyClosed)]
+    client.close()

@@ -132,15 +132,17 @@ class Promised(Asked):
     """A message whose sender went on, and that found no permit after all: several threads had looked at the
     same number at once. It waits as if its sender did; ``fail`` tells its token what it is refused with."""
 
-    __slots__ = ("_fail",)
+    __slots__ = ("_fail", "is_settled")
 
     def __init__(self, handed: Handed, fail: Callable[[Any, Exception], None]) -> None:
         super().__init__(
             handed.payload, handed.token, handed.message, handed.partition, urgent=handed.urgent, waits=True
         )
         self._fail = fail
+        self.is_settled = False
 
     def _wake(self) -> None:
+        self.is_settled = True
         if self.error is not None:
             self._fail(self.token, self.error)
 

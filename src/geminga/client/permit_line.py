@@ -56,6 +56,15 @@ class PermitLine:
         """Somebody in line has gone on already and counts on being sent for."""
         return any(isinstance(asked, Promised) for asked in self._everybody())
 
+    def promises(self) -> list[tuple[Place, Promised]]:
+        """Those, and what each waits for."""
+        return [
+            (place, asked)
+            for place, line in self._lines.items()
+            for _, asked in line
+            if isinstance(asked, Promised)
+        ]
+
     @property
     def wants_bytes(self) -> bool:
         """One was refused for want of bytes: others may give some back."""

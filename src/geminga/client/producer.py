@@ -332,8 +332,7 @@ class AsyncProducer(Generic[T_contra]):
     async def end(self) -> None:
         """`close`, which may be called again."""
         self._stop_tasks()
-        if not self._publisher.closed:
-            await self._publisher.close()
+        if await self._publisher.close():
             self._messages.interceptors.close()
 
     def abandon(self) -> None:

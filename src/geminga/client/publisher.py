@@ -57,6 +57,9 @@ ENCODING_BYTES_MIN = 4096
 ENCODING_AHEAD_MAX = 8
 """Batches of one partition that are serialised before the first of them is written."""
 
+CONNECTED_LOOK_SECONDS = 0.1
+"""How far apart whoever waits for permits in a close looks whether there still is a connection."""
+
 
 class Publisher:
     """See the module's text. Made and run on the client's loop; `publish` may come from any thread."""
@@ -502,11 +505,15 @@ class Publisher:
                 if isinstance(result, BaseException):
                     raise result
 
-    async def close(self) -> None:
-        """Take no more messages, give what is pending its chance while there is a connection, and end."""
+    async def close(self) -> bool:
+        """Take no more messages, give what is pending its chance while there is a connection, and end; False
+        where another call does so."""
         if self.closed:
-            return
+            return False
         deadline = time.monotonic() + self.hub.settings.operation_timeout_seconds
+        await self._keep_promises(deadline)
+        if self.closed:
+            return False  # meanwhile
         self._refuse_more()
         self.schedule()
         while not self._drained() and time.monotonic() < deadline:
@@ -515,6 +522,26 @@ class Publisher:
             await asyncio.wait([future], timeout=max(0.0, deadline - time.monotonic()))
         await asyncio.gather(*(handle.close() for handle in list(self.handles.values())))
         self._end()
+        return True
+
+    async def _keep_promises(self, deadline: float) -> None:
+        """Messages whose senders went on and that wait for permits are pending like any other: wait until
+        they have theirs, while there is a connection to the place that they wait for."""
+        self._intake.take_in()
+        left = self._line.promises()
+        if left:
+            self.schedule()
+        while not self.closed and (seconds := deadline - time.monotonic()) > 0:
+            left = [each for each in left if not each[1].is_settled and self._may_move(each[0])]
+            if not left:
+                return
+            moved = self._loop.create_future()
+            self._turns.append(moved)
+            await asyncio.wait([moved], timeout=min(seconds, CONNECTED_LOOK_SECONDS))
+
+    def _may_move(self, place: PartitionProducer | None) -> bool:
+        """Whether permits may come back there."""
+        return any(p.connected for p in self.state.partitions) if place is None else place.connected
 
     def abandon(self) -> None:
         """End at once: what is pending fails."""
