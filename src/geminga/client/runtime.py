@@ -26,6 +26,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from geminga.client import forks
+from geminga.client.tasks import run_task
 from geminga.client.waiter import Waiter
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
 from geminga.exits import at_exit
@@ -70,7 +71,7 @@ class _Call:
         if self._given_up:
             self._coroutine.close()
             return
-        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task = run_task(asyncio.get_running_loop(), self._coroutine)
         self._task.add_done_callback(self._done)
 
     def give_up(self) -> None:
