@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import select
@@ -103,8 +104,8 @@ class _Call:
         if self._task is not None and self._task.done():
             self._done(self._task)
             return
-        if self._task is None:
-            self._coroutine.close()
+        if self._task is None or inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+            self._coroutine.close()  # it never ran: no word of that either
         self.error = AlreadyClosed("the client was closed during the call")
         self.waiter.wake()
 
