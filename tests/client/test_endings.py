@@ -457,3 +457,67 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
         assert connection.closed
 
     asyncio.run(main())
+
+
+# --- cancelled ends --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer", "reader", "table view"])
+def test_an_end_that_is_cancelled_is_an_end(pulsar_broker: Any, pulsar_topic: str, kind: str) -> None:
+    """Cancelled in its first steps, a close had marked itself as done and told the broker nothing: what it
+    closed stayed attached, and to close it again did nothing."""
+
+    def attached() -> int:
+        stats = admin(pulsar_broker.admin_url, "GET", f"{pulsar_topic.replace('://', '/')}/stats")
+        consumers = [each for sub in stats["subscriptions"].values() for each in sub["consumers"]]
+        return len(stats["publishers"]) + len(consumers)
+
+    async def opened(client: Any) -> Any:
+        if kind == "producer":
+            return await client.create_producer(pulsar_topic)
+        if kind == "consumer":
+            return await client.subscribe(pulsar_topic, "s", consumer_type=ConsumerType.Shared)
+        if kind == "reader":
+            return await client.create_reader(pulsar_topic, MessageId.latest)
+        return await client.create_table_view(pulsar_topic)
+
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            handles = [await opened(client) for _ in range(12)]
+            for steps, handle in enumerate(handles):
+                closing = asyncio.ensure_future(handle.close())
+                for _ in range(steps + 1):  # 0: it has not begun, and was not asked for
+                    await asyncio.sleep(0)
+                closing.cancel()
+                await asyncio.wait([closing])
+            end = time.monotonic() + 60
+            while await asyncio.to_thread(attached):
+                assert time.monotonic() < end, "somebody is still attached"
+                await asyncio.sleep(0.01)
+            for handle in handles:  # again, as whoever was interrupted may do
+                with contextlib.suppress(AlreadyClosed):
+                    await asyncio.wait_for(handle.close(), 60)
+            assert not client.hub._handles
+
+    asyncio.run(main())
+
+
+def test_whoever_closes_a_producer_again_waits_for_the_end_that_goes_on(
+    pulsar_broker: Any, pulsar_topic: str
+) -> None:
+    async def main() -> None:
+        async with geminga.asyncio.Client(pulsar_broker.service_url) as client:
+            producer = await client.create_producer(
+                pulsar_topic, batching_enabled=True, batching_max_publish_delay_ms=60_000
+            )
+            receipts: list[Any] = []
+            producer.send_async(b"x", lambda result, message_id: receipts.append(result))
+            closing = asyncio.ensure_future(producer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await producer.close()
+            assert receipts == [geminga.Result.Ok]
+            with pytest.raises(AlreadyClosed):
+                await producer.close()
+
+    asyncio.run(main())

@@ -194,6 +194,7 @@ class Acknowledging:
                 done.set_result(None)
             else:
                 done.set_exception(error)
+                done.exception()  # whoever waited may have gone
 
         gathered.add_done_callback(finish)
 

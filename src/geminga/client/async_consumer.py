@@ -23,6 +23,7 @@ from geminga.client.hub import ClientHub
 from geminga.client.multi_consumer import HandleGroup
 from geminga.client.receivers import Receivers
 from geminga.client.statistics_log import Counts
+from geminga.client.tasks import Ending
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
@@ -84,6 +85,7 @@ class AsyncConsumer(Generic[T_co]):
         self._name = name
         self.forwarder = Forwarder(hub, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
+        self._ending = Ending(hub.loop)
         self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What the event listener is to be told; the first is under way."""
 
@@ -494,26 +496,30 @@ class AsyncConsumer(Generic[T_co]):
         return rest
 
     async def close(self) -> None:
-        """Send the acknowledgements that wait, and end. A second call does nothing."""
-        if self.closed:
-            return
+        """Send the acknowledgements that wait, and end. A second call does nothing but wait for the same end;
+        cancelling a call does not take it back."""
+        if not self.closed or self._ending.under_way:
+            await self._ending.wait(self._close)
+
+    async def _close(self) -> None:
         self._end()
         try:
             await self.group.close()
         finally:
             if not self.hub.loop.is_closed():
                 await self.forwarder.close()
+                self.hub.unregister(self)
 
     def abandon(self) -> None:
         """End at once and tell nobody but those who wait here: for a client that shuts down."""
         if not self.closed:
             self._end()
+            self.hub.unregister(self)
             self.group.abandon()
 
     def _end(self) -> None:
         self.acknowledging.end()
         self.closed = True
-        self.hub.unregister(self)
         for task in list(self._forwarding):
             task.cancel()
         self.receivers.wake_all()

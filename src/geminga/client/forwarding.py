@@ -10,6 +10,7 @@ from typing import Any
 
 from geminga.client.hub import ClientHub
 from geminga.client.producer import AsyncProducer, create_producer
+from geminga.client.tasks import seen
 from geminga.consumer.dead_letters import Forward
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerDeadLetterPolicy
@@ -126,6 +127,7 @@ class Forwarder:
         task = self._producers.get(place)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._hub.task(self._open(place[1], plan, policy))
+            task.add_done_callback(seen)
             self._producers[place] = task
         return await asyncio.shield(task)
 

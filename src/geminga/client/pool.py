@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from geminga.client import forks
 from geminga.client.runtime import on_io_thread
-from geminga.client.tasks import run_task
+from geminga.client.tasks import run_task, seen
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import Credentials, CredentialsProvider, obtain
@@ -532,7 +532,7 @@ class ConnectionPool:
         task = self._connections.get(key)
         if task is None or (task.done() and _unusable(task)):
             task = run_task(self._loop, self._open(key))
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(seen)
             self._connections[key] = task
         return await asyncio.shield(task)
 
@@ -654,12 +654,6 @@ def _end_moved(task: asyncio.Task[BrokerConnection]) -> None:
     if not _unusable(task):
         connection = task.result()
         connection.close(ConnectError(f"the client left {connection.peer} for another cluster"))
-
-
-def _retrieve(task: asyncio.Task[BrokerConnection]) -> None:
-    """Mark the exception as seen: whoever asked has gone, for example cancelled."""
-    if not task.cancelled():
-        task.exception()
 
 
 class Unreachable(ConnectError):

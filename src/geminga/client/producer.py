@@ -21,6 +21,7 @@ from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
 from geminga.client.statistics_log import Counts
 from geminga.client.sync_faces import ProducerFace
+from geminga.client.tasks import Ending
 from geminga.client.tokens import ReceiptWaiter, fail_token
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
@@ -133,6 +134,7 @@ class AsyncProducer(Generic[T_contra]):
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
         self._in_turn = InTurn(hub.loop)
+        self._ending = Ending(hub.loop)
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._blocking = publisher.settings.block_if_queue_full
@@ -321,23 +323,27 @@ class AsyncProducer(Generic[T_contra]):
         await self._publisher.flush()
 
     async def close(self) -> None:
-        """Send what is open, wait for the receipts while there is a connection, and end.
-
-        Raises `AlreadyClosed` the second time, as in pulsar-client.
-        """
-        if self._publisher.closed:
+        """Send what is open, wait for the receipts while there is a connection, and end; so does a
+        cancelled call. Raises `AlreadyClosed` when that is over, as in pulsar-client."""
+        if self._publisher.closed and not self._ending.under_way:
             raise AlreadyClosed("the producer is closed")
         await self.end()
 
     async def end(self) -> None:
         """`close`, which may be called again."""
+        if not self._publisher.closed or self._ending.under_way:
+            await self._ending.wait(self._end)
+
+    async def _end(self) -> None:
         self._stop_tasks()
         if await self._publisher.close():
             self._messages.interceptors.close()
+        self._hub.unregister(self)
 
     def abandon(self) -> None:
         """End at once: what is pending fails."""
         self._stop_tasks()
+        self._hub.unregister(self)
         self._publisher.abandon()
 
     def counts(self) -> Counts:
@@ -361,12 +367,9 @@ class AsyncProducer(Generic[T_contra]):
         )
 
     def _stop_tasks(self) -> None:
-        tasks = (self._watching, self._renewing)
+        for task in filter(None, (self._watching, self._renewing)):
+            task.cancel()
         self._watching = self._renewing = None
-        for task in tasks:
-            if task is not None:
-                task.cancel()
-        self._hub.unregister(self)
 
     # --- schemas ----------------------------------------------------------------------------------
 

@@ -163,9 +163,10 @@ class AsyncReader(Generic[T_co]):
         return await self.consumer.get_last_message_id()
 
     async def close(self) -> None:
-        """End the reader; its subscription disappears from the broker. A second call does nothing."""
-        self.consumer.hub.unregister(self)
+        """End the reader; its subscription disappears from the broker. A second call waits for the same end,
+        and cancelling a call does not take it back."""
         await self.consumer.close()
+        self.consumer.hub.unregister(self)
 
     def abandon(self) -> None:
         """See `AsyncConsumer.abandon`."""

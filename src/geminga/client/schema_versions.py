@@ -12,7 +12,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from geminga.client.tasks import run_task
+from geminga.client.tasks import run_task, seen
 from geminga.connection import commands
 from geminga.errors import AlreadyClosed, PulsarException
 from geminga.ids import TopicName
@@ -80,6 +80,7 @@ class SchemaVersions:
         if task is None:
             task = self._asking[key] = run_task(self._hub.loop, self._ask(key))
             task.add_done_callback(lambda _: self._asking.pop(key, None))
+            task.add_done_callback(seen)
         return await asyncio.shield(task)
 
     async def _ask(self, key: Key) -> SchemaInfo | None:

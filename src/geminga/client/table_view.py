@@ -14,6 +14,7 @@ from geminga.client import forks
 from geminga.client.hub import ClientHub
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
+from geminga.client.tasks import Ending
 from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
@@ -77,6 +78,7 @@ class AsyncTableView(Generic[T_co]):
         self._hub = hub
         self._readers: list[AsyncReader[Any]] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending = Ending(hub.loop)
         self._listeners: tuple[_Listening, ...] = ()
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(CHANGES_MAX)
 
@@ -95,13 +97,16 @@ class AsyncTableView(Generic[T_co]):
         self._tasks.append(self._hub.task(self._tell_changes()))
 
     async def close(self) -> None:
-        """Stop following the topic; the values stay readable."""
-        self._hub.unregister(self)
+        """Stop following the topic; the values stay readable. Cancelling a call does not take it back."""
+        await self._ending.wait(self._close)
+
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*(reader.close() for reader in self._readers), return_exceptions=True)
+        self._hub.unregister(self)
 
     def abandon(self) -> None:
         """End at once, without a word to the broker."""
