@@ -483,6 +483,13 @@ def test_message_ids_are_those_of_message_id() -> None:
     assert decode_entries(entries, ["message_id"]).column("message_id").to_pylist() == expected
 
 
+def test_a_redelivery_count_of_any_size_is_read() -> None:
+    """32 bits on the wire, without a sign."""
+    entries = [entry_of(b"x", None)._replace(redelivery_count=count) for count in (0, 2**31 - 1, 2**32 - 1)]
+    table = decode_entries(entries, ["redelivery_count"])
+    assert table.column("redelivery_count").to_pylist() == [0, 2**31 - 1, 2**31 - 1]
+
+
 def test_text_that_is_not_utf8_is_read_with_replacement_characters() -> None:
     damaged = single(partition_key="kk", sequence_id=1).replace(b"kk", b"k\xff")
     table = decode_entries([entry_of(damaged, 1)], ["key"])

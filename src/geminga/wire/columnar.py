@@ -468,7 +468,8 @@ class _Messages:
             return _numbers(sizes, pa.int32())
         if name == "partition":
             return _numbers(self._per_entry([entry.partition for entry in entries], np.int32), pa.int32())
-        counts = [entry.redelivery_count for entry in entries]
+        # 32 bits without a sign on the wire: a broker may say anything.
+        counts = [min(entry.redelivery_count, _INT32_MAX) for entry in entries]
         return _numbers(self._per_entry(counts, np.int32), pa.int32())
 
     def _dictionary(self, names: list[bytes], *, is_text: bool = True) -> pa.DictionaryArray:
