@@ -6,6 +6,9 @@ that one alone: how a failure is replayed. Hypothesis has its own: ``--hypothesi
 
 A timing never decides a test, so examples of properties have no deadline, and may be slow to make.
 
+pulsar-client's compiled part crashes now and then when a client closes (apache/pulsar-client-cpp#453, #550)
+and takes its worker along: where it ran, the test is done once more, and that decides.
+
 Where the tests are started in the background, Ctrl-C is ignored from the start, by them and by what they
 start: it is taken as usual, since some of them interrupt themselves.
 """
@@ -13,7 +16,9 @@ start: it is taken as usual, since some of them interrupt themselves.
 from __future__ import annotations
 
 import os
+import re
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +32,18 @@ settings.load_profile("geminga")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_crashed: set[str] = set()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
+    """xdist gives the test to another worker in any case."""
+    is_official = "tests/witness/" in crashitem or re.search(r"[\[-]pulsar[]-]", crashitem)
+    if is_official and crashitem not in _crashed:
+        _crashed.add(crashitem)
+        report.outcome = "rerun"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
