@@ -39,7 +39,11 @@ _crashed: set[str] = set()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
-    """xdist gives the test to another worker in any case."""
+    """xdist gives the test to another worker in any case, with all that its own had: also files that are
+    done, and a worker that is given none but those waits for ever."""
+    files = getattr(sched, "workqueue", {})  # with --dist loadfile
+    for file in [file for file, tests in files.items() if all(tests.values())]:
+        del files[file]
     is_official = "tests/witness/" in crashitem or re.search(r"[\[-]pulsar[]-]", crashitem)
     if is_official and crashitem not in _crashed:
         _crashed.add(crashitem)
