@@ -14,7 +14,7 @@ import geminga
 from geminga.mirror import Mirror, told
 from geminga.mirror.cursor_state import CursorState, Partly, went_back
 from geminga.mirror.cursors import AHEAD, BACK_THERE, IN_USE, MOVED_BACK, CursorMirror
-from geminga.mirror.pairing import PAIR_PROPERTY
+from geminga.mirror.pairing import PAIR_PROPERTY, SIGNER_PROPERTY
 from geminga.mirror.positions import Position
 from geminga.mirror.status import MirrorStatus, SubscriptionStatus
 from geminga.mirror.told import NOTE_BYTES_MAX, Applied, restored
@@ -80,6 +80,12 @@ def waiting(broker: Any) -> list[int]:
     found = sorted(int(consumer.receive(20_000).data()) for _ in range(backlog(broker)))
     client.close()
     return found
+
+
+def has_holes(broker: Any) -> bool:
+    with geminga.Admin(broker.admin_url) as admin:
+        cursor = admin.topics.internal_stats("t").cursors["s"]
+    return ":" in cursor.individually_deleted_messages
 
 
 def has_left(broker: Any, count: int) -> None:
@@ -237,6 +243,24 @@ def test_a_rewind_that_only_opens_holes_is_copied(sides: tuple[Any, Any]) -> Non
     assert waiting(other) == list(range(20))
 
 
+def test_a_rewind_that_only_opens_holes_skips_nothing_of_others(sides: tuple[Any, Any]) -> None:
+    """What was published in the target lies before what the rewind opens."""
+    one, other = sides
+    subscribe(one)
+    publish(one, 0)
+    with mirror(one, other) as running:
+        arrived(running, 1)
+        publish(other, 100)
+        publish(one, *range(1, 6))
+        take(one, count=6, but=(1, 2, 4, 5))
+        until(lambda: backlog(other) == 5)
+        with geminga.Admin(one.admin_url) as admin:
+            ledger = admin.topics.internal_stats("t").ledgers[0].ledger_id
+        rewind(one, geminga.MessageId(-1, ledger, 1))  # to where its mark is
+        until(lambda: not has_holes(other))
+    assert waiting(other) == [1, 2, 3, 4, 5, 100]
+
+
 def test_a_rewind_of_what_is_older_than_the_mirror(sides: tuple[Any, Any]) -> None:
     one, other = sides
     subscribe(one)
@@ -321,6 +345,27 @@ def test_a_rewind_is_not_undone_by_what_the_other_cluster_has_learnt_before(side
         take(other, count=2)
         until(lambda: backlog(one) == 19)
     assert waiting(one) == [*(number for number in range(20) if number not in (15, 16)), 100]
+
+
+def test_more_of_the_other_side_than_a_map_can_be(
+    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries of both sides in turn: each is a stretch of its own."""
+    monkeypatch.setattr("geminga.mirror.place_map.RUNS_MAX", 8)
+    one, other = sides
+    subscribe(one)
+    with mirror(one, other) as there, mirror(other, one) as back:
+        for number in range(30):
+            publish(one, number)
+            arrived(there, number + 1)
+            publish(other, 100 + number)
+            arrived(back, number + 1)
+    take(one, count=60, but=(29,))
+    mirrored(one, other)
+    assert waiting(other) == [29]
+    take(one, count=1)
+    mirrored(one, other)
+    assert waiting(other) == []
 
 
 # --- rewinds while no mirror runs -------------------------------------------------------------------------
@@ -417,8 +462,8 @@ def test_what_was_noted_of_another_subscription_does_not_count(sides: tuple[Any,
     with geminga.Admin(one.admin_url) as admin:
         admin.subscriptions.delete("t", "s")
         mirrored(one, other)
-        (noted,) = admin.subscriptions.properties("t", "geminga-mirror.standalone")
-    assert noted == PAIR_PROPERTY
+        noted = admin.subscriptions.properties("t", "geminga-mirror.standalone")
+    assert set(noted) == {PAIR_PROPERTY, SIGNER_PROPERTY}
 
 
 def test_a_rewind_while_neither_of_two_mirrors_runs(sides: tuple[Any, Any]) -> None:
@@ -481,8 +526,14 @@ def test_notes_have_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    "junk", ["", "{", "[]", "3", '{"source":"x"}', '{"source":"1:2"}', '{"source":3,"through":"1:2"}', "null"]
-)
+    "junk",
+    [
+        "", "{", "[]", "3", '{"source":"x"}', '{"source":"1:2"}', '{"source":3,"through":"1:2"}', "null",
+        '{"source":"1:2","through":"1:2","partly":[["1:2",3,[1]]]}', "[" * 100_000,
+        '{"source":"1:2","through":"1:2","partly":[["1:2",[3]]]}',
+        '{"source":"1:2","through":"1:2","partly":[["1:2"]]}',
+    ],
+)  # fmt: skip
 def test_what_is_no_note(junk: str) -> None:
     assert restored(junk) is None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from geminga.errors import CorruptPayload
-from geminga.mirror.entries import EntryRewriter, Forwarded, PairUnknownError, SchemaUnknownError, mark_of
-from geminga.mirror.marks import Mark, Origin, marks_in
+from geminga.mirror.entries import EntryRewriter, Forwarded, PairsUnknownError, SchemaUnknownError, mark_of
+from geminga.mirror.marks import MARKS_MAX, Mark, Origin, mark_field, marks_in
 from geminga.mirror.positions import NOWHERE, Position
 from geminga.wire.metadata import build_entry, checksum_matches, metadata_size, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -26,8 +26,8 @@ def metadata(**fields: object) -> pb.MessageMetadata:
 def rewriter(reads_target: dict[bytes, bool] | None = None, **settings: object) -> EntryRewriter:
     given = {"pair": PAIR, "source_name": "here", "target_name": "there", "key": KEY, **settings}
     made = EntryRewriter(**given)  # type: ignore[arg-type]
-    for pair, reads in (reads_target or {}).items():
-        made.learn(pair, reads)
+    asked = reads_target or {}
+    made.learn(frozenset(pair for pair in asked if asked[pair]), frozenset(asked), NOWHERE)
     return made
 
 
@@ -118,10 +118,10 @@ def test_what_came_from_the_target_stays() -> None:
 def test_what_a_mirror_brought_from_the_target_stays() -> None:
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
     back = rewriter(pair=OTHER, source_name="x", target_name="x", target_keys=(FOREIGN, KEY))
-    with pytest.raises(PairUnknownError) as caught:
+    with pytest.raises(PairsUnknownError) as caught:
         back.rewrite(entry, PLACE)
-    assert caught.value.pair == PAIR
-    back.learn(PAIR, True)
+    assert caught.value.pairs == {PAIR}
+    back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 9))
     assert origin(back.rewrite(entry, Position(9, 9))) == Origin(PAIR, PLACE, NOWHERE)
 
 
@@ -135,7 +135,9 @@ def test_through_three_clusters() -> None:
     assert (origin_of(after, PAIR), origin_of(after, OTHER, FOREIGN)) == (PLACE, Position(1, 2))
     assert mark_of(after, PAIR, (KEY,)) is None  # it was brought on
     assert parse_entry(after).metadata.replicated_from == "b"
-    home = rewriter({PAIR: True, OTHER: False}, source_name="c", target_name="a", target_keys=(KEY,))
+    home = rewriter(
+        {PAIR: True, OTHER: False}, pair=b"\x03" * 8, source_name="c", target_name="a", target_keys=(KEY,)
+    )
     assert origin(home.rewrite(after, Position(9, 9))) == Origin(PAIR, PLACE, NOWHERE)
 
 
@@ -143,19 +145,61 @@ def test_what_nobody_signed_is_passed_on() -> None:
     """Whoever may publish can write the field, of any pair and place: it is a message as any other."""
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
     back = rewriter(pair=OTHER, source_name="x", target_name="x", target_keys=(FOREIGN,))
-    with pytest.raises(PairUnknownError):  # perhaps the key is newer than those that are known
+    with pytest.raises(PairsUnknownError):  # perhaps the key is newer than those that are known
         back.rewrite(entry, PLACE)
-    back.learn(PAIR, True)
+    back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 9))
     forwarded = back.rewrite(entry, Position(9, 9))
     assert isinstance(forwarded, Forwarded)
     after = forwarded.head + bytes(forwarded.payload)
     assert origin_of(after, OTHER) == Position(9, 9)
-    # One that was asked about and is signed is believed from then on; and no further question is asked
-    # about those that are not.
-    back.target_keys = (KEY,)
-    assert isinstance(back.rewrite(entry, Position(9, 10)), Mark)
-    back.target_keys = (FOREIGN,)
-    assert isinstance(back.rewrite(entry, Position(9, 11)), Forwarded)
+
+
+def test_whoever_is_known_may_sign_with_a_new_key() -> None:
+    """One question answers for all that was written before it."""
+    first, second = (
+        whole(build_entry(metadata().SerializeToString(), b"p"), key=key, source_name="x", target_name="x")
+        for key in (KEY, FOREIGN)
+    )
+    back = rewriter({PAIR: True}, pair=OTHER, source_name="x", target_name="x", target_keys=(KEY,))
+    assert isinstance(back.rewrite(first, Position(9, 9)), Mark)
+    with pytest.raises(PairsUnknownError):
+        back.rewrite(second, Position(9, 10))
+    back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 20))
+    assert isinstance(back.rewrite(second, Position(9, 20)), Forwarded)
+    with pytest.raises(PairsUnknownError):
+        back.rewrite(second, Position(9, 21))
+    back.target_keys = (FOREIGN, KEY)
+    back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 21))
+    for entry in (first, second):
+        assert isinstance(back.rewrite(entry, Position(9, 30)), Mark)
+
+
+def test_thousands_of_marks_in_one_entry_are_one_question() -> None:
+    marks = b"".join(
+        mark_field(Origin(number.to_bytes(8, "big"), PLACE, NOWHERE), FOREIGN) for number in range(3_000)
+    )
+    entry = build_entry(metadata(replicated_from="x").SerializeToString() + marks, b"p")
+    made = rewriter(source_name="x", target_name="x", target_keys=(KEY,))
+    with pytest.raises(PairsUnknownError) as caught:
+        made.rewrite(entry, PLACE)
+    assert len(caught.value.pairs) == MARKS_MAX
+    made.learn(frozenset(), caught.value.pairs, PLACE)
+    forwarded = made.rewrite(entry, PLACE)
+    assert isinstance(forwarded, Forwarded)
+    # The real one is behind what anybody has written before.
+    real = forwarded.head + bytes(forwarded.payload)
+    back = rewriter({PAIR: True}, pair=OTHER, source_name="x", target_name="x", target_keys=(KEY,))
+    assert isinstance(back.rewrite(real, PLACE), Mark)
+
+
+def test_what_was_sent_before_is_not_sent_again() -> None:
+    """It was brought back by a mirror that could not tell."""
+    there = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
+    back = rewriter({PAIR: False}, pair=OTHER, source_name="x", target_name="x", key=FOREIGN)
+    forwarded = back.rewrite(there, Position(1, 2))
+    assert isinstance(forwarded, Forwarded)
+    again = forwarded.head + bytes(forwarded.payload)
+    assert rewriter(source_name="x", target_name="x").rewrite(again, Position(3, 4)) is None
 
 
 @pytest.mark.parametrize("change", [0, 8, 12, -1, -16, -17])

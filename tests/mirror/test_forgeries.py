@@ -4,6 +4,7 @@ have published is not among it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +72,17 @@ def publish_raw(broker: Any, entry: bytes, name: str = "", place: Position = NOW
     with broker.client() as client:
         client.runtime.call(send())
     assert receipts[0] > NOWHERE  # else it was dropped as a duplicate
+
+
+@contextlib.contextmanager
+def held(broker: Any, name: str) -> Iterator[Callable[[], None]]:
+    """A producer of that name is there, until it is let go."""
+    with broker.client() as client:
+        hub = client.hub
+        holder = client.runtime.call(
+            EntryPublisher.open(hub, "persistent://public/default/t", name, lambda *_: None)
+        )
+        yield lambda: client.runtime.call(holder.close())
 
 
 def forged(payload: bytes, *fields: bytes, **metadata: Any) -> bytes:
@@ -265,6 +277,30 @@ def test_a_copy_of_an_echo_acknowledges_nothing(sides: tuple[Any, Any], runs_on:
     mirrored(other, one)
     assert mirrored(one, other).partitions[0].skipped == 1
     assert messages(one) == messages(other) == list(range(11))
+
+
+def test_a_message_with_marks_of_both_ways_does_not_go_round(sides: tuple[Any, Any]) -> None:
+    """Whoever reads both clusters can copy marks of either into one message of his own."""
+    one, other = sides
+    publish(one, *range(3))
+    publish(other, *range(3, 6))
+    with mirror(one, other) as there, mirror(other, one) as back:
+        until(lambda: (there.status().messages, back.status().messages) == (3, 3))
+        fields = [
+            field_of(next(entry for entry in entries(broker) if marks_in(entry[10:])))
+            for broker in (one, other)
+        ]
+        for order in (fields, fields[::-1]):
+            publish_raw(one, forged(b"7", *order, replicated_from="standalone"))
+            publish_raw(other, forged(b"8", *order, replicated_from="standalone"))
+        for number in range(10, 20):
+            publish(one, number)
+            until(lambda number=number: number in messages(other))
+            publish(other, 10 * number)
+            until(lambda number=number: 10 * number in messages(one))
+    for broker in sides:
+        assert all(messages(broker).count(number) <= 4 for number in (7, 8))
+        assert all(messages(broker).count(number) == 1 for number in (*range(6), *range(10, 20)))
 
 
 # --- the key ------------------------------------------------------------------------------------------------

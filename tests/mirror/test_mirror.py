@@ -201,6 +201,28 @@ def test_a_schema_that_the_target_refuses_is_no_reason_to_lose_messages(two: Two
     assert stored(two.target, "t") == []
 
 
+def test_schemas_of_a_topic_that_came_back_as_another(two: Two) -> None:
+    """The same numbers mean other schemas now."""
+    first, second = _record("a"), _record("b", "c")
+    for admin in (two.source_admin, two.target_admin):
+        admin.namespaces.schema_compatibility.set("public/default", "ALWAYS_COMPATIBLE")
+
+    def send(row: Any, **fields: int) -> None:
+        producer = two.source.create_producer("t", schema=geminga.schema.AvroSchema(row))
+        producer.send(row(**fields))
+        producer.close()
+
+    send(first, a=1)
+    with mirror(*two.brokers, on_mismatch="restart") as running:
+        until(lambda: running.status().messages == 1)
+        two.source_admin.topics.delete("t", force=True)
+        send(second, b=2, c=3)
+        until(lambda: len(stored(two.target, "t")) == 2)
+    versions = [int.from_bytes(one.schema_version, "big") for one, _ in stored(two.target, "t")]
+    there = [two.target_admin.schemas.get("t", version).data for version in versions]
+    assert ['"b"' in str(data) for data in there] == [False, True]
+
+
 # --- subscriptions ---------------------------------------------------------------------------------------
 
 
@@ -402,7 +424,7 @@ def test_a_mirror_that_was_killed_before_it_began(two: Two) -> None:
     mirrored(*two.brokers)
     assert stored(two.target, "t") == stored(two.source, "t")
     properties = two.source_admin.subscriptions.properties("t", "geminga-mirror.standalone")
-    assert properties == {PAIR_PROPERTY: "00" * 8}
+    assert properties[PAIR_PROPERTY] == "00" * 8
 
 
 def test_a_source_that_was_brought_back_from_a_backup_is_not_read_on(tmp_path: Path) -> None:
@@ -467,6 +489,31 @@ def test_a_topic_goes_and_comes_back(two: Two) -> None:
         # It is another topic than the one that was mirrored: nobody decides that by himself.
         until(lambda: running.status().failed)
         assert "this is another source" in running.status().failed[0]
+
+
+def test_a_topic_that_is_made_anew_at_once_is_another(two: Two) -> None:
+    """The consumer of the mirror finds it under the same name, on the same connection."""
+    fill(two.source, "t", 3)
+    with mirror(*two.brokers, discovery_seconds=3600) as running:
+        assert running.wait_until_caught_up(60)
+        two.source_admin.topics.delete("t", force=True)
+        fill(two.source, "t", 3)
+        until(lambda: running.status().failed)
+        assert "this is another source" in running.status().failed[0]
+        assert len(stored(two.target, "t")) == 3
+
+
+def test_a_subscription_of_the_mirror_that_is_deleted_is_told(two: Two) -> None:
+    """Made anew it would stand behind what was published meanwhile."""
+    fill(two.source, "t", 3)
+    with mirror(*two.brokers, discovery_seconds=3600) as running:
+        assert running.wait_until_caught_up(60)
+        two.source_admin.subscriptions.delete("t", "geminga-mirror.standalone", force=True)
+        fill(two.source, "t", 3)
+        until(lambda: running.status().failed)
+        assert "has no subscription" in running.status().failed[0]
+    mirrored(*two.brokers, on_mismatch="continue")
+    assert stored(two.target, "t") == stored(two.source, "t")
 
 
 def test_a_target_that_takes_nothing_unencrypted(two: Two) -> None:

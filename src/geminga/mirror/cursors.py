@@ -30,7 +30,7 @@ from geminga.mirror.cursor_state import (
     went_back,
 )
 from geminga.mirror.history import Shape
-from geminga.mirror.pairing import PAIR_PROPERTY, PREFIX, pair_of, readers_of, subscription_of
+from geminga.mirror.pairing import PREFIX, pair_of, readers_of, subscription_of
 from geminga.mirror.partition import Ends, PartitionMirror, State
 from geminga.mirror.place_map import PlaceMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position
@@ -116,6 +116,9 @@ class CursorMirror:
                 elif applied.restored:
                     note = await self._is_ahead(name, state, applied)
                 note = await self._apply(name, state, applied, readers) or note
+                while applied.has_more:
+                    applied.state, applied.through = state, through
+                    note = await self._apply(name, state, applied, readers) or note
             except ConsumerBusy:
                 applied.in_use, applied.note = True, IN_USE
                 continue
@@ -148,7 +151,7 @@ class CursorMirror:
         mine = subscription_of(self._ends.mirror)
         self._noted = None  # whatever becomes of the call
         await self._ends.source_admin.subscriptions.set_properties(
-            self.topic, mine, {PAIR_PROPERTY: pair.id.hex(), **notes}
+            self.topic, mine, {**pair.properties(), **notes}
         )
         self._noted = notes
         return True
@@ -156,24 +159,39 @@ class CursorMirror:
     async def _is_ahead(self, name: str, state: CursorState, applied: Applied) -> str:
         """Whether the target's subscription has more than it was told by what is noted, and is where the
         source's is not: what is to be said about that."""
-        partition = self._partition
         inside = await self._ends.target_admin.topics.internal_stats(self.topic)
         if applied.stood is None or cursor_of(inside, name) == applied.stood:
             return ""
-        assert partition.pair is not None
-        if state.marked >= partition.places.complete_from:
-            (first,) = partition.places.between(state.marked, partition.done)[:1] or ((-1, -1, -1),)
-        else:
-            found = await (await partition.history(partition.pair)).behind(state.marked)
-            first = (-1, -1, -1) if found is None else (*found.target, -1)
-        return AHEAD if NOWHERE < first[:2] <= mark_of(inside, name) else ""
+        first = await self._first_behind(state)
+        return AHEAD if first is not None and first <= mark_of(inside, name) else ""
 
     async def _first_open(self, state: CursorState, readers: Mapping[bytes, str]) -> Position | None:
         """The target's first entry that stands for one which the source has not acknowledged."""
-        maps = [await self._places(state, whole=True)]
-        maps += [await self._echo_places(pair, state.marked, None) for pair in readers]
-        ranges = [one for each in maps for one in each.between(state.marked, self._partition.done)[:1]]
-        return Position(*min(ranges)[:2]) if ranges else None
+        partition = self._partition
+        first = await self._first_behind(state)
+        found = [] if first is None else [first]
+        for pair in readers:
+            places = partition.echoes(pair)
+            if state.marked >= places.complete_from:
+                found += [Position(*one[:2]) for one in places.between(state.marked, partition.done)[:1]]
+                continue
+            history = await partition.echo_history(pair)
+            async for one in history.mirrored(
+                history.shape.offset_behind(state.marked), history.shape.entries
+            ):
+                found.append(one.source)
+                break
+        return min(found, default=None)
+
+    async def _first_behind(self, state: CursorState) -> Position | None:
+        """Where the mirror's first entry lies in the target of what is behind the source's mark."""
+        partition = self._partition
+        if state.marked >= partition.places.complete_from:
+            ranges = partition.places.between(state.marked, partition.done)[:1]
+            return Position(*ranges[0][:2]) if ranges else None
+        assert partition.pair is not None
+        found = await (await partition.history(partition.pair)).behind(state.marked)
+        return None if found is None else found.target
 
     async def _apply(
         self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
@@ -181,7 +199,7 @@ class CursorMirror:
         """Tell the target what it was not told yet. What is to be said about that."""
         target, session = self._ends.target_admin, self._partition.counters.sessions
         inside = await target.topics.internal_stats(self.topic)
-        places = await self._places(state)
+        places, older = await self._places(state)
         stands, echoes = mark_of(inside, name), []
         if readers and Shape(inside).offset_behind(stands) < Shape(inside).offset_behind(applied.seen):
             # Another mirror has told the source what was taken there before, and may not have taken the
@@ -195,16 +213,19 @@ class CursorMirror:
             told = NOWHERE if applied.state is None else applied.state.marked
             told = min(told, applied.echoed.get(pair, NOWHERE))
             if stands >= newest_of(inside):
-                found = self._partition.echoes(pair)  # whatever there is, it is acknowledged
+                found, through = self._partition.echoes(pair), None  # whatever there is, it is acknowledged
             else:
-                found = await self._echo_places(pair, told, stands)
-            echoes.append(Echo(pair, found, mark_of(inside, reader)))
+                found, through = await self._echo_places(pair, told, stands)
+            echoes.append(Echo(pair, found, mark_of(inside, reader), through))
         if self._partition.counters.sessions != session:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         # No await from here on until all is looked up: the maps are the partition's own, and change.
         done = self._partition.done
         marked = floor = places.floor(min(state.marked, done))
         reach, own = (NOWHERE, []) if marked is None else places.targets(marked)
+        if marked is None and older is not None:
+            marked = floor = older
+            reach = Position(older.ledger, older.entry + 1)
         known = applied.state
         before_partly = set(known.partly) if known is not None else set()
         ranges: list[Range] = []
@@ -217,6 +238,7 @@ class CursorMirror:
                 partly.append((there, batch))
         echoed: dict[bytes, Position] = {}
         came: list[Range] = []
+        applied.has_more = False
         for echo in echoes:
             before = applied.echoed.get(echo.pair, NOWHERE)
             up_to = echo.up_to(done)
@@ -229,6 +251,7 @@ class CursorMirror:
                 if there is not None and ((place, batch) not in before_partly or place > before):
                     partly.append((there, batch))
             echoed[echo.pair] = up_to
+            applied.has_more |= before < up_to == echo.through
         waits = any(up_to < min(done, state.highest) for up_to in echoed.values())
         if marked == applied.marked:
             marked = None
@@ -317,7 +340,8 @@ class CursorMirror:
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
             stood, current = applied.stood, cursor_of(inside, name)
             applied.forget()
-            if mark_of(inside, name) < first and not current[1]:
+            stands = mark_of(inside, name)
+            if stands < first and not current[1]:
                 applied.stood = current  # it is not ahead
                 return ""
             if current != stood:
@@ -327,61 +351,69 @@ class CursorMirror:
                 )  # fmt: skip
                 return MOVED_BACK
             logger.info("%s of %s was moved back in the source: so it is in the target", name, self.topic)
-            await consumer.seek(first.message_id())
+            if stands < first:
+                # Only holes are taken back. What others have published there before stays to be consumed.
+                first = Position(stands.ledger, stands.entry + 1)
+            await consumer.seek(first.message_id() if first.ledger >= 0 else MessageId.earliest)
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
             applied.stood = cursor_of(inside, name)
             return ""
         finally:
             await consumer.close()
 
-    async def _places(self, state: CursorState, *, whole: bool = False) -> PlaceMap:
-        """A map that knows what the state speaks of, or the ``whole`` from its mark on; what is older than
-        this process is looked up."""
+    async def _places(self, state: CursorState) -> tuple[PlaceMap, Position | None]:
+        """A map that knows what the state speaks of; what is older than this process is looked up. Where it
+        does not reach back to the source's mark: the place of that in the target, if there is one."""
         partition = self._partition
         places, before = partition.places, partition.places.complete_from
         if state.marked >= before or before == NOWHERE:
-            return places
+            return places, None
         assert partition.pair is not None
         history = await partition.history(partition.pair)
         start = await history.floor(state.marked)
-        if state.highest == state.marked and start is not None and not whole:
-            older = PlaceMap(start.source)
-            older.add(start.source, start.target)
-            return older
-        if start is None:
-            # Nothing that old is in the target any more: what is left of it begins later.
-            start = await history.first()
-        found = PlaceMap(NOWHERE) if start is None else await history.places(start, before)
-        if start is None or start.source > state.marked:
+        if start is not None and (state.highest == state.marked or places.room < places.runs_max // 2):
+            return places, start.target  # holes that are older than a map can be come again
+        # Perhaps nothing that old is in the target any more: what is left of it begins later.
+        first = start or await history.first()
+        found = PlaceMap(NOWHERE) if first is None else await history.places(first, before)
+        if start is None and (first is None or found.complete_from == first.source):
             found.complete_from = NOWHERE
         if places.complete_from != before:
             # A new session: what lies between is in no map.
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         places.put_before(found)
-        return places
+        return places, None if start is None else start.target
 
-    async def _echo_places(self, pair: bytes, told: Position, beyond: Position | None) -> PlaceMap:
+    async def _echo_places(
+        self, pair: bytes, told: Position, beyond: Position
+    ) -> tuple[PlaceMap, Position | None]:
         """The same for what came from the target by the mirror of ``pair``: here the source says where it
-        lies there. Knows what is behind ``told`` in the source and, if there is one, ``beyond`` in the
-        target."""
+        lies there. Knows what is behind ``told`` in the source and ``beyond`` in the target, but no further
+        than up to the position beside it: there may be more than a map can be."""
         places = self._partition.echoes(pair)
         before = places.complete_from
         if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
-            return places
+            return places, None
         history = await self._partition.echo_history(pair)
         offset = 0 if told == NOWHERE else history.shape.offset_behind(told)
         found = PlaceMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
-        start = None if beyond is None else await history.floor(beyond)
+        start = await history.floor(beyond)
         if start is not None and start.offset > offset:
             offset, found.complete_from = start.offset, start.target
+        through = Position(before.ledger, before.entry - 1)
         async for one in history.mirrored(offset, history.shape.entries):
             if one.target >= before:
                 break
             found.add(one.target, one.source)
+            if found.room <= 1:
+                through = one.target
+                break
         if self._partition.echoes(pair) is not places or places.complete_from != before:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
+        if found.room <= 1 or len(found) > places.room:
+            return found, through
         places.put_before(found)
-        return places
+        return places, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,12 +423,13 @@ class Echo:
     pair: bytes
     places: PlaceMap
     taken: Position
+    through: Position | None
+    """The places end there; None: they know all."""
 
     def up_to(self, done: Position) -> Position:
         """How far in the source it can be told. A target that was brought back from a backup means other
         entries by the same positions: that mirror's subscription there says which are still the same."""
-        reach = self.places.reach(self.taken)
-        return done if reach is None else min(done, reach)
+        return min(one for one in (done, self.through, self.places.reach(self.taken)) if one is not None)
 
 
 def _new_holes(

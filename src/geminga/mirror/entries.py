@@ -27,7 +27,7 @@ from geminga.wire.varint import varint
 _REPLICATED_FROM_TAG = b"\x2a"
 _MAGIC = b"\x0e\x01"
 PAIRS_MAX = 1_000
-"""Pairs that are remembered; then they are asked for anew."""
+"""Pairs that are remembered as nothing to do with the target; then they are asked for anew."""
 
 
 class SchemaUnknownError(Exception):
@@ -38,12 +38,13 @@ class SchemaUnknownError(Exception):
         self.version = version
 
 
-class PairUnknownError(Exception):
-    """The entry came through another mirror, and whether that one reads the target has not been asked yet."""
+class PairsUnknownError(Exception):
+    """The entry came through other mirrors, and whether these read the target, and by which keys they are
+    known there, has not been asked since it was written."""
 
-    def __init__(self, pair: bytes) -> None:
-        super().__init__(pair)
-        self.pair = pair
+    def __init__(self, pairs: frozenset[bytes]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
 
 
 class Forwarded(NamedTuple):
@@ -84,30 +85,31 @@ class EntryRewriter:
         self.after = NOWHERE
         self._pair = pair
         self._key = key
-        self._reads_target: dict[bytes, bool] = {}
-        self._signs: set[bytes] = set()
-        """Pairs of which marks were signed with one of the target's keys."""
-        self._asked: set[bytes] = set()
+        self._readers: frozenset[bytes] = frozenset()
+        self._others: set[bytes] = set()
+        self._through = NOWHERE
         # Two clusters may have one name; then the marks of mirrors have to do.
         self._target_name = target_name if target_name != source_name else None
         name = source_name.encode()
         self._replicated_from = _REPLICATED_FROM_TAG + varint(len(name)) + name
 
-    def learn(self, pair: bytes, reads_target: bool) -> None:
-        """Whether the mirror of ``pair`` reads the target: what it brought is not brought back."""
-        if len(self._reads_target) >= PAIRS_MAX:
-            self._reads_target.clear()
-        self._reads_target[pair] = reads_target
-        self._asked.add(pair)
+    def learn(self, readers: frozenset[bytes], others: frozenset[bytes], through: Position) -> None:
+        """The pairs of the mirrors that read the target: what they brought is not brought back; and
+        ``others`` that were asked for. ``through``: the newest entry of the source when these were asked for,
+        and the ``target_keys`` with them."""
+        if len(self._others) >= PAIRS_MAX:
+            self._others.clear()
+        self._others -= readers
+        self._others |= others - readers
+        self._readers, self._through = readers, max(through, self._through)
 
-    def rewrite(
-        self, entry: Buffer, position: Position, *, believes_marks: bool = True
-    ) -> Forwarded | Mark | None:
+    def rewrite(self, entry: Buffer, position: Position, *, copies: int = 0) -> Forwarded | Mark | None:
         """The target's entry; or the mark that says where in the target one lies that came from there and
-        stays here, None where that is not known or it is a marker of a broker's.
+        stays here, None where that is not known or it is a marker of a broker's. ``copies``: so many of the
+        marks that might be meant are of other entries.
 
         Raises `CorruptPayload` for a damaged entry (it must not get a checksum that fits), and
-        `SchemaUnknownError` and `PairUnknownError` where somebody has to be asked first.
+        `SchemaUnknownError` and `PairsUnknownError` where somebody has to be asked first.
         """
         if checksum_matches(entry) is False:
             raise CorruptPayload(f"the entry at {position} is damaged: its checksum does not match")
@@ -117,7 +119,10 @@ class EntryRewriter:
             return None
         changed = False
         if metadata.HasField("replicated_from"):
-            echo = self._echo(entry, payload) if believes_marks else None
+            marks = marks_in(_metadata_of(entry, payload))
+            if any(one.origin.pair == self._pair and one.is_signed_with((self._key,)) for one in marks):
+                return None  # it went from here to the target before, and somebody brought it back
+            echo = self._echo(marks, position, copies)
             if echo is not None or text(metadata.replicated_from) == self._target_name:
                 return echo
             metadata.ClearField("replicated_from")
@@ -135,21 +140,21 @@ class EntryRewriter:
         messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
         return Forwarded(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
 
-    def _echo(self, entry: Buffer, payload: Buffer) -> Mark | None:
-        for mark in marks_in(_metadata_of(entry, payload)):
+    def _echo(self, marks: Sequence[Mark], position: Position, copies: int) -> Mark | None:
+        """The last mark of a mirror that reads the target, but for the ``copies`` behind it."""
+        unknown: set[bytes] = set()
+        for mark in reversed(marks):
             pair = mark.origin.pair
-            reads_target = self._reads_target.get(pair)
-            if mark.is_signed_with(self.target_keys):
-                if reads_target is None:
-                    raise PairUnknownError(pair)
-                self._signs.add(pair)
-                if reads_target:
-                    self._asked.clear()
+            is_signed = mark.is_signed_with(self.target_keys)
+            if is_signed and pair in self._readers:
+                if not copies:
                     return mark
-            elif reads_target is not False and pair not in self._signs and pair not in self._asked:
-                # Perhaps it was signed with a key that is newer than what is known.
-                raise PairUnknownError(pair)
-        self._asked.clear()
+                copies -= 1
+            elif position > self._through and (is_signed or pair not in self._others):
+                # It may be signed with a key that is newer than what is known, or read the target by now.
+                unknown.add(pair)
+        if unknown:
+            raise PairsUnknownError(frozenset(unknown))
         return None
 
     def _map_version(self, metadata: pb.MessageMetadata) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -24,6 +25,9 @@ from geminga.wire.varint import read_varint, varint
 PAIR_BYTES: Final = 8
 SIGNATURE_BYTES: Final = 16
 KEY_BYTES: Final = 32
+MARKS_MAX: Final = 16
+"""So many marks of an entry are looked at, the last: each mirror that it came through wrote one, and whoever
+publishes can write thousands before theirs."""
 _ORIGIN_TAG = varint(ORIGIN_FIELD << 3 | 2)
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
@@ -64,9 +68,9 @@ def mark_field(origin: Origin, key: bytes) -> bytes:
 
 
 def marks_in(metadata: bytes) -> list[Mark]:
-    """All marks in a MessageMetadata as it travels: of each mirror that it came through, and of anybody who
-    wrote something alike."""
-    found: list[Mark] = []
+    """The last marks in a MessageMetadata as it travels: of each mirror that it came through, and of anybody
+    who wrote something alike."""
+    fields: deque[tuple[int, int]] = deque(maxlen=MARKS_MAX)
     position, end = 0, len(metadata)
     try:
         while position < end:
@@ -78,16 +82,18 @@ def marks_in(metadata: bytes) -> list[Mark]:
                 size, start = read_varint(metadata, position)
                 position = start + size
                 if tag >> 3 == ORIGIN_FIELD and size > PAIR_BYTES + SIGNATURE_BYTES and position <= end:
-                    middle = position - SIGNATURE_BYTES
-                    mark = _mark(metadata[start:middle], metadata[middle:position])
-                    if mark is not None:
-                        found.append(mark)
+                    fields.append((start, position))
             elif kind in _FIXED:
                 position += _FIXED[kind]
             else:
                 break
     except (IndexError, ValueError):
         pass  # nobody's field of that number
+    found = []
+    for start, stop in fields:
+        mark = _mark(metadata[start : stop - SIGNATURE_BYTES], metadata[stop - SIGNATURE_BYTES : stop])
+        if mark is not None:
+            found.append(mark)
     if found:
         found[-1] = found[-1]._replace(is_last=True)
     return found

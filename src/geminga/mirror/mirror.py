@@ -382,6 +382,8 @@ class _Run:
         self._ends.window_bytes = max(WINDOW_BYTES_MIN, min(WINDOW_BYTES_MAX, share))
         opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         await asyncio.gather(*(self._add(one, opening) for one in new))
+        with _told_of("source"):
+            await self._ends.source_keys.keep()
 
     async def _add(self, found: Found, opening: asyncio.Semaphore) -> None:
         name = str(found.topic)

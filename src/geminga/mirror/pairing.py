@@ -11,7 +11,7 @@ The subscription keeps in the source what has not been mirrored yet, and stands 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from geminga.admin import TopicStats
@@ -22,6 +22,8 @@ from geminga.mirror.marks import PAIR_BYTES
 
 PREFIX = "geminga-mirror."
 PAIR_PROPERTY = "geminga-mirror-pair"
+SIGNER_PROPERTY = "geminga-mirror-signed-with"
+"""The fingerprint of the key that signs the pair's marks."""
 
 
 class MirrorRefused(PulsarException):
@@ -29,10 +31,17 @@ class MirrorRefused(PulsarException):
 
 
 class Pair(NamedTuple):
-    """``fresh``: nothing was ever mirrored between the two."""
+    """``fresh``: nothing was ever mirrored between the two. ``bound``: they did not know each other before.
+    ``signer``: the fingerprint of the key that its marks are signed with."""
 
     id: bytes
     fresh: bool
+    signer: str
+    bound: bool = True
+
+    def properties(self) -> dict[str, str]:
+        """Of the mirror's subscription in the source."""
+        return {PAIR_PROPERTY: self.id.hex(), SIGNER_PROPERTY: self.signer}
 
     def producer_name(self, mirror: str) -> str:
         return f"{PREFIX}{mirror}.{self.id.hex()}"
@@ -49,32 +58,49 @@ async def find_pair(
     topic: str,
     mirror: str,
     on_mismatch: str,
+    signers: Sequence[str],
     target_is_empty_of: Callable[[bytes], Awaitable[bool]],
 ) -> Pair:
     """The pair of one topic or partition, which has the same name on both sides; made if there is none.
 
+    ``signers``: the fingerprints of the keys that there are, first that of the one which is signed with.
     ``target_is_empty_of`` tells whether the target has nothing of a pair. Raises `MirrorRefused` where the
     two do not belong together and ``on_mismatch`` does not say what then.
     """
-    name = subscription_of(mirror)
+    name, signer = subscription_of(mirror), signers[0]
     in_target = _id((await target.topics.properties(topic)).get(name))
+    noted = await _noted_in_source(source, topic, name)
     # One without a pair was not made by a mirror: a new partition gets the subscriptions of the others.
-    in_source = await _pair_in_source(source, topic, name)
+    in_source = pair_of(noted)
     if in_source is not None and in_source == in_target:
-        return Pair(in_source, False)
+        is_legible = noted.get(SIGNER_PROPERTY, signer) in signers or await target_is_empty_of(in_source)
+        if not is_legible and on_mismatch == "stop":
+            raise MirrorRefused(
+                f"{topic}: the key is gone from the properties of the source's namespace with which the "
+                "mirror has signed what is in the target, so nobody can tell how far that is. Put it back; "
+                f"or --on-mismatch continue goes on where the source's subscription {name} stands (what was "
+                "under way when the mirror was killed comes twice), restart copies all that the source "
+                "still has"
+            )
+        if is_legible or on_mismatch == "continue":
+            found = Pair(in_source, False, signer, bound=False)
+            if noted.get(SIGNER_PROPERTY) != signer:
+                await source.subscriptions.set_properties(topic, name, {**noted, **found.properties()})
+            return found
     if (in_source is None and in_target is None) or on_mismatch == "restart":
-        pair = secrets.token_bytes(PAIR_BYTES)
-        await target.topics.update_properties(topic, {name: pair.hex()})
-        if (await source.topics.properties(topic)).get(name) == pair.hex():
+        made = Pair(secrets.token_bytes(PAIR_BYTES), True, signer)
+        await target.topics.update_properties(topic, {name: made.id.hex()})
+        if (await source.topics.properties(topic)).get(name) == made.id.hex():
             await target.topics.remove_property(topic, name)
             raise MirrorRefused(f"{topic}: source and target are the same cluster, by two addresses")
-        await _subscribe(source, topic, name, pair)
-        return Pair(pair, True)
+        await _subscribe(source, topic, name, made)
+        return made
     if in_source is None and in_target is not None:
         if on_mismatch == "continue" or await target_is_empty_of(in_target):
             # Either somebody says so, or the mirror was killed before it began.
-            await _subscribe(source, topic, name, in_target)
-            return Pair(in_target, False)
+            found = Pair(in_target, False, signer)
+            await _subscribe(source, topic, name, found)
+            return found
         raise MirrorRefused(
             f"{topic}: the target has been mirrored to by {mirror!r}, and the source has no subscription "
             f"{name} that says so: it was deleted, or this is another source. --on-mismatch continue goes on "
@@ -84,9 +110,10 @@ async def find_pair(
     if in_source is not None and in_target is None:
         if on_mismatch == "continue":
             # What is noted of the subscriptions there was said of another target.
-            await source.subscriptions.set_properties(topic, name, {PAIR_PROPERTY: in_source.hex()})
+            found = Pair(in_source, False, signer)
+            await source.subscriptions.set_properties(topic, name, found.properties())
             await target.topics.update_properties(topic, {name: in_source.hex()})
-            return Pair(in_source, False)
+            return found
         raise MirrorRefused(
             f"{topic}: the source's subscription {name} says how far it was mirrored, and the target knows "
             "nothing of that: it was deleted, or this is another target. --on-mismatch continue goes on "
@@ -99,17 +126,17 @@ async def find_pair(
     )
 
 
-async def _pair_in_source(source: Admin, topic: str, name: str) -> bytes | None:
+async def _noted_in_source(source: Admin, topic: str, name: str) -> Mapping[str, str]:
     try:
-        return pair_of(await source.subscriptions.properties(topic, name))
+        return await source.subscriptions.properties(topic, name)
     except AdminNotFound:
-        return None
+        return {}
 
 
-async def _subscribe(source: Admin, topic: str, name: str, pair: bytes) -> None:
+async def _subscribe(source: Admin, topic: str, name: str, pair: Pair) -> None:
     """The mirror's subscription, at the first message that there is. It is never without: what it keeps must
     not go meanwhile."""
-    properties = {PAIR_PROPERTY: pair.hex()}
+    properties = pair.properties()
     try:
         await source.subscriptions.create(topic, name, position=MessageId.earliest, properties=properties)
     except AdminConflict:

@@ -35,9 +35,9 @@ from geminga.errors import (
     PulsarException,
 )
 from geminga.ids import TopicName
-from geminga.mirror.entries import EntryRewriter, Forwarded, PairUnknownError, SchemaUnknownError
+from geminga.mirror.entries import EntryRewriter, Forwarded, PairsUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
-from geminga.mirror.keys import MarkKeys
+from geminga.mirror.keys import MarkKeys, fingerprint
 from geminga.mirror.ledger_sizes import LedgerSizes
 from geminga.mirror.marks import Mark, Origin
 from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, subscription_of
@@ -212,16 +212,20 @@ class PartitionMirror:
         self._pending.clear()
         self._pending_bytes = 0
         await self._want_deduplication()
-        await self._schemas.copy()
         key = await ends.source_keys.own(self._namespace)
+        there = ends.source_keys.known(self._namespace)
         pair = self.pair = await find_pair(
             ends.source_admin,
             ends.target_admin,
             self.topic,
             ends.mirror,
             ends.on_mismatch,
+            [fingerprint(one) for one in (key, *there)],
             self._has_nothing_of,
         )
+        if pair.bound:
+            self._schemas.forget()  # they were another topic's
+        await self._schemas.copy()
         async with contextlib.AsyncExitStack() as stack:
             publisher = await self._publisher(pair.producer_name(ends.mirror))
             stack.push_async_callback(publisher.close)
@@ -340,6 +344,8 @@ class PartitionMirror:
         if pair.fresh:
             await self.history(pair)
             return NOWHERE, NOWHERE
+        # Whoever had the name before may sign with a key that was made since this one asked.
+        await self._ends.source_keys.learn(self._namespace)
         stats = await self._ends.source_admin.topics.internal_stats(self.topic)
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
@@ -390,6 +396,7 @@ class PartitionMirror:
             receiver_queue_bytes_max=self._ends.window_bytes,
             ack_grouping_time_ms=0,
             force_topic_creation=False,
+            must_exist=True,  # a topic that was deleted and made anew has none, and is another one
         )
         name = f"{subscription_of(self._ends.mirror)}-{hub.random.getrandbits(40):010x}"
         consumer = AsyncConsumer(
@@ -519,20 +526,19 @@ class PartitionMirror:
             assert self.pair is not None
             await self.history(self.pair)
         rewriter.after = self._after or NOWHERE
-        believes = True
+        copies = 0
         while True:
             try:
-                forwarded = rewriter.rewrite(entry.raw, place, believes_marks=believes)
+                forwarded = rewriter.rewrite(entry.raw, place, copies=copies)
             except SchemaUnknownError as unknown:
                 await self._schemas.copy()  # all there are by now, in their order
                 await self._schemas.learn(unknown.version)
                 continue
-            except PairUnknownError as unknown_pair:
-                rewriter.target_keys = await self._ends.target_keys.learn(self._namespace)
-                rewriter.learn(unknown_pair.pair, await self._reads_target(unknown_pair.pair))
+            except PairsUnknownError as unknown_pairs:
+                await self._ask_for(unknown_pairs.pairs, place, rewriter)
                 continue
             if isinstance(forwarded, Mark) and await self._is_copy(forwarded, place):
-                believes = False
+                copies += 1
                 continue
             break
         if not isinstance(forwarded, Forwarded):
@@ -544,9 +550,13 @@ class PartitionMirror:
         self._pending.append((sequence_id, place, forwarded.size, forwarded.messages, None))
         self._pending_bytes += forwarded.size
 
-    async def _reads_target(self, pair: bytes) -> bool:
-        """Whether a mirror reads the target's topic as the source of that pair."""
-        return pair in readers_of(await self._ends.target_admin.topics.stats(self.topic))
+    async def _ask_for(self, pairs: frozenset[bytes], place: Position, rewriter: EntryRewriter) -> None:
+        """Which mirrors read the target's topic, and what they sign with. In this order: what was written
+        before was signed with a key that was there before."""
+        newest = parse_position((await self._learn_sizes()).last_confirmed_entry)
+        rewriter.target_keys = await self._ends.target_keys.learn(self._namespace)
+        readers = readers_of(await self._ends.target_admin.topics.stats(self.topic))
+        rewriter.learn(frozenset(readers), pairs, max(newest, place))
 
     async def _is_copy(self, mark: Mark, place: Position) -> bool:
         """Whether somebody took the mark of an earlier entry for this one: what came from the target comes in

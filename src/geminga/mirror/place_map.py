@@ -21,9 +21,9 @@ Range = tuple[int, int, int]
 class PlaceMap:
     """Grows at its end. ``complete_from``: every mirrored entry from there on is in it."""
 
-    def __init__(self, complete_from: Position, runs_max: int = RUNS_MAX) -> None:
+    def __init__(self, complete_from: Position, runs_max: int | None = None) -> None:
         self.complete_from = complete_from
-        self._runs_max = runs_max
+        self.runs_max = RUNS_MAX if runs_max is None else runs_max
         self._starts: list[Position] = []
         """The source position of each run's first entry; in order."""
         self._runs: list[list[int]] = []
@@ -31,6 +31,11 @@ class PlaceMap:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    @property
+    def room(self) -> int:
+        """So many runs more, and the oldest go."""
+        return self.runs_max - len(self._runs)
 
     def add(self, source: Position, target: Position) -> None:
         """The next entry, behind all there are."""
@@ -45,8 +50,8 @@ class PlaceMap:
                 return
         self._starts.append(source)
         self._runs.append([1, *target])
-        if len(self._runs) > self._runs_max:
-            gone = self._runs_max // 4
+        if len(self._runs) > self.runs_max:
+            gone = self.runs_max // 4
             del self._starts[:gone], self._runs[:gone]
             self.complete_from = self._starts[0]
 
@@ -61,8 +66,8 @@ class PlaceMap:
         self._starts[:0] = older._starts
         self._runs[:0] = older._runs
         self.complete_from = older.complete_from
-        if len(self._runs) > self._runs_max:
-            gone = len(self._runs) - self._runs_max
+        if len(self._runs) > self.runs_max:
+            gone = len(self._runs) - self.runs_max
             del self._starts[:gone], self._runs[:gone]
             self.complete_from = self._starts[0]
 

@@ -41,6 +41,11 @@ class SchemaMirror:
                 await self.learn(number.to_bytes(_VERSION_BYTES, "big"))
         await self.learn(last)
 
+    def forget(self) -> None:
+        """The topic of one side is another one now: nothing that is known holds."""
+        self.versions.clear()
+        self.newest = None
+
     async def learn(self, version: bytes) -> None:
         """One version; nothing is asked for twice."""
         if version in self.versions:

@@ -41,6 +41,8 @@ class Applied:
     """Up to where in the source the target was told of what came from it, by pair."""
     waits: bool = False
     """There is more of that to tell."""
+    has_more: bool = False
+    """So much came that it is told in several steps."""
     note: str = ""
     in_use: bool = False
     marked: Position | None = field(default=None)
@@ -56,7 +58,7 @@ class Applied:
         """All is to be told anew."""
         self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
         self.seen, self.restored = NOWHERE, False
-        self.echoed, self.waits = {}, False
+        self.echoed, self.waits, self.has_more = {}, False, False
 
     def noted(self) -> str | None:
         """As text; None where there is nothing to note."""
@@ -90,13 +92,16 @@ def restored(text: str) -> Applied | None:
     try:
         found = json.loads(text)
         stood = found.get("stood")
+        partly = found.get("partly", ())
+        if any(type(number) is not int for _, *numbers in partly for number in numbers):
+            return None
         return Applied(
             state=CursorState(
                 parse_position(found["source"]),
                 tuple(parse_ranges(found.get("holes", ""))),
                 tuple(
                     (parse_position(place), Partly(messages, tuple(done)))
-                    for place, messages, *done in found.get("partly", ())
+                    for place, messages, *done in partly
                 ),
             ),
             through=parse_position(found["through"]),
@@ -108,7 +113,7 @@ def restored(text: str) -> Applied | None:
             seen=parse_position(found["seen"]),
             restored=True,
         )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ProtocolError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ProtocolError):
         return None
 
 
