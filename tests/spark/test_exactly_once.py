@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -70,9 +73,9 @@ class Sink:
     def commit(self, messages: list[Any], epoch: int, **options: str) -> None:
         self.writer(**options).commit(messages, epoch)
 
-    def read(self) -> list[int]:
+    def read(self, partitions: list[str] | None = None) -> list[int]:
         found = []
-        for partition in self.client.get_topic_partitions(self.topic):
+        for partition in partitions or self.client.get_topic_partitions(self.topic):
             reader = self.client.create_reader(partition, MessageId.earliest)
             while reader.has_message_available():
                 found.append(int(reader.read_next(30_000).data()))
@@ -140,8 +143,8 @@ def forget_producers(broker: EmbeddedBroker) -> None:
         admin(broker.admin_url, "POST", "namespaces/public/default/deduplication", is_on)
 
 
-def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch) -> None:
-    """Micro-batch 1 of rows 10 to 99, of which so many batches are published when the driver dies."""
+def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch, epoch: int = 1) -> None:
+    """A micro-batch of rows 10 to 99, of which so many batches are published when the driver dies."""
     real = Staging.staged
 
     def dying(self: Staging, name: str) -> Iterator[dict[str, Any]]:
@@ -154,7 +157,7 @@ def interrupted(sink: Sink, published: int, patch: pytest.MonkeyPatch) -> None:
         # Each batch goes at once, as in a large micro-batch.
         patched.setattr(exactly_once, "GROUP_BYTES", 1)
         with pytest.raises(KeyboardInterrupt):
-            sink.commit(messages, 1)
+            sink.commit(messages, epoch)
 
 
 @pytest.mark.parametrize("published", [0, 1, 4, 9])
@@ -191,6 +194,50 @@ def test_a_broker_that_has_forgotten_the_sink_and_deleted_what_it_published(
     Path(str(told.value).rpartition(" ")[2]).unlink()
     sink.commit([sink.task(range(10, 100))], 1)
     assert sink.read() == list(range(10, 100))
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
+def test_the_first_micro_batch_when_the_broker_has_forgotten_the_sink(
+    sink: Sink, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was there when it was decided. Empty again, the topic tells nothing of what was published, read
+    and deleted meanwhile; soon after, a broker has forgotten no sink."""
+    interrupted(sink, 9, monkeypatch, 0)
+    published = sink.read()
+    forget_producers(sink.broker)
+    later = time.time() + (7200 if is_late else 0)
+    monkeypatch.setattr(exactly_once, "time", SimpleNamespace(time=lambda: later))
+    if is_late:
+        for partition in sink.client.get_topic_partitions(sink.topic):
+            admin(sink.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
+        with pytest.raises(StoreDamaged, match="nobody can tell how much of micro-batch 0"):
+            sink.commit([sink.task(range(10, 100))], 0)
+        assert sink.read() == []
+        return
+    assert 0 < len(published) < 90
+    sink.commit([sink.task(range(10, 100))], 0)
+    assert sink.read() == list(range(10, 100))
+
+
+def test_a_partition_in_which_the_broker_has_forgotten_the_sink(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in another one it has not: each tells for itself, here that nobody can tell."""
+    sink.commit([sink.task(range(10))], 0)
+    interrupted(sink, 9, monkeypatch)
+    partitions = sink.client.get_topic_partitions(sink.topic)
+    counts = {partition: len(sink.read([partition])) for partition in partitions}
+    forgotten = max(counts, key=lambda partition: counts[partition])
+    forget_producers(sink.broker)
+    (note,) = sink.folder.glob("geminga-sink/*/*/sink.json")
+    name = json.loads(note.read_text())["name"]
+    other = min(set(partitions) - {forgotten})
+    with sink.client.create_producer(other, producer_name=name, batching_enabled=False) as producer:
+        producer.send(b"1000", sequence_id=5)
+    admin(sink.broker.admin_url, "DELETE", forgotten.replace("://", "/") + "/truncate")
+    with pytest.raises(StoreDamaged, match=rf"{forgotten}: nobody can tell how much of micro-batch 1"):
+        sink.commit([sink.task(range(10, 100))], 1)
+    assert sink.read([forgotten]) == []
 
 
 def test_the_driver_dies_before_it_noted_that_it_was_done(

@@ -635,6 +635,7 @@ class PartitionProducer:
             pending_messages=self.pending.messages,
             pending_operations=self.pending.entries,
             open_batch_messages=0 if self.batch is None else len(self.batch),
+            last_sequence_id=self.last_sequence_id,
             stepped_over=sum(counters.stepped_over.values()),
             stepped_over_permits=counters.stepped_over[Blocked.PERMITS],
             stepped_over_connection=counters.stepped_over[Blocked.CONNECTION],

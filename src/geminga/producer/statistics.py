@@ -133,6 +133,7 @@ class ProducerStatistics:
     pending_messages: int
     pending_operations: int
     open_batch_messages: int
+    last_sequence_id: int
     stepped_over: int
     stepped_over_permits: int
     stepped_over_connection: int
@@ -187,6 +188,7 @@ def summed(topic: str, partitions: tuple[ProducerStatistics, ...]) -> ProducerSt
         latency_p50_seconds=max((p.latency_p50_seconds for p in partitions), default=0.0),
         latency_p99_seconds=max((p.latency_p99_seconds for p in partitions), default=0.0),
         latency_p999_seconds=max((p.latency_p999_seconds for p in partitions), default=0.0),
+        last_sequence_id=max((p.last_sequence_id for p in partitions), default=-1),
         partitions=partitions,
         **totals,
     )

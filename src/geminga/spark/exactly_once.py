@@ -21,9 +21,11 @@ the commit with their messages.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -63,6 +65,9 @@ EPOCH_BITS = 32
 """Sequence ids of a micro-batch and partition: 2^32 rows; 2^31 micro-batches fit into an id."""
 
 STAGING_FOLDER = "geminga-sink"
+
+FORGETTING_SECONDS = 3600.0
+"""A sink that was silent for longer may be forgotten; Apache Pulsar does so after six hours by default."""
 
 GROUP_BYTES = 4 * 1024 * 1024
 """Staged batches of one topic are handed to its producer in groups of about this size."""
@@ -145,11 +150,15 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             # What is decided is taken for begun from now on, and duplicates for its own.
             publication.check_unused(partitions)
             staging.keep_name(name)
-            decided = replace(mine, since=publication.places(staging.places(batchId - 1)))
+            decided = replace(
+                mine,
+                since=publication.places(staging.places(batchId - 1)),
+                decided_ms=int(time.time() * 1000),
+            )
             staging.decide(batchId, decided)
         elif decided.files != mine.files:
             staging.discard([each for each in names if each not in decided.files])
-        places = publication.publish(decided.files, decided.since)
+        places = publication.publish(decided)
         staging.finish(batchId, places)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -195,7 +204,7 @@ class StagedWriter(DataSourceArrowWriter):
                 self.options, staging, name, 0, info=self.info, partitions=partitions, is_batch=True
             )
             publication.check_unused(partitions)
-            publication.publish(names, {})
+            publication.publish(Epoch(files=tuple(names)))
         staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -330,11 +339,11 @@ class _Encoder:
 class _Target:
     """One topic of a publication: its producer, and the sequence ids given out so far."""
 
-    def __init__(self, topic: str, producer: Producer[Any], published: Mapping[int, int]) -> None:
+    def __init__(self, topic: str, producer: Producer[Any], published: Callable[[int], int]) -> None:
         self.topic = topic
         self.producer = producer
         self.published = published
-        """By partition, the highest sequence id that is in the topic already."""
+        """The highest sequence id that is in a partition already, and that the broker would not tell."""
         self.is_new = producer.last_sequence_id() < 0
         """The broker has nothing of this sink's yet, or does not remember."""
         self.rows: dict[int, int] = {}
@@ -348,7 +357,7 @@ class _Target:
         partition, count = batch["partition"], batch["count"]
         first = base + self.rows.get(partition, 0)
         self.rows[partition] = self.rows.get(partition, 0) + count
-        if first + count - 1 <= self.published.get(partition, -1):
+        if first + count - 1 <= self.published(partition):
             return
         self.group.append(
             ReadyBatch(
@@ -447,34 +456,42 @@ class _Publication:
             self._partition_names[topic] = client_for(self.options.connection).get_topic_partitions(topic)
         return self._partition_names[topic]
 
-    def _published(self, topic: str, producer: Producer[Any], since: Mapping[str, str]) -> dict[int, int]:
-        """By partition, up to which sequence id an interrupted attempt has published."""
+    def _published(self, topic: str, producer: Producer[Any], decided: Epoch) -> Callable[[int], int]:
+        """Tells of a partition up to which sequence id an interrupted attempt has published there; -1 where
+        nothing is, or where the broker remembers the sink and drops what it has."""
         if not self.is_repeated:
-            return {}
-        found = {}
+            return lambda partition: -1
+        remembered = [each.last_sequence_id for each in producer.statistics().partitions]
+        names = self._names(topic)
         ids = range(self.base, self.base + (1 << EPOCH_BITS))
-        for partition, name in enumerate(self._names(topic)):
-            if name not in since:
-                continue  # decided by a release that noted no places
-            through = self._tails().through(name, since[name], ids)
-            if through is not None:
-                found[partition] = through
-            elif producer.last_sequence_id() < 0:
-                raise StoreDamaged(
-                    f"{name}: nobody can tell how much of micro-batch {self.epoch} is published there: the "
-                    f"broker does not remember the sink {self.name!r}, and the messages from {since[name]} "
-                    "on, where it would lie, are gone. To publish the micro-batch again, all of it, delete "
-                    f"{self.staging.root}/epochs/{self.epoch}.json"
-                )
-        return found
+        age_ms = 0 if decided.decided_ms is None else abs(time.time() * 1000 - decided.decided_ms)
+        is_old = age_ms > FORGETTING_SECONDS * 1000 and max(remembered) < 0
 
-    def publish(self, names: Sequence[str], since: Mapping[str, str]) -> dict[str, str]:
-        """Publish what is staged, but for what an interrupted attempt has published behind ``since``; returns
-        places before which all of it is."""
+        @functools.cache
+        def published(partition: int) -> int:
+            since = decided.since.get(names[partition])
+            if since is None or remembered[partition] >= 0:
+                return -1  # None: decided by a release that noted no places
+            through = self._tails().through(names[partition], since, ids, is_old=is_old)
+            if through is None:
+                raise StoreDamaged(
+                    f"{names[partition]}: nobody can tell how much of micro-batch {self.epoch} is published "
+                    f"there: the broker does not remember the sink {self.name!r}, and the messages from "
+                    f"{since} on, where it would lie, are gone or may be. To publish the micro-batch again, "
+                    f"all of it, delete {self.staging.root}/epochs/{self.epoch}.json"
+                )
+            return through
+
+        return published
+
+    def publish(self, decided: Epoch) -> dict[str, str]:
+        """Publish what is staged, but for what an interrupted attempt has published; returns places before
+        which all of it is."""
         targets: dict[str, _Target] = {}
+        since = decided.since
         places = dict(since)
         with contextlib.ExitStack() as borrowed:
-            for name in names:
+            for name in decided.files:
                 for batch in self.staging.staged(name):
                     topic = batch["topic"]
                     target = targets.get(topic)
@@ -484,7 +501,7 @@ class _Publication:
                             kept.borrowed(self.options, topic, self.name, self.info, partitions=count)
                         )
                         self._check_before(topic, producer.last_sequence_id())
-                        published = self._published(topic, producer, since)
+                        published = self._published(topic, producer, decided)
                         target = targets[topic] = _Target(topic, producer, published)
                     target.add(batch, self.base)
             for target in targets.values():

@@ -3,7 +3,8 @@
 The exactly-once sink has the broker's deduplication, which forgets a producer that was silent for long
 (``brokerDeduplicationProducerInactivityTimeoutMinutes``). Topics do not forget: what the sink published of
 a micro-batch lies behind the places that were noted when that was decided, under the sink's name and the
-micro-batch's sequence ids.
+micro-batch's sequence ids. That may have been trimmed as well, without any trace in a topic that had nothing
+when the place was noted: unless that is a short while ago, nobody can tell.
 """
 
 from __future__ import annotations
@@ -41,15 +42,17 @@ class Tails:
             watch.close()
         return {partition_topic(each): str(behind_message(found)) for each, found in newest.items()}
 
-    def through(self, name: str, since: str, ids: range) -> int | None:
+    def through(self, name: str, since: str, ids: range, *, is_old: bool = False) -> int | None:
         """The highest of the sequence ids that the sink has published behind ``since``; -1: none.
 
-        None: nobody can tell, for what was there at ``since`` is gone, and perhaps more.
+        None: nobody can tell, for what was there at ``since`` is gone, and perhaps more. Where nothing was
+        there, nothing can be gone; but what came since may be, when that is long ago (``is_old``).
         """
         partition, place = _partition(name), Offset.parse(since)
-        return self.patience.call(
+        found = self.patience.call(
             f"reading what is published to {name}", lambda: self._through(partition, place, ids)
         )
+        return None if found == -1 and place == EARLIEST and is_old else found
 
     def _through(self, partition: Partition, place: Offset, ids: range) -> int | None:
         watch = self.cluster.watch(name=self.sink)

@@ -56,13 +56,15 @@ class Epoch:
     """What a micro-batch publishes: the staged ``files``, with so many ``rows``.
 
     ``plan`` stands for the offsets between which it was read, as Spark's checkpoint has them. None of either:
-    not known. ``since``: by partition's full name a place in the topic before which nothing of it lies.
+    not known. ``since``: by partition's full name a place in the topic before which nothing of it lies, noted
+    at ``decided_ms``, milliseconds since 1970.
     """
 
     files: tuple[str, ...]
     rows: int | None = None
     plan: str | None = None
     since: dict[str, str] = field(default_factory=dict, compare=False)
+    decided_ms: int | None = field(default=None, compare=False)
 
     def is_same(self, other: Epoch) -> bool:
         """Whether both are the same micro-batch, and not another one with its number.
@@ -123,14 +125,9 @@ class Staging:
             return None
 
     def _json(self, *parts: str) -> dict[str, Any] | None:
-        content = self._read(self._path(*parts))
-        if content is None:
-            return None
-        try:
-            value: dict[str, Any] = json.loads(content)
-        except ValueError as error:
-            raise StoreDamaged(f"{self._path(*parts)} of the exactly-once sink is damaged: {error}") from None
-        return value
+        path = self._path(*parts)
+        content = self._read(path)
+        return None if content is None else _parsed(path, content)
 
     # --- the sink and its micro-batches -----------------------------------------------------------
 
@@ -173,6 +170,7 @@ class Staging:
             rows=known.get("rows"),
             plan=known.get("plan"),
             since=known.get("since", {}),
+            decided_ms=known.get("decided_ms"),
         )
 
     def decide(self, number: int, epoch: Epoch) -> None:
@@ -188,9 +186,9 @@ class Staging:
 
     def places(self, number: int) -> dict[str, str]:
         """What was told to `finish` of micro-batch ``number``; empty when it was nothing."""
-        content = self._read(self._path("epochs", f"{number}.done"))
-        found: dict[str, str] = json.loads(content) if content else {}
-        return found
+        path = self._path("epochs", f"{number}.done")
+        content = self._read(path)
+        return _parsed(path, content) if content else {}
 
     def finish(self, number: int, places: Mapping[str, str] | None = None) -> None:
         """Micro-batch ``number`` is published: forget its files, and those of attempts that never counted.
@@ -274,6 +272,14 @@ def planned(checkpoint: str | None, number: int) -> str | None:
     if logs[1] is None:
         return None
     return hashlib.sha256(repr(logs).encode()).hexdigest()
+
+
+def _parsed(path: str, content: bytes) -> dict[str, Any]:
+    try:
+        value: dict[str, Any] = json.loads(content)
+    except ValueError as error:
+        raise StoreDamaged(f"{path} of the exactly-once sink is damaged: {error}") from None
+    return value
 
 
 def _offsets(files: fs.FileSystem, path: str) -> list[str] | None:
