@@ -43,6 +43,8 @@ class ScriptedCluster:
     """What compaction has left, and how far it has seen; whoever reads so asks here each time."""
     trimmed: dict[Partition, Place] = field(default_factory=dict)
     """The topic's own entries up to here are gone."""
+    gives_all: bool = True
+    """False: as Apache Pulsar's broker, which keeps to itself what is no message."""
     silent: set[Partition] = field(default_factory=set)
     down: Callable[[], None] = lambda: None
     opened: int = 0
@@ -221,6 +223,10 @@ class ScriptedSource:
         if found:
             self.next = (found[-1][0], found[-1][1] + 1)
         return [self.cluster.raw_entry(self.partition, place) for place in found]
+
+    @property
+    def gives_all(self) -> bool:
+        return self.cluster.gives_all
 
     def last_message_id(self) -> MessageId:
         self.cluster.down()

@@ -270,3 +270,43 @@ def test_damaged_and_encrypted_entries_are_named() -> None:
     cluster.topics[ONE][5, 1] = build_entry(metadata.SerializeToString(), b"??")
     with pytest.raises(CryptoError, match=f"{TOPIC}:5:1: the entry is encrypted"):
         read(cluster, EARLIEST, Offset(5, 2))
+
+
+@pytest.mark.parametrize("gone", [(5, 3), (5, 4), (5, 9)], ids=["first", "between", "last"])
+def test_entries_that_a_damaged_store_has_lost(
+    gone: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention removes whole ledgers: with others of their ledger there, nothing but damage takes entries.
+    Apache Pulsar's broker keeps some to itself, which are no messages."""
+    cluster = cluster_of(12)
+    cluster.publish(ONE, 9, [[b"later"]])
+    places = [place for place in cluster.topics[ONE] if place[0] == 5 and place >= gone]
+    for place in places[: 1 if gone[1] < 9 else None]:
+        del cluster.topics[ONE][place]
+    end = Offset(5, 11)
+    with pytest.raises(DataLossError, match=rf"the entry 5:{gone[1]} of {TOPIC} is gone.* store was damaged"):
+        read(cluster, Offset(5, 2), end)
+    rest = [place[1] for place in sorted(cluster.topics[ONE]) if (5, 2) < place < (9, 0)]
+    assert read(cluster, Offset(5, 2), end, fail_on_data_loss=False) == expected(*rest)
+    cluster.gives_all = False
+    with caplog.at_level("WARNING", "geminga.spark"):
+        assert read(cluster, Offset(5, 2), end) == expected(*rest)
+    assert "keeps the ends of transactions" in caplog.text
+
+
+def test_messages_that_had_begun_before_the_partition() -> None:
+    """What is left of a chunked message is no loss in whichever task it lies, as long as the partition begins
+    where it did when the query did."""
+    cluster = cluster_of(1, ledger=3)
+    for number in range(2, 6):
+        cluster.topics[ONE][5, number - 2] = chunk(b"%d" % number, number, 6, "a")
+    del cluster.topics[ONE][3, 0]
+    tasks = [
+        Range(ONE, start, end, beginning=Offset(5, -1))
+        for start, end in ((Offset(5, -1), Offset(5, 1)), (Offset(5, 1), Offset(5, 3)))
+    ]
+    for part in tasks:
+        assert [batch.num_rows for batch in read_range(cluster, options(), part, SHAPER)] == [0]
+    cluster.trimmed[ONE] = (5, 0)
+    with pytest.raises(DataLossError, match="whose first chunks are gone"):
+        list(read_range(cluster, options(), tasks[1], SHAPER))

@@ -101,6 +101,8 @@ class ConsumerHandle:
         self._attached: asyncio.Future[None] | None = None
         self._told: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
         """What the broker said of this consumer, and when."""
+        self.gives_all = False
+        """Whether the broker keeps no entry to itself, as Apache Pulsar's does that are no messages."""
 
     # --- Handle: what the driver calls -----------------------------------------------------------
 
@@ -129,7 +131,8 @@ class ConsumerHandle:
         self._connection = connection
         self._told = None
         consumer.new_request_id = connection.new_request_id
-        if connection.server_version.startswith("Geminga"):
+        self.gives_all = connection.server_version.startswith("Geminga")
+        if self.gives_all:
             consumer.flow.overshoot = 1  # it stops at the entry that takes the last permit
         consumer.subscribed(self._hub.now())
         self.flush()

@@ -131,6 +131,12 @@ class EntryReader:
         if handle is not None:
             handle.consumer.acknowledge_entry_through(last, self._inner.hub.now())
 
+    @property
+    def gives_all(self) -> bool:
+        """Whether the broker gives every entry that it has. Apache Pulsar's keeps those to itself that are no
+        messages, the ends of transactions for one; Geminga's has none such, and what is missing is lost."""
+        return all(handle.gives_all for handle in self._inner.group.handles.values())
+
     def last_message_id(self) -> MessageId:
         """The id of the topic's last message now; its entry id is -1 when the topic is empty."""
         return self._runtime.call(self._inner.get_last_message_id())

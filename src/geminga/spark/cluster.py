@@ -42,6 +42,11 @@ class EntrySource(Protocol):
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
         """Up to ``max_entries``; waits ``timeout`` seconds for the first one only, then gives none."""
 
+    @property
+    def gives_all(self) -> bool:
+        """Whether an entry that does not come, with later ones of its ledger there, is lost. Else the broker
+        may keep entries to itself that are no messages."""
+
     def last_message_id(self) -> MessageId:
         """The topic's newest message; its entry id is -1 when there is none."""
 

@@ -43,6 +43,9 @@ class CompactedReader(RangeReader):
     def _check_follows(self, place: Offset, entry: RawEntry | Messages) -> None:
         """Any entry may be the next that is left."""
 
+    def _check_missing(self, place: Offset, entry: RawEntry | Messages) -> None:
+        """Compaction takes single ones."""
+
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
@@ -102,5 +105,5 @@ def read_compacted(
         f"asking for the newest message of {reader.topic}", lambda: newest_of(cluster, options, part)
     )
     if newest > part.end:
-        rest = replace(part, start=part.end, end=newest, compacted=False, goes_on=False, from_beginning=False)
+        rest = replace(part, start=part.end, end=newest, compacted=False, goes_on=False, beginning=None)
         yield from RangeReader(cluster, options, rest, shaper, tally=tally).batches()

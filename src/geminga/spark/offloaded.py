@@ -291,6 +291,10 @@ class OffloadedSource:
             self._next = MessageId(self._index, found[-1].ledger_id, found[-1].entry_id + 1)
         return found
 
+    @property
+    def gives_all(self) -> bool:
+        return self._broker is None or self._broker.gives_all
+
     def last_message_id(self) -> MessageId:
         if self._broker is None:
             self._broker = self._open_broker(self._next)

@@ -63,8 +63,8 @@ class Range:
     end: Offset
     head: tuple[RawEntry, ...] = ()
     """The first entries of the range, where the planner has them at hand."""
-    from_beginning: bool = False
-    """The query reads the partition from its first message on, and this is where it begins."""
+    beginning: Offset | None = None
+    """Where the query reads the partition from its first message on: the place before that."""
     offloaded: tuple[OffloadedLedger, ...] = ()
     """The ledgers of the range that are read as files."""
     next_kept: tuple[int, int] | None = None
@@ -367,6 +367,8 @@ class Planner:
         """The tasks that read everything between the offsets. ``first``: of partitions that are read from
         `EARLIEST` on, the place before what was their first message: that has to be there still."""
         first = first or {}
+        # An end before its start is in a topic that was made anew, and read from its first message on.
+        start = {p: place for p, place in start.items() if place <= end.get(p, place)}
         behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
         compacted = [p for p, (begin, _) in behind.items() if self._is_compacted(begin)]
         wanted = {
@@ -380,12 +382,11 @@ class Planner:
         cut = self._run({p: pieces(*places, sizes[p]) for p, places in wanted.items()})
         count = sum(len(found) for found in cut.values())
         if 0 < count < self.options.min_partitions:
-            cut = self._smaller(wanted, cut)
+            cut = self._smaller(wanted, cut, sizes)
         nexts = self._nexts_kept(cut)
         offloaded = self._offloaded(cut)
         whole = [
-            Range(p, *behind[p], from_beginning=True, compacted=True, goes_on=self.is_batch)
-            for p in compacted
+            Range(p, *behind[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
         ]
         return whole + [
             part
@@ -425,7 +426,9 @@ class Planner:
         """Whether it is less than half of what a task reads, by entries that were looked at for a limit or
         the lag: nobody needs to ask."""
         entries, known = entries_between(begin, end), self.gauge.partitions.get(partition)
-        if entries is None or known is None:
+        # Dead letters in a topic are told apart by the task that they are of, which a restart has to cut
+        # again as it was; what was looked at so far it does not know.
+        if entries is None or known is None or self.options.dead_letter_topic is not None:
             return False
         return entries * known.bytes < self.options.max_bytes_per_split / 2
 
@@ -442,14 +445,16 @@ class Planner:
         return start
 
     def _smaller(
-        self, wanted: Mapping[Partition, tuple[Offset, Offset]], cut: dict[Partition, list[Piece]]
+        self,
+        wanted: Mapping[Partition, tuple[Offset, Offset]],
+        cut: dict[Partition, list[Piece]],
+        sizes: Mapping[Partition, int],
     ) -> dict[Partition, list[Piece]]:
-        """Enough tasks for ``minPartitions``, as far as there are entries."""
-        size = self.options.max_entries_per_split
-        exact = self._run({p: pieces(*wanted[p], size, exact=True) for p in cut})
+        """Enough tasks for ``minPartitions``, as far as there are entries; none larger than ``sizes``."""
+        exact = self._run({p: pieces(*wanted[p], sizes[p], exact=True) for p in cut})
         entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
-        size = min(size, max(1, -(-entries // self.options.min_partitions)))
-        return self._run({p: pieces(*wanted[p], size, exact=True) for p in cut})
+        size = max(1, -(-entries // self.options.min_partitions))
+        return self._run({p: pieces(*wanted[p], min(sizes[p], size), exact=True) for p in cut})
 
     def _of_partition(
         self,
@@ -471,7 +476,7 @@ class Planner:
                     piece.start,
                     piece.end,
                     head=mine if begins else (),
-                    from_beginning=begins and start == EARLIEST,
+                    beginning=found[0].start if start == EARLIEST else None,
                     offloaded=offloaded.get(number, ()),
                     next_kept=next_kept if begins else None,
                 )

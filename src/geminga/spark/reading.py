@@ -94,6 +94,7 @@ class RangeReader:
         self._place = part.start.next_place
         """Where a reader that has to be opened anew goes on."""
         self._read_through = part.start
+        self._told_missing = False
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
 
@@ -180,12 +181,15 @@ class RangeReader:
         previous: Offset | None = None
         for found in self._arriving(after):
             if previous is None:
+                previous = after
                 self._check_follows(after, found)
-            elif found.ledger_id != previous.ledger:
+            elif found.ledger_id != previous.ledger or found.entry_id != previous.entry + 1:
                 self._check_follows(previous, found)
             last = found.entry_id if isinstance(found, RawEntry) else found.last_entry_id
             place = (found.ledger_id, last)
             if place > end[:2]:
+                if previous.ledger == end.ledger < found.ledger_id and previous[:2] < end[:2]:
+                    self._check_missing(previous, found)
                 return
             yield found
             if place == end[:2]:
@@ -252,6 +256,9 @@ class RangeReader:
             or self._follows_by_manifest(wanted, entry)
         ):
             return
+        if entry.ledger_id == place.ledger and place.batch_index == WHOLE_ENTRY:
+            self._check_missing(place, entry)
+            return
         if entry.ledger_id > place.ledger and wanted.entry_id > 0:
             (found,) = self._firsts([(self.part.partition, MessageId(-1, place.ledger, place.entry))])
             if found is not None and (found.ledger_id, found.entry_id) == place[:2]:
@@ -261,6 +268,23 @@ class RangeReader:
             f"{entry.ledger_id}:{entry.entry_id}: messages from the one to before the other may have been "
             "removed before they were read"
         )
+
+    def _check_missing(self, place: Offset, entry: RawEntry | Messages) -> None:
+        """Entries behind ``place`` did not come, and their ledger is there, of which retention removes all or
+        nothing. A damaged store takes single ones; or Apache Pulsar's broker keeps them to itself, which no
+        reader can tell from that."""
+        what = (
+            f"the entry {place.ledger}:{place.entry + 1} of {self.topic} is gone, the first one left is "
+            f"{entry.ledger_id}:{entry.entry_id}"
+        )
+        if self._ask("reading", lambda source: source.gives_all):
+            self._lost(f"{what}: the broker's store was damaged, and what was between is lost")
+        elif not self._told_missing:
+            self._told_missing = True
+            logger.warning(
+                "%s: the broker keeps the ends of transactions and what replication notes to itself, or the "
+                "entries between are lost; this task tells of no more like them", what,
+            )  # fmt: skip
 
     def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry | Messages) -> bool:
         """Whether nothing was ever between the place behind an offloaded ledger and ``entry``: where one
@@ -383,7 +407,7 @@ class RangeReader:
             if start == MessageId.earliest:
                 break
         places = ", ".join(lost)
-        if start == MessageId.earliest and (self.part.from_beginning or self.part.start.ledger < 0):
+        if start == MessageId.earliest and self._begins_so():
             logger.warning("%s begins in the middle of chunked messages: %s", self.topic, places)
         else:
             self._lost(
@@ -391,6 +415,15 @@ class RangeReader:
                 f"more than {entries_back} entries before: these messages are lost"
             )
         return False
+
+    def _begins_so(self) -> bool:
+        """Whether the partition begins where it did when the query did, which reads it from there on: what
+        is missing before was not there."""
+        beginning = self.part.beginning
+        if beginning is None or beginning == self.part.start:
+            return beginning is not None or self.part.start.ledger < 0
+        (first,) = self._firsts([(self.part.partition, MessageId.earliest)])
+        return first is not None and Offset.after_entry(first.ledger_id, first.entry_id - 1) <= beginning
 
     def _stepped_back(self, first: RawEntry, entries: int) -> MessageId:
         partition = self.part.partition

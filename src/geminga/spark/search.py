@@ -33,6 +33,8 @@ WALKERS = 16
 STEPS_MAX = 64
 """Ledgers that one walker finds at the most; what lies behind them up to the next walker is not split."""
 _FIRST_STEPS = 4
+_DOUBLED_MAX = 8
+"""Cuts of a ledger that are looked for at once, each twice as far as the one before."""
 
 
 def run(searches: Mapping[Partition, Search[T]], ask: Ask) -> dict[Partition, T]:
@@ -221,22 +223,30 @@ def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[l
             return []
         *whole, tail = _cut(start, Offset.after_entry(start.ledger, last), size)
         return [*whole, Piece(tail.start, boundary, tail.entries)]
-    cuts: list[Offset] = []
-    count = 1
-    while True:
-        places = [start.entry + (len(cuts) + number) * size for number in range(1, count + 1)]
-        # A piece begins behind an entry, so the entry after the cut has to be there too.
-        answers = yield [at(start.ledger, place + 1) for place in places]
-        known = [e is not None and (e.ledger_id, e.entry_id) == (start.ledger, p + 1)
-                 for e, p in zip(answers, places, strict=True)]  # fmt: skip
-        number = known.index(False) if False in known else count
-        cuts += [Offset.after_entry(start.ledger, place) for place in places[:number]]
-        if number < count:
-            break
-        count *= 4
+    count = yield from _cuts(start, size)
+    cuts = [Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1)]
     bounds = [start, *cuts]
     whole = [Piece(a, b, entries_between(a, b)) for a, b in zip(bounds, cuts, strict=False)]
     return [*whole, Piece(bounds[-1], boundary, None)]
+
+
+def _cuts(start: Offset, size: int) -> Search[int]:
+    """How many cuts of ``size`` entries each a closed ledger takes behind ``start``: a piece begins behind an
+    entry, so the one after a cut has to be there too. What is there is there up to some cut."""
+    low, high = 0, None  # cut `low` is there, cut `high` is not
+    asked = [1]
+    while asked:
+        answers = yield [at(start.ledger, start.entry + number * size + 1) for number in asked]
+        for number, entry in zip(asked, answers, strict=True):
+            if entry is None or entry.ledger_id != start.ledger:
+                high = number
+                break
+            low = number
+        if high is None:
+            asked = [low << doubled for doubled in range(1, min(4 * len(asked), _DOUBLED_MAX) + 1)]
+        else:
+            asked = list(range(low + 1, high, -(-(high - low) // WALKERS)))
+    return low
 
 
 def _cut(start: Offset, end: Offset, size: int) -> list[Piece]:
