@@ -124,11 +124,10 @@ def test_a_ledger_that_was_done_and_trimmed_is_no_loss() -> None:
     assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [], [])
 
 
-@pytest.mark.parametrize("marked", [None, (6, 2)], ids=["removed", "moved by somebody"])
 def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
-    marked: tuple[int, int] | None, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cursors = ScriptedCursors({A: (6, 4)}, {} if marked is None else {A: marked})
+    cursors = ScriptedCursors({A: (6, 4)}, {A: (6, 2)})
     cursor = followed(cursors, kept={A})
     with caplog.at_level(logging.WARNING, "geminga.spark"):
         cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
@@ -136,6 +135,38 @@ def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
     assert "the subscription s of persistent://public/default/a was moved or made anew" in caplog.text
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert cursor.kept == {A}
+
+
+@pytest.mark.parametrize("before_first", [(9, -1), (-1, -1)], ids=["between ledgers", "no ledger"])
+def test_a_subscription_that_a_query_gets_later_vouches_for_nothing_that_was_before(
+    before_first: tuple[int, int],
+) -> None:
+    """The topic was trimmed empty, and the query had no subscription until now: where it is made is where the
+    broker would have moved one that had kept everything."""
+    cursors, losses = ScriptedCursors({A: (9, -1)}, before_first=before_first), ScriptedLosses(there=set())
+    cursor = followed(cursors, losses)
+    for _ in range(2):
+        cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+        assert (cursor.kept, cursors.rewinds, losses.told) == (set(), [], [])
+    cursor.follow({A: Offset(9, 0)}, [A], is_new=False)
+    assert cursor.kept == {A}
+
+
+def test_a_subscription_that_a_query_gets_later_keeps_what_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cursors = ScriptedCursors({A: (6, 4)}, before_first=(5, -1))
+    cursor = followed(cursors)
+    cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
+    assert (cursor.kept, cursors.moves, cursors.rewinds) == ({A}, [{A: (5, 9)}], [])
+    assert not [record for record in caplog.records if record.name.startswith("geminga.spark")]
+
+
+def test_a_topic_that_was_made_anew_is_not_moved_in() -> None:
+    cursors = ScriptedCursors({A: (2, 4)}, {A: (2, -1)})
+    cursor = followed(cursors)
+    assert cursor.follow({A: Offset(5, 9)}, [A], is_new=False) == {A: Offset(2, 4)}
+    assert (cursor.kept, cursors.moves, cursors.rewinds) == (set(), [], [])
 
 
 def test_a_subscription_that_was_removed_is_made_again_where_all_is_there(
@@ -391,6 +422,25 @@ def test_a_removed_subscription_on_a_topic_that_is_trimmed_empty(
     query.restart()
     publish(client, pulsar_topic, 50, 5)
     assert query.batch() == numbers(50, 5)
+
+
+def test_the_option_is_turned_on_when_messages_are_gone(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    """The subscription is made on a topic that was trimmed empty: it kept nothing of what is gone."""
+    query = Query(broker, pulsar_topic, startingOffsets="earliest")
+    publish(client, pulsar_topic, 0, 45)
+    assert query.batch() == numbers(0, 45)
+    query.reader.stop()
+    publish(client, pulsar_topic, 45, 30)
+    admin(broker.admin_url, "PUT", f"{pulsar_topic.replace('://', '/')}/unload")
+    admin(broker.admin_url, "POST", f"{pulsar_topic.replace('://', '/')}/trim")
+    query.options["durableSubscription"] = True
+    query.restart()
+    query.latest()
+    publish(client, pulsar_topic, 75, 5)
+    with pytest.raises(DataLossError, match="is gone, the first one left is"):
+        query.batch()
 
 
 def test_a_removed_subscription_when_all_is_there(

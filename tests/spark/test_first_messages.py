@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from driven_query import Query, numbers, publish
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from scripted_cluster import TOPIC, ScriptedCluster
 
 from geminga import Client
@@ -187,3 +188,27 @@ def test_a_checkpoint_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> No
     planned = {TOPIC: {"0": "3:3"}, "query": {"start": {TOPIC: {"0": "-1:-1"}}}}
     (part,) = stream.partitions({TOPIC: {"0": "-1:-1"}}, planned)
     assert [batch.num_rows for batch in stream.read(part)] == [4]
+
+
+def test_a_topic_that_was_made_anew_and_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another cluster, or a store that was wiped: ids begin anew. Waiting until it has as many as the old
+    one would read none of them, and say nothing."""
+    cluster = ScriptedCluster()
+    cluster.publish(A, 3, [[b"a"]] * 2)
+    cluster.publish(B, 1, [[b"%d" % number] for number in range(5)])
+    read_to = {TOPIC: {"0": "3:1", "1": "4:7"}}
+    with pytest.raises(DataLossError, match=r"-partition-1 ends at 1:4, and this query has read up to 4:7"):
+        reader(cluster, monkeypatch).latestOffset(read_to, ReadAllAvailable())
+    limit = {"maxentriespertrigger": "2"}
+    stream = reader(cluster, monkeypatch, failondataloss="false", **limit)
+    rows: list[bytes] = []
+    place: dict[str, object] = read_to
+    while (end := stream.latestOffset(place, stream.getDefaultReadLimit())) != place:
+        # A restart runs the same.
+        for again in (reader(cluster, monkeypatch, failondataloss="false", **limit), stream):
+            parts = again.partitions(place, end)
+            found = [
+                v for part in parts for batch in again.read(part) for v in batch.column("value").to_pylist()
+            ]
+        rows, place = rows + found, end
+    assert rows == [b"%d" % number for number in range(5)]

@@ -12,7 +12,10 @@ whose ledger was trimmed is known to be no loss (`QueryCursor.kept`).
 That holds for the very subscription that the query had. One that was removed meanwhile (by an administrator,
 or by the namespace's subscription expiration) and made again stands, on a topic that was trimmed empty, where
 the old one would stand. So it is never made again without a word (`Cursors.states`, ``known``): if what was
-read last is still there, then so is all that follows; else nobody can tell what was lost.
+read last is still there, then so is all that follows; else nobody can tell what was lost. If somebody else
+has made it again, or a time to live has moved it past whole ledgers, nothing tells: the protocol gives back
+where a subscription stands and nothing else. (Keeping the last message that was read unacknowledged would
+tell, but for a time to live on an idle topic; it would be a backlog for ever, which quotas by time go by.)
 
 No I/O here: `Cursors` is what moves subscriptions, see `geminga.spark.watch`.
 """
@@ -25,7 +28,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from geminga.ids import MessageId
-from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
+from geminga.spark.offsets import (
+    EARLIEST,
+    WHOLE_ENTRY,
+    Offset,
+    Offsets,
+    Partition,
+    is_another_topic,
+    partition_topic,
+)
 
 logger = logging.getLogger("geminga.spark")
 
@@ -117,15 +128,17 @@ class QueryCursor:
         """
         asked, first = list(partitions), first or {}
         self._newest = {**(waiting or {}), **self._newest}
-        # One that should be there and is not shows: it is made behind the newest message.
         expected = set(committed) if is_known or not is_new else set()
         known = self._seen | (set(committed) if is_known else set())
-        states = self._states(asked, expected, known, committed, first)
+        states = self._states(asked, known, expected, committed, first)
         moves: dict[Partition, MessageId] = {}
         rewinds: dict[Partition, MessageId] = {}
         ahead: dict[Partition, Offset] = {}
         for partition, state in states.items():
             place = committed.get(partition, EARLIEST)
+            if is_another_topic(place, _after(state.newest)):
+                self.kept.discard(partition)  # nothing of what was committed is its own
+                continue
             marked = None if state.marked is None else _after(state.marked)
             is_expected = partition in expected
             if marked is not None and not self._is_right(
@@ -162,20 +175,22 @@ class QueryCursor:
     def _states(
         self,
         partitions: Collection[Partition],
-        expected: Collection[Partition],
         known: Collection[Partition],
+        expected: Collection[Partition],
         committed: Offsets,
         first: Offsets,
     ) -> dict[Partition, Cursor]:
         """Where the cursors stand; one that was removed is made again, where all that it kept is known to be
-        there, or what is not does not matter."""
-        states = self.cursors.states(partitions, from_latest=expected, known=known)
+        there, or what is not does not matter. One that a query gets which has gone on without it so far
+        (``expected``, not ``known``) keeps what is there now, and says nothing of what was before."""
+        states = self.cursors.states(partitions, known={*known, *expected})
         gone = [partition for partition, state in states.items() if state is None]
         if gone:
             places = {partition: _read_to(partition, committed, first) for partition in gone}
             there = self.losses.still_there(places)
             for partition in gone:
-                self._note_gone(partition, places[partition], is_there=partition in there)
+                if partition in known:
+                    self._note_gone(partition, places[partition], is_there=partition in there)
             for partition in gone:
                 self._moved.pop(partition, None)
                 if partition not in there:
@@ -216,9 +231,11 @@ class QueryCursor:
         waiting = self._newest.get(partition, place)
         if place < waiting and (marked > waiting or marked == EARLIEST < place):
             return False  # a message that waited was passed, or nothing is left of what was there
+        is_doubted = self._doubted.get(partition) == place
         if marked <= place:
-            return True
-        if marked.entry >= 0 or self._doubted.get(partition) == place:
+            # It stands before all there is, and that may be nothing.
+            return not (is_doubted and marked == EARLIEST)
+        if marked.entry >= 0 or is_doubted:
             return False
         if place == EARLIEST:  # it was made before the first message that there is
             return self.is_own or not is_new or partition in self._seen

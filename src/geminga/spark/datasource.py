@@ -38,7 +38,15 @@ from geminga.spark.counting import SKIPPED, Collector, ReportTo, Tally, may_skip
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
 from geminga.spark.losses import DataLossError
-from geminga.spark.offsets import EARLIEST, Checkpoint, Offsets, Partition, to_json
+from geminga.spark.offsets import (
+    EARLIEST,
+    Checkpoint,
+    Offsets,
+    Partition,
+    is_another_topic,
+    partition_topic,
+    to_json,
+)
 from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
@@ -267,8 +275,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._follow(begin, partitions)
         latest = self._target or known or self.planner.latest(partitions)
         self._check_gone(begin.offsets, latest)
+        anew = self._made_anew(begin.offsets, latest)
         # A partition that the query has not seen yet starts at its first message.
-        offsets = {partition: begin.offsets.get(partition, EARLIEST) for partition in latest}
+        offsets = {p: EARLIEST if p in anew else begin.offsets.get(p, EARLIEST) for p in latest}
         newest = {p: max(latest[p], offsets[p]) for p in latest}
         self._first = self._firsts(begin, offsets, newest)
         end = offsets
@@ -356,6 +365,20 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Set failOnDataLoss=false to go on without them"
             )
         logger.warning("the checkpoint knows partitions that are no longer there: %s", names)
+
+    def _made_anew(self, begin: Offsets, latest: Offsets) -> set[Partition]:
+        """The partitions that are others than those that were read up to ``begin``. Going on, they are read
+        from their first message on; waiting until they have as many as the old ones would read none."""
+        if self.options.read_compacted:
+            return set()  # what compaction has left may end before what was read
+        found = {p for p, newest in latest.items() if is_another_topic(begin.get(p, EARLIEST), newest)}
+        for partition in sorted(found):
+            self.planner.lost(
+                f"{partition_topic(partition)} ends at {latest[partition]}, and this query has read up to "
+                f"{begin[partition]}: it was deleted and made again, or is of another cluster, and what was "
+                "not read of the old one is gone"
+            )
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._reported

@@ -96,6 +96,12 @@ def entries_between(start: Offset, end: Offset) -> int | None:
     return end.entry - start.entry + (start.batch_index != WHOLE_ENTRY)
 
 
+def is_another_topic(place: Offset, newest: Offset) -> bool:
+    """Whether ``place`` was read in another topic than the one whose newest message is at ``newest``: what a
+    topic has never ends before what was read of it. One that is empty (`EARLIEST`) may be the same."""
+    return place.entry >= 0 <= newest.entry and newest[:2] < place[:2]
+
+
 Partition = tuple[str, int]
 """(topic without partition suffix, partition index or -1)"""
 
