@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+
+from geminga.spark.daemon import leave_archives
 
 
 def test_preload_leaves_a_process_that_can_be_forked() -> None:
@@ -29,6 +33,21 @@ def test_preload_leaves_a_process_that_can_be_forked() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=55, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_workers_do_not_look_through_sparks_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each does when it gets its first work: `importlib.invalidate_caches` reads the archive's list of files,
+    once for each folder of it that was looked into. More can be loaded from it all the same."""
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        for name in ("geminga_one/__init__.py", "geminga_one/first.py", "geminga_one/second.py"):
+            archive.writestr(name, "")
+    monkeypatch.syspath_prepend(str(tmp_path / "archive.zip"))
+    importlib.import_module("geminga_one.first")
+    folders = [path for path in sys.path_importer_cache if "archive.zip" in path]
+    assert len(folders) == 2
+    leave_archives()
+    assert not sys.path_importer_cache.keys() & set(folders)
+    importlib.import_module("geminga_one.second")
 
 
 def test_a_preload_that_fails_stops_no_worker() -> None:

@@ -7,8 +7,24 @@ made otherwise work without it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import sys
+import zipimport
+
+SPARKS_OWN = (
+    "pyspark.worker",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.worker.commit_data_source_write",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.worker.write_into_data_source",
+)
+"""What workers run, by release: one that has another name is loaded by the workers themselves."""
 
 
 def preload() -> None:
@@ -16,6 +32,10 @@ def preload() -> None:
 
     No thread of ours starts here, and those of NumPy and Arrow are theirs to restart after a fork.
     """
+    for name in SPARKS_OWN:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
     import pyarrow as pa
 
     import geminga.client.columnar_producer
@@ -38,6 +58,18 @@ def preload() -> None:
     decode_entries([RawEntry("t", -1, 0, 0, entry)])
 
 
+def leave_archives() -> None:
+    """Forget where in archives was looked for modules: whoever imports more of one looks again.
+
+    Spark runs from an archive, and each of its folders that was looked into keeps the list of all files. A
+    worker that is given its first work has each of these lists read anew (`importlib.invalidate_caches`),
+    which costs more than all the rest of its start.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimport.zipimporter):
+            del sys.path_importer_cache[path]
+
+
 def preload_if_possible() -> None:
     """`preload`; what fails there harms nobody: tasks that need it fail by name, all others work."""
     try:
@@ -50,6 +82,7 @@ if __name__ == "__main__":
     from pyspark.daemon import manager
 
     preload_if_possible()
+    leave_archives()
     # A worker collects garbage after every piece of work, a task or a plan. What is loaded here is none;
     # looking through it takes 60 ms each time, and what comes next to that worker waits for it.
     gc.freeze()
