@@ -5,18 +5,34 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import geminga
+from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.runtime import LoopThread
 from geminga.wire.frames import Frame, FrameDecoder, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 # For `interrupting`: tests are imported file by file, without packages.
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def client(pulsar_broker: EmbeddedBroker) -> Iterator[geminga.Client]:
+    """Of an embedded broker; one that does not wait long."""
+    with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(pulsar_topic: str) -> str:
+    """One that nobody has used."""
+    return pulsar_topic
+
 
 UNSOLICITED = (1 << 64) - 1
 Type = pb.BaseCommand

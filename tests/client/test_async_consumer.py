@@ -6,28 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from published import backlog, publish
 
 import geminga.asyncio
 from geminga import ConsumerType, InitialPosition, MessageId
-from geminga.client.admin import admin
 from geminga.errors import AlreadyClosed, Timeout
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 EARLIEST = InitialPosition.Earliest
-
-
-def publish(client: Any, topic: str, count: int, *, batched: bool = True) -> list[bytes]:
-    values = [b"%d" % number for number in range(count)]
-    with client.create_producer(topic, batching_enabled=batched) as producer:
-        for value in values:
-            producer.send_async(value, None)
-        producer.flush()
-    return values
-
-
-def backlog(broker: Any, topic: str, subscription: str = "s") -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"][subscription]["msgBacklog"])
 
 
 def data(messages: list[Any]) -> list[bytes]:

@@ -140,7 +140,12 @@ def test_an_asyncio_error_is_made_from_a_result(p: Any) -> None:
 
 
 def test_a_plug_in_that_cannot_be_loaded_never_connects(p: Any, pulsar_broker: Any) -> None:
-    client = connect(p, pulsar_broker.service_url, authentication=p.Authentication("someoldjunk.so", "blah"))
+    client = p.Client(
+        pulsar_broker.service_url,
+        authentication=p.Authentication("someoldjunk.so", "blah"),
+        operation_timeout_seconds=2,
+        logger=p.ConsoleLogger(p.LoggerLevel.Error),
+    )
     with pytest.raises(p.AuthenticationError) as raised:
         client.create_producer("t")
     if p is geminga:

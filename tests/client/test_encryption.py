@@ -23,17 +23,6 @@ Action = geminga.ConsumerCryptoFailureAction
 CANARY = b"the canary that nobody must see"
 
 
-@pytest.fixture
-def client(pulsar_broker):
-    with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
-        yield client
-
-
-@pytest.fixture
-def topic():
-    return f"persistent://public/default/encrypted-{uuid.uuid4().hex[:12]}"
-
-
 def reader(files=RSA):
     return CryptoKeyReader(*files)
 

@@ -7,25 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from published import backlog, publish
 
 import geminga
 from geminga import ConsumerType, InitialPosition
-from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
-
-
-def publish(client: Any, topic: str, count: int, *, batched: bool = True) -> list[bytes]:
-    values = [b"%d" % number for number in range(count)]
-    with client.create_producer(topic, batching_enabled=batched) as producer:
-        for value in values:
-            producer.send_async(value, None)
-        producer.flush()
-    return values
-
-
-def backlog(broker: Any, topic: str, subscription: str = "s") -> int:
-    path = topic.replace("://", "/")
-    return int(admin(broker.admin_url, "GET", f"{path}/stats")["subscriptions"][subscription]["msgBacklog"])
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:

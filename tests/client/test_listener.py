@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -218,20 +218,21 @@ def test_listeners_share_the_threads_in_turn() -> None:
     assert where[0] == where[2] != where[1] == where[3]
 
 
+def closed_by_a_handler() -> Iterator[tuple[Callable[[Any], Any], ListenerThreads]]:
+    """A signal's handler closes the client at any place of what it interrupts."""
+    started: list[ListenerThreads] = []
+    for interruption in interruptions(lambda: started[-1].close(60)):
+        started.append(ListenerThreads(2))
+        yield interruption, started[-1]
+    assert len(started) > 10
+
+
 def test_threads_are_ended_by_two_at_once():
-    """A signal's handler closes the client in the midst of its close, at any place."""
-    started: list[Any] = []
-
-    def close_them() -> None:
-        started[-1].close(60)
-
-    for interruption in interruptions(close_them):
-        threads = ListenerThreads(2)
-        started.append(threads)
+    """The handler closes in the midst of a close."""
+    for interruption, threads in closed_by_a_handler():
         ending = [threads.next().thread for _ in range(2)]
         interruption(lambda threads=threads: threads.close(60))
         assert not any(each.is_alive() for each in ending)
-    assert len(started) > 10
 
 
 def test_threads_that_a_handler_which_raises_left_are_ended_by_the_next_close():
@@ -247,14 +248,7 @@ def test_threads_that_a_handler_which_raises_left_are_ended_by_the_next_close():
 
 
 def test_a_thread_is_had_though_all_are_ended_meanwhile():
-    started: list[Any] = []
-
-    def close_them() -> None:
-        started[-1].close(60)
-
-    for interruption in interruptions(close_them):
-        threads = ListenerThreads(2)
-        started.append(threads)
+    for interruption, threads in closed_by_a_handler():
         threads.next()
         threads.next()
         assert interruption(threads.next) is not None

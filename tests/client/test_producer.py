@@ -23,11 +23,6 @@ EARLIEST = geminga.InitialPosition.Earliest
 
 
 @pytest.fixture
-def topic(pulsar_topic):
-    return pulsar_topic
-
-
-@pytest.fixture
 def client(pulsar_client):
     return pulsar_client
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-import uuid
 
 import pytest
 
@@ -27,17 +26,6 @@ class New(schema.Record):
 
 New.__name__ = Old.__name__ = "Reading"
 OLD, NEW = schema.AvroSchema(Old), schema.AvroSchema(New)
-
-
-@pytest.fixture
-def client(pulsar_broker):
-    with geminga.Client(pulsar_broker.service_url, operation_timeout_seconds=10) as client:
-        yield client
-
-
-@pytest.fixture
-def topic():
-    return f"persistent://public/default/schema-{uuid.uuid4().hex[:12]}"
 
 
 def partitioned(broker, topic, count):

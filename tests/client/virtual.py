@@ -16,13 +16,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 EPOCH = 1_700_000_000.0
+T = TypeVar("T")
 
 
 class Stuck(AssertionError):
     """Nothing can run, and nothing is due, ever."""
+
+
+class Remembered(Generic[T]):
+    """What is kept of the run of each seed: one that a test has played needs no second time for another."""
+
+    def __init__(self, run: Callable[[int], T]) -> None:
+        self._run = run
+        self._first: dict[int, T] = {}
+
+    def play(self, seed: int) -> T:
+        """Run it, whether it was run before or not."""
+        found = self._run(seed)
+        self._first.setdefault(seed, found)
+        return found
+
+    def of(self, seed: int) -> T:
+        """Of its first run."""
+        return self._first[seed] if seed in self._first else self.play(seed)
 
 
 class Clock:
