@@ -196,6 +196,18 @@ def test_a_broker_that_has_forgotten_the_sink_and_deleted_what_it_published(
     assert sink.read() == list(range(10, 100))
 
 
+def test_a_producer_that_was_kept_does_not_stand_for_what_the_broker_remembers(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit([sink.task(range(40))], 0)
+    forget_producers(sink.broker)
+    sink.commit([sink.task(range(40))], 0)
+    assert sink.read() == list(range(40))
+
+
 @pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
 def test_the_first_micro_batch_when_the_broker_has_forgotten_the_sink(
     sink: Sink, is_late: bool, monkeypatch: pytest.MonkeyPatch

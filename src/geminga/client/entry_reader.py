@@ -135,7 +135,8 @@ class EntryReader:
     def gives_all(self) -> bool:
         """Whether the broker gives every entry that it has. Apache Pulsar's keeps those to itself that are no
         messages, the ends of transactions for one; Geminga's has none such, and what is missing is lost."""
-        return all(handle.gives_all for handle in self._inner.group.handles.values())
+        handles = list(self._inner.group.handles.values())
+        return bool(handles) and all(handle.gives_all for handle in handles)
 
     def last_message_id(self) -> MessageId:
         """The id of the topic's last message now; its entry id is -1 when the topic is empty."""

@@ -497,6 +497,9 @@ class _Publication:
                     target = targets.get(topic)
                     if target is None:
                         count = self.partitions.get(topic, 0)
+                        if self.is_repeated:
+                            # One that was kept says what it has published, not what the broker remembers.
+                            kept.drop(self.options, topic, self.name, self.info)
                         producer = borrowed.enter_context(
                             kept.borrowed(self.options, topic, self.name, self.info, partitions=count)
                         )
