@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from geminga.broker.admin.unanswered import Unanswered
 from geminga.broker.core import Broker
 from geminga.ledger.memory import MemoryStore
 from tests.broker.conftest import Harness
 
 SLICES_MAX = 20_000
+QUIET_ROUNDS = 8
+"""Requests go on from one pass of their loop to the next; after so many without anything they only wait."""
 
 
 class BusyStore(MemoryStore):
@@ -19,6 +23,60 @@ class BusyStore(MemoryStore):
     @property
     def is_writing(self) -> bool:
         return self._pending > 0
+
+
+class Web:
+    """The server that requests of administrators belong to, and a loop of theirs that goes on when told."""
+
+    connections_refused = started_at_ms = 0
+    connections: tuple[object, ...] = ()
+
+    def __init__(self, harness: Sliced) -> None:
+        self._harness = harness
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.settings = harness.settings
+        self.unanswered = Unanswered()
+
+    @property
+    def broker(self) -> Broker:
+        return self._harness.broker
+
+    @property
+    def store(self) -> Any:
+        return self._harness.store
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        return self._harness.call(function)
+
+    def tls_arguments(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def is_busy(self) -> bool:
+        return any(not each.done() for each in self._tasks)
+
+    def begin(self, request: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Work on a request from now on."""
+        self._loop = self._loop or asyncio.new_event_loop()
+        task = self._loop.create_task(request)
+        self._tasks = [task, *(each for each in self._tasks if not each.done())]
+        return task
+
+    def step(self) -> None:
+        """One pass of the loop."""
+        if self._loop is not None and self.is_busy:
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+
+    def close(self) -> None:
+        """Nobody goes on with what is not done."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            for each in self._tasks:
+                each.cancel()
+            loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            loop.close()
 
 
 class Sliced(Harness):
@@ -34,6 +92,8 @@ class Sliced(Harness):
             store = random.choice((MemoryStore, BusyStore))(self._wake)
         super().__init__(store, **settings)
         self.auto_poll = False
+        self.web = Web(self)
+        self._slow: object = None
 
     def _clock(self) -> float:
         if self.random.random() < self.chance:
@@ -66,6 +126,21 @@ class Sliced(Harness):
     def turn(self) -> None:
         self.entry(lambda: self.broker.turn(self.now, self.now_ms))
 
+    def unfair_turn(self) -> None:
+        """Whose step takes longest is chance: one job may get nowhere until all others are done."""
+        jobs = self.broker.turns._jobs
+        if len(jobs) > 1 and self.random.random() < self.chance:
+            jobs.rotate(self.random.randrange(len(jobs)))
+            if self._slow is None or self.random.random() < 0.02:
+                self._slow = self.random.choice(jobs)[0] if self.random.random() < 0.7 else None
+            slow = [each for each in jobs if each[0] is self._slow]
+            others = [each for each in jobs if each[0] is not self._slow]
+            jobs.clear()
+            jobs.extend([*others, *slow])
+        if not jobs or jobs[0][0] is self._slow:
+            self._slow = None
+        self.turn()
+
     def take_in(self) -> None:
         """What the store wakes its owner for; a store of files is asked at any time."""
         if isinstance(self.store, MemoryStore) and not self.is_woken:
@@ -94,19 +169,25 @@ class Sliced(Harness):
 
     def slice(self) -> None:
         """Something of what is to be done."""
-        what = self.random.choice((self.turn, self.turn, self.take_in, self.tick, self.deliver_pongs))
+        steps = [self.unfair_turn, self.unfair_turn, self.take_in, self.tick, self.deliver_pongs]
+        if self.web.is_busy:
+            steps.append(self.web.step)
+        what = self.random.choice(steps)
         if what != self.take_in or not self.polls_seldom or self.random.random() < 0.1:
             what()
 
     def settle(self) -> None:
+        quiet = 0
         for _ in range(SLICES_MAX):
-            if self.is_at_rest:
+            quiet = quiet + 1 if self.is_at_rest else 0
+            if quiet and (quiet > QUIET_ROUNDS or not self.web.is_busy):
                 assert not self.store.stats().pending_writes, "nobody goes on with what the store reports"
                 return
             self.turn()
             self.take_in()
             self.tick()
             self.deliver_pongs()
+            self.web.step()
         raise AssertionError(f"never at rest: {self.broker.turns._jobs}")
 
     def pass_time(self, seconds: float) -> None:
