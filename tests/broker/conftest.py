@@ -174,6 +174,7 @@ class Peer:
 
     def disconnect(self) -> None:
         self.is_closed = True
+        self.writable = False
         self.session.hung_up(self.harness.now)
         if self.harness.auto_poll:
             self.harness.poll()

@@ -39,24 +39,33 @@ def test_only_the_very_handle_is_dropped() -> None:
     assert not handles.drop(1, other)
     assert handles.drop(1, mine)
     assert not handles.drop(1, mine)
-    handles.begin(2).waiting = mine
+    attempt = handles.begin(2)
+    attempt.entered = mine
+    assert not handles.drop(2, mine)
+    attempt.is_waiting = True
     assert not handles.drop(2, other)
     assert handles.drop(2, mine)
     assert handles.count == 0
 
 
-def test_what_is_taken_is_open_or_waits() -> None:
+def test_what_is_taken_is_open_or_on_its_way() -> None:
     handles: Handles[str] = Handles()
     handles.begin(1)
     assert handles.take(1) is None
-    handles.begin(2).waiting = "waiting"
+    handles.begin(2).entered = "waiting"
     handles.begin(3)
     handles.opened(3, "open")
     handles.begin(4)
     assert handles.take(2) == "waiting"
-    handles.begin(5).waiting = "too"
-    assert sorted(handles.take_all()) == ["open", "too"]
+    handles.begin(5).entered = "too"
+    assert handles.all() == ["open"]
+    handles.attempts[5].is_waiting = True
+    assert handles.all() == ["open", "too"]
+    handles.closing["closing"] = None
+    assert handles.count == 3
+    assert sorted(handles.take_all()) == ["closing", "open", "too"]
     assert handles.count == 0
+    assert not handles.closing
 
 
 def test_an_old_attempt_does_not_go_on_for_a_new_one(harness: Any) -> None:

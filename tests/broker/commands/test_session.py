@@ -405,12 +405,12 @@ def encoded(body: str, **fields: Any) -> bytes:
     return encode_command(command)
 
 
-def acks(ids: list[tuple[int, int]]) -> bytes:
+def acks(ids: list[tuple[int, int]], consumer_id: int = 1) -> bytes:
     """An ACK of its own for each entry."""
     found = []
     for ledger_id, entry_id in ids:
         command = Command(type=Command.ACK)
-        command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
+        command.ack.consumer_id, command.ack.ack_type = consumer_id, pb.CommandAck.Individual
         command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
         found.append(encode_command(command))
     return b"".join(found)
@@ -505,12 +505,17 @@ def test_a_peer_that_hung_up_is_answered_nothing_and_gets_nothing(harness: Any) 
 
 
 def test_what_follows_a_seek_is_not_done_for_a_peer_that_hung_up(harness: Any) -> None:
+    """For that consumer. What the others have acknowledged stays so."""
     peer, ids = delivered(harness, 300)
+    harness.broker.turns._clock = lambda: 0.0
+    peer.subscribe(TOPIC, "other", 2, permits=0)
+    harness.broker.turns._clock = Watch(0.001)
     seek = encoded("seek", consumer_id=1, request_id=5, message_publish_time=1)
-    peer.send_bytes(acks(ids[:200]) + seek + acks(ids[200:]))
+    peer.send_bytes(acks(ids[:200]) + seek + acks(ids[200:]) + acks(ids, consumer_id=2))
     peer.disconnect()
     all_turns(harness, peer)
     assert backlog_of(harness) == 100
+    assert backlog_of(harness, "other") == 0
 
 
 def test_a_subscription_that_was_given_up_before_the_peer_hung_up_is_gone(harness: Any) -> None:
@@ -545,7 +550,7 @@ def test_a_peer_that_hung_up_before_it_was_let_in_leaves_at_once(harness: Any) -
 
 def test_a_peer_that_broke_a_rule_before_it_hung_up_is_ended_there(harness: Any) -> None:
     peer, ids = delivered(harness, 300)
-    peer.send_bytes(acks(ids[:150]) + encode_send(77, 0, 1, None, 10) + b"x" * 10 + acks(ids[150:]))
+    peer.send_bytes(acks(ids[:150]) + encode_send(1, 0, 0, None, 10) + b"x" * 10 + acks(ids[150:]))
     peer.disconnect()
     all_turns(harness, peer)
     assert backlog_of(harness) == 150

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.last_message_id import LastMessageQuestions
@@ -9,6 +12,7 @@ from geminga.broker.commands.producing import (
     NAME_MAX,
     SUBSCRIPTION_NAME_MAX,
     check_length,
+    gone_among,
     may_open,
     pairs,
     when_loaded,
@@ -25,6 +29,8 @@ from geminga.ids import to_signed
 from geminga.wire.acks import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+_TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))
+"""Refusals because of what others have."""
 SEEK_SECONDS_MAX = 20.0
 """So long a seek looks for its place among entries that are slow to come; clients wait for 30 s."""
 SEEK_AGAIN_SECONDS = 0.05
@@ -64,16 +70,30 @@ def _try_subscribe(
     try:
         _subscribe(session, body, attempt)
     except Refused as refused:
-        if probing and isinstance(refused, Busy) and refused.holder is not session:
+        holder = refused.holder if probing and isinstance(refused, Busy) else None
+        if holder is None and refused.code in _TAKEN:
+            holder = gone_among(session, _in_the_way(session, body))
+        if holder is not None and holder is not session:
 
             def decided() -> None:
-                if session.consumers.is_current(body.consumer_id, attempt):
+                if not session.has_gone and session.consumers.is_current(body.consumer_id, attempt):
                     _try_subscribe(session, body, attempt, probing=False)
 
-            refused.holder.probe(decided)
+            holder.probe(decided)
             return
         session.consumers.abandon(body.consumer_id)
         session.refuse(body.request_id, refused)
+
+
+def _in_the_way(session: Session, body: pb.CommandSubscribe) -> Iterable[Consumer]:
+    """Consumers because of which one more may have been refused."""
+    topic = session.services.topics.in_memory(parse_topic(body.topic))
+    if topic is None:
+        return ()
+    if topic.policies.max_consumers_per_topic:
+        return chain.from_iterable(each.consumers for each in topic.subscriptions.values())
+    subscription = topic.subscriptions.get(body.subscription)
+    return () if subscription is None else subscription.consumers
 
 
 def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer]) -> None:
@@ -110,6 +130,7 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
         now_ms=services.agenda.now_ms,
     )
     subscription.add(consumer)
+    attempt.entered = consumer
     request_id = body.request_id
     handles = session.consumers
 
@@ -245,7 +266,9 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
         session.refuse(request_id, Refused(pb.MetadataError, "Consumer not found"))
         return
     subscription = consumer.subscription
-    if len(subscription.consumers) > 1 and not body.force:
+    gone = session.services.gone
+    others = (each for each in subscription.consumers if each is not consumer and each.peer not in gone)
+    if not body.force and any(others):
         session.refuse(
             request_id, Refused(pb.MetadataError, "Unconnected or shared consumer attempting to unsubscribe")
         )

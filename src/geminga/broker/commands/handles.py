@@ -8,26 +8,32 @@ H = TypeVar("H")
 
 
 class Attempt(Generic[H]):
-    """A handle that is being created. ``waiting`` is it while it waits for its turn (WaitForExclusive)."""
+    """A handle that is being created. ``entered`` is it as soon as its topic has it.
 
-    __slots__ = ("waiting",)
+    ``is_waiting``: it waits there for its turn (WaitForExclusive), and its client knows.
+    """
+
+    __slots__ = ("entered", "is_waiting")
 
     def __init__(self) -> None:
-        self.waiting: H | None = None
+        self.entered: H | None = None
+        self.is_waiting = False
 
 
 class Handles(dict[int, H]):
     """The open handles; ``attempts`` are those that are being created.
 
     An id is free, being created, or open. Whoever goes on with an attempt later asks `is_current`
-    first: the client may have closed the id, or used it anew, meanwhile.
+    first: the client may have closed the id, or used it anew, meanwhile. ``closing`` are handles whose ids
+    are free, and which are still to do something before they end.
     """
 
-    __slots__ = ("attempts",)
+    __slots__ = ("attempts", "closing")
 
     def __init__(self) -> None:
         super().__init__()
         self.attempts: dict[int, Attempt[H]] = {}
+        self.closing: dict[H, None] = {}
 
     def begin(self, handle_id: int) -> Attempt[H]:
         """The id is taken from now on."""
@@ -52,28 +58,29 @@ class Handles(dict[int, H]):
             del self[handle_id]
             return True
         attempt = self.attempts.get(handle_id)
-        if attempt is not None and attempt.waiting is handle:
+        if attempt is not None and attempt.is_waiting and attempt.entered is handle:
             del self.attempts[handle_id]
             return True
         return False
 
     def take(self, handle_id: int) -> H | None:
-        """The client closes the id: the handle that was open or waiting; any attempt ends."""
+        """The client closes the id: the handle that was open or being created; any attempt ends."""
         attempt = self.attempts.pop(handle_id, None)
         found = self.pop(handle_id, None)
-        return found if found is not None or attempt is None else attempt.waiting
+        return found if found is not None or attempt is None else attempt.entered
 
     def all(self) -> list[H]:
         """Every handle that is open or waits to be."""
         found = list(self.values())
-        found += [attempt.waiting for attempt in self.attempts.values() if attempt.waiting is not None]
-        return found
+        return found + [each.entered for each in self.attempts.values() if each.is_waiting and each.entered]
 
     def take_all(self) -> list[H]:
-        """The connection ends: every handle that was open or waiting."""
-        found = self.all()
+        """The connection ends: every handle that its topic has."""
+        entered = [each.entered for each in self.attempts.values() if each.entered is not None]
+        found = [*self.values(), *entered, *self.closing]
         self.clear()
         self.attempts.clear()
+        self.closing.clear()
         return found
 
     @property

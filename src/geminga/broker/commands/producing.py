@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.session import Session
+from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
+from geminga.broker.peer import Peer
 from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
 from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.topics.producer import Producer
@@ -26,6 +30,8 @@ _BLOCKED = {
     False: pb.ProducerBlockedQuotaExceededException,
 }
 """Producers that are held: whether their clients keep what is sent meanwhile, or fail it."""
+_TAKEN = frozenset((pb.ProducerBusy, pb.ProducerFenced))
+"""Refusals because of what others have."""
 METADATA_BYTES_MAX = 1024 * 16
 """Keys and values of a producer's or consumer's metadata, together."""
 
@@ -145,16 +151,26 @@ def _try_create(
     try:
         _create(session, body, attempt)
     except Refused as refused:
-        if probing and isinstance(refused, Busy) and refused.holder is not session:
+        holder = refused.holder if probing and isinstance(refused, Busy) else None
+        if holder is None and refused.code in _TAKEN:
+            topic = session.services.topics.in_memory(parse_topic(body.topic))
+            holder = None if topic is None else gone_among(session, topic.access.producers.values())
+        if holder is not None and holder is not session:
 
             def decided() -> None:
-                if session.producers.is_current(body.producer_id, attempt):
+                if not session.has_gone and session.producers.is_current(body.producer_id, attempt):
                     _try_create(session, body, attempt, probing=False)
 
-            refused.holder.probe(decided)
+            holder.probe(decided)
             return
         session.producers.abandon(body.producer_id)
         session.refuse(body.request_id, refused)
+
+
+def gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
+    """The first peer that has hung up, and has one of these until its work is done."""
+    gone = session.services.gone
+    return next((each.peer for each in handles if each.peer in gone), None) if gone else None
 
 
 def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Producer]) -> None:
@@ -209,8 +225,10 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
             _answer(session, producer, request_id, ready=True)
 
     topic.used()
-    if not topic.access.add(producer, admitted):
-        attempt.waiting = producer
+    is_in = topic.access.add(producer, admitted)
+    attempt.entered = producer
+    if not is_in:
+        attempt.is_waiting = True
         _answer(session, producer, request_id, ready=False)
 
 
@@ -251,8 +269,8 @@ def on_send(session: Session, frame: SendFrame) -> None:
     """Take in an entry; its receipt follows when it is durable."""
     producer = session.producers.get(frame.producer_id)
     if producer is None:
-        if session.was_recently_closed(frame.producer_id):
-            return
+        if session.has_gone or session.was_recently_closed(frame.producer_id):
+            return  # somebody else has its name by now, or its client looks the topic up again
         raise Violation(f"SEND of the unknown producer {frame.producer_id}")
     try:
         is_intact = checksum_matches(frame.entry) is not False
@@ -303,10 +321,12 @@ def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
     closing = producer
 
     def drained() -> None:
+        session.producers.closing.pop(closing, None)
         session.output.write(answers.success(request_id))
         closing.topic.remove_producer(closing)
 
     if closing.pending:
+        session.producers.closing[closing] = None
         closing.on_drained = drained
     else:
         drained()

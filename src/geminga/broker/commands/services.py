@@ -22,7 +22,11 @@ from geminga.by_fields import ByFields
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Services(ByFields):
-    """One object for all sessions. ``peers`` holds the sessions that have not ended."""
+    """One object for all sessions. ``peers`` holds the sessions that have not ended.
+
+    ``gone`` are those of them that nobody is behind any more: what their peers had sent is still worked on,
+    or what they had open is being closed. Nobody is refused because of that, but waits for it.
+    """
 
     version: str
     settings: BrokerSettings
@@ -40,3 +44,4 @@ class Services(ByFields):
     authorization: Authorization | None = None
     """Who may do what; set where permissions count."""
     peers: set[Peer] = field(default_factory=set)
+    gone: set[Peer] = field(default_factory=set)

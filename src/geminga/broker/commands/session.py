@@ -14,6 +14,7 @@ A peer that breaks a rule loses its connection, and nobody else notices.
 
 One that hangs up may have asked for more than there was time for until then. What it wants no answer to is
 still done, acknowledgements above all: they would come again. That takes its turns like everybody's work.
+Whoever wants a place that it holds waits until that is done: it may be the same client, which comes back.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from geminga.broker.commands import answers
 from geminga.broker.commands.credentials import Identity
 from geminga.broker.commands.handles import Handles
 from geminga.broker.commands.last_message_id import LastMessageQuestions
+from geminga.broker.commands.probing import Probes
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.watchers import Watcher
 from geminga.broker.delivery.consumer import Consumer
@@ -60,7 +62,8 @@ _UNANSWERED = frozenset(
     (Command.ACK, SEND, Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER, Command.UNSUBSCRIBE)
 )
 """What is still done for a peer that has hung up. Everything else asks for something, or opens it; a SEEK is
-asked for again by whoever does not hear that it was done, and what follows it is meant for its new place."""
+asked for again by whoever does not hear that it was done, and what its consumer sent behind it is meant for
+the new place."""
 LINGER_SECONDS = 10.0
 """What a peer that hung up had sent is worked on for so long at most: limits, and the disk, may hold it."""
 FRAMES_AT_ONCE = 256
@@ -72,8 +75,6 @@ RATE_LOOK_SECONDS = 1.0
 """A peer that is slowed down is looked at this often at least: its limit may be another one by then."""
 PONG_SECONDS = 10.0
 """A peer that is not read from is sent a PONG this often: its PING may wait behind what is not read yet."""
-PROBE_SECONDS = 5.0
-"""A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
 _VERSION_ACTIVE_CONSUMER_CHANGE = 12
 _VERSION_END_OF_TOPIC = 9
 
@@ -116,7 +117,6 @@ class Session:
         "_linger",
         "_parked",
         "_ping_pending",
-        "_probe_timer",
         "_probes",
         "_rate_timer",
         "_recently_closed",
@@ -177,8 +177,7 @@ class Session:
         self._counted = False
         self._recently_closed: OrderedDict[int, float] = OrderedDict()
         self._ping_pending = False
-        self._probes: list[Callable[[], None]] = []
-        self._probe_timer: Timer | None = None
+        self._probes = Probes(self.agenda, self._turns)
         self._handshake: Timer | None = self.agenda.after(
             services.settings.handshake_seconds, self._handshake_expired, self
         )
@@ -207,7 +206,7 @@ class Session:
         self._ping_pending = False
         try:
             if self._probes:
-                self._probe_answered()
+                self._turns.start(self._probes.answer(self), self)
             if self._work is not None:
                 self._late.append(data)
             else:
@@ -232,7 +231,7 @@ class Session:
             yield from self._frames(data)
         except Exception as error:
             self._failed(error)
-        if self._has_gone:
+        if self.has_gone:
             self.close()
         elif self._work is not None:
             self._work = None
@@ -260,7 +259,7 @@ class Session:
         """
 
         def go_on(error: StoreError | None) -> None:
-            if self.state is not State.CLOSED and not self._has_gone:
+            if not self.has_gone:
                 try:
                     command(error)
                 except Exception as problem:
@@ -284,12 +283,12 @@ class Session:
                         look = False
                     if enough:
                         yield self._wait()
-                        enough, has_gone = False, self._has_gone
+                        enough, has_gone = False, self.has_gone
                         if self.state is State.CLOSED:
                             return
                 if has_gone and kind not in _UNANSWERED:
                     if kind == Command.SEEK:
-                        return
+                        self._close_consumer(frame.command.seek.consumer_id)
                     continue
                 handled = True
                 if kind == SEND:
@@ -311,7 +310,7 @@ class Session:
                             yield is_parked or self._wait()
                             if self.state is State.CLOSED:
                                 return
-                            has_gone = self._has_gone
+                            has_gone = self.has_gone
                             if has_gone:
                                 job.close()
                     look = True
@@ -332,12 +331,17 @@ class Session:
         """Whether nothing is done for this peer: it does not read, or has too much under way."""
         if self._holds & (HELD_BY_PENDING | HELD_BY_RATE):
             return True
-        return not (self.output.writable or self._has_gone)
+        return not (self.output.writable or self.has_gone)
 
     @property
-    def _has_gone(self) -> bool:
-        """Whether the peer has hung up, and what it had sent is still worked on."""
-        return self._linger is not None
+    def has_gone(self) -> bool:
+        """Whether nobody is there any more. What the peer had sent may still be worked on."""
+        return self._linger is not None or self.state is State.CLOSED
+
+    def _close_consumer(self, consumer_id: int) -> None:
+        consumer = self.consumers.take(consumer_id)
+        if consumer is not None:
+            consumer.subscription.remove(consumer)
 
     def _wait(self) -> bool:
         """What the job yields when it is not done: whether a new turn is not enough to go on."""
@@ -366,6 +370,7 @@ class Session:
                 self._end()
                 return
             self._linger = self.agenda.after(LINGER_SECONDS, self.close, self)
+            self.services.gone.add(self)
             for timer in (self._keepalive, self._contact):
                 if timer is not None:
                     timer.cancel()
@@ -403,6 +408,7 @@ class Session:
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
+        self.services.gone.add(self)
         for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact, self._linger):
             if timer is not None:
                 timer.cancel()
@@ -428,8 +434,9 @@ class Session:
             if number < len(ends) and self._turns.enough:
                 yield None
         self.services.peers.discard(self)
+        self.services.gone.discard(self)
+        yield from self._probes.answer(self)
         self._leaving = None
-        self._probe_answered()
 
     def end_at_once(self) -> None:
         """The broker ends: so does all that the peer has open, and nobody else has a turn before."""
@@ -459,27 +466,24 @@ class Session:
         self._keepalive = self.agenda.after(seconds, self._keepalive_due, self)
 
     def probe(self, decided: Callable[[], None]) -> None:
-        """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence."""
-        if self._unheard:
-            # We would not hear it: nobody is dropped because the store is slow.
+        """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence.
+
+        For one that has gone it runs when nothing is done for it any more, after as long at most.
+        """
+        if self._unheard or self not in self.services.peers:
+            # We would not hear it: nobody is dropped because the store is slow. Or it has nothing any more.
             decided()
             return
         if not self._probes:
             self.output.write(answers.PING)
-            self._probe_timer = self.agenda.after(PROBE_SECONDS, self._probe_expired, self)
-        self._probes.append(decided)
+        self._probes.add(decided, self._probe_expired, self)
 
     def _probe_expired(self) -> None:
-        self._complain("%s: connection closed: it does not answer, and somebody waits for its place", self)
+        if not self.has_gone:
+            self._complain(
+                "%s: connection closed: it does not answer, and somebody waits for its place", self
+            )
         self.close()
-
-    def _probe_answered(self) -> None:
-        probes, self._probes = self._probes, []
-        if self._probe_timer is not None:
-            self._probe_timer.cancel()
-            self._probe_timer = None
-        for decided in probes:
-            self.agenda.isolated("session", self, decided)
 
     # --- commands ---
     def _handle(self, kind: int, command: pb.BaseCommand) -> Job | None:
@@ -590,7 +594,7 @@ class Session:
     @property
     def _unheard(self) -> bool:
         """Whether the peer's silence says nothing, since we do not listen to it although it reads."""
-        return self._holds != 0 and self.output.writable
+        return self._holds != 0 and self.output.writable and not self.has_gone
 
     def hold(self, why: int) -> None:
         """Do not read from the peer, for one more reason."""
