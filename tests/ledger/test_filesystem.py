@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from geminga.ledger import filesystem as module
 from geminga.ledger.filesystem import BUFFERS_PER_WRITE_MAX, Buffer, RealFileSystem, write_fully
 
 
@@ -91,3 +96,52 @@ def test_real_lock_names_its_holder(tmp_path: Path) -> None:
     again, _ = filesystem.lock(path)
     assert again is not None
     again.release()
+
+
+def test_a_file_whose_closing_fails_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a second time its number may be a socket's."""
+    closed: list[int] = []
+
+    def close(fd: int) -> None:
+        closed.append(fd)
+        os.close(fd)
+        raise OSError(errno.EDQUOT, "no more for you")
+
+    file = RealFileSystem().open(str(tmp_path / "a"), create=True)
+    lock, _ = RealFileSystem().lock(str(tmp_path / "lock"))
+    assert lock is not None
+    monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), "close": close}))
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            file.close()
+        with contextlib.suppress(OSError):
+            lock.release()
+    assert len(closed) == len(set(closed)) == 2
+
+
+PRINTING = """
+import os, sys
+sys.path.insert(0, {source!r})
+from geminga.ledger.filesystem import RealFileSystem
+filesystem = RealFileSystem()
+lock, _ = filesystem.lock("lock")
+files = [filesystem.open("a", create=True), filesystem.open_to_read("a")]
+files[0].write([b"what was stored"], 0)
+for descriptor in range(3):
+    try:
+        os.write(descriptor, b"Fatal Python error: out of memory")
+    except OSError:
+        pass
+assert filesystem.lock("lock")[0] is None
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="of the shell")
+def test_what_a_program_without_standard_streams_prints_gets_into_no_file(tmp_path: Path) -> None:
+    source = str(Path(module.__file__).parents[2])
+    given = [sys.executable, "-P", "-c", PRINTING.format(source=source)]
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    ended = subprocess.run([*shell, *given], cwd=tmp_path, timeout=120, check=False)
+    assert ended.returncode == 0
+    assert (tmp_path / "a").read_bytes() == b"what was stored"
+    assert b"Fatal" not in (tmp_path / "lock").read_bytes()

@@ -21,6 +21,7 @@ except ImportError:  # pragma: no cover - shown to people who installed the bare
 
 from geminga._version import __version__
 from geminga.cli.common import LazyGroup
+from geminga.descriptors import fill_standard
 from geminga.errors import PulsarException, Timeout, UsageError
 from geminga.extras import MissingExtra, missing
 
@@ -101,7 +102,7 @@ def command() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 timed out, 130 Ctrl-C."""
     gc.set_threshold(LOADED_OBJECTS)
-    _fill_standard_descriptors()
+    fill_standard()
     sys.exit(_run(arguments))
 
 
@@ -133,15 +134,6 @@ def _run(arguments: list[str] | None) -> int:
     except OSError as error:
         click.echo(f"geminga: {error}", err=True)
         return EXIT_FAILED
-
-
-def _fill_standard_descriptors() -> None:
-    """Open what is closed of descriptors 0 to 2, or a socket would get the number and be taken for it."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
 
 
 if __name__ == "__main__":

@@ -142,6 +142,27 @@ def _after(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
     return rest
 
 
+def open_file(path: str, flags: int) -> int:
+    """A file descriptor, which is none of 0 to 2: a program may have been started without standard streams,
+    and what is printed all the same, a fatal error of Python before all, is not to get into a file."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    if fd > 2:
+        return fd
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def _close(fd: int) -> None:
+    """Close a descriptor that nobody closes again. One whose closing fails is closed all the same: by a
+    second try its number may be another file's, or a socket's."""
+    if fd >= 0:
+        os.close(fd)
+
+
 class RealFile:
     """A file descriptor."""
 
@@ -196,9 +217,8 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        _close(fd)
 
 
 class RealLock:
@@ -210,9 +230,8 @@ class RealLock:
         self._fd = fd
 
     def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        _close(fd)
 
 
 class RealFileSystem:
@@ -226,11 +245,10 @@ class RealFileSystem:
         return os.listdir(path)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags, FILE_MODE))
+        return RealFile(open_file(path, os.O_RDWR | (os.O_CREAT if create else 0)))
 
     def open_to_read(self, path: str) -> RealFile:
-        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return RealFile(open_file(path, os.O_RDONLY))
 
     def identity_of(self, path: str) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -276,7 +294,7 @@ class RealFileSystem:
 
         flags = os.O_RDONLY if leave_no_trace else os.O_RDWR | os.O_CREAT
         try:
-            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+            fd = open_file(path, flags)
         except FileNotFoundError:
             return RealLock(-1), ""  # a store that has none was never open
         try:

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from geminga._version import __version__
+from geminga.descriptors import fill_standard
 from geminga.ledger.thread_load import step_aside, step_back
 
 if TYPE_CHECKING:
@@ -226,9 +227,10 @@ def main() -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")  # short of memory the system is to end this one, not the broker
     parent = os.getppid()
+    fill_standard()  # before anything gets a number: what a library prints is no answer, and in no file
     connection = socket.socket(fileno=os.dup(0))
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.close(0)
+    fill_standard()
     try:
         serve(connection, parent)
     except (OSError, EOFError):

@@ -5,9 +5,10 @@ A ledger that is offloaded is old. To read it must not push out of memory what o
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-from geminga.ledger.filesystem import RealFile, RealFileSystem
+from geminga.ledger.filesystem import RealFile, RealFileSystem, open_file
 
 _CAN_TELL = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
 """Whether the system tells what it has in memory, as Linux does."""
@@ -22,7 +23,8 @@ class PassingFile(RealFile):
         super().__init__(fd)
         if _CAN_TELL:
             # Nothing is read ahead: it would count as what was there before.
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read(self, size: int, offset: int) -> bytes:
         was_there = not _CAN_TELL or self.is_in_memory(offset, size)
@@ -48,4 +50,4 @@ class PassingFileSystem(RealFileSystem):
     """The operating system's files, to be read in passing."""
 
     def open_to_read(self, path: str) -> PassingFile:
-        return PassingFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        return PassingFile(open_file(path, os.O_RDONLY))
