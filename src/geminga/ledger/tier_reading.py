@@ -48,11 +48,30 @@ class Offloaded:
 
 
 class _OpenFile:
-    __slots__ = ("file", "lock")
+    """``lock`` is held by who reads, which may take long: nobody waits for it but to read, too."""
+
+    __slots__ = ("file", "is_unwanted", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.file: LedgerFile | None = None
+        self.is_unwanted = False
+
+    def let_go(self) -> None:
+        """Close the file, or have whoever reads it close it; waits for nobody."""
+        self.is_unwanted = True
+        if self.lock.acquire(blocking=False):
+            self.close()
+            self.lock.release()
+
+    def close(self) -> None:
+        """By who holds the lock."""
+        file, self.file = self.file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                logger.debug("an offloaded ledger's file cannot be closed: %s", error)
 
 
 class TierReader:
@@ -132,33 +151,44 @@ class TierReader:
             self._files.move_to_end(path)
             unused = [self._files.popitem(last=False)[1] for _ in range(len(self._files) - FILES_MAX)]
         for each in unused:
-            with each.lock:
-                _close(each)
-        with opened.lock:
-            if opened.file is None:
-                opened.file = self._open(path, record)
-            number = opened.file.group_of(entry_id)
-            key = (path, number)
-            with self._lock:
-                held = self._groups.get(key)
-                if held is not None:
-                    self._groups.move_to_end(key)
-                    return held
-            try:
-                group = self._load(opened.file, record, path, number)
-            except BaseException:
-                _close(opened)
-                raise
+            each.let_go()
+        try:
+            with opened.lock:
+                number, group, is_held = self._read_group(opened, path, record, entry_id)
+        finally:
+            if opened.is_unwanted:
+                opened.let_go()
+        if is_held:
+            return group
+        key = (path, number)
         with self._lock:
             if not group[2]:
                 self._suspects.pop((path, group[0]), None)
-            if key not in self._groups and not group[2]:
+            if key not in self._groups and not group[2] and not opened.is_unwanted:
                 self._groups[key] = group
                 self._groups_bytes += group[3]
                 self.bytes_read += group[3]
             while self._groups_bytes > GROUPS_BYTES_MAX and len(self._groups) > 1:
                 self._groups_bytes -= self._groups.popitem(last=False)[1][3]
         return group
+
+    def _read_group(
+        self, opened: _OpenFile, path: str, record: OffloadedLedger, entry_id: int
+    ) -> tuple[int, _Group, bool]:
+        """The group that an entry is in: its number, what is in there, and whether that was in memory."""
+        if opened.file is None:
+            opened.file = self._open(path, record)
+        number = opened.file.group_of(entry_id)
+        with self._lock:
+            held = self._groups.get((path, number))
+            if held is not None:
+                self._groups.move_to_end((path, number))
+                return number, held, True
+        try:
+            return number, self._load(opened.file, record, path, number), False
+        except BaseException:
+            opened.close()
+            raise
 
     def _open(self, path: str, record: OffloadedLedger) -> LedgerFile:
         source = self._place.open(path)
@@ -192,25 +222,24 @@ class TierReader:
         return first, found.entries, frozenset(found.bad), sum(map(len, found.entries))
 
     def forget(self, path: str) -> None:
-        """The file goes, or is gone."""
+        """The file goes, or is gone. Waits for nobody who reads it."""
         with self._lock:
             opened = self._files.pop(path, None)
+            if opened is not None:
+                opened.is_unwanted = True
             for key in [each for each in self._groups if each[0] == path]:
                 self._groups_bytes -= self._groups.pop(key)[3]
         if opened is not None:
-            with opened.lock:
-                _close(opened)
+            opened.let_go()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close what is open. Waits for nobody who reads."""
         with self._lock:
             files = list(self._files.values())
             self._files.clear()
             self._groups.clear()
         for each in files:
-            if each.lock.acquire(blocking=False):  # else a read that hangs has it
-                _close(each)
-                each.lock.release()
+            each.let_go()
 
 
 class _GroupDamaged(Exception):
@@ -235,12 +264,3 @@ def _cut(
 
 def _damage(path: str, record: OffloadedLedger, first: int, last: int, what: str) -> Damage:
     return Damage(path, 0, what, record.ledger, first, last, Loss.ENTRIES)
-
-
-def _close(opened: _OpenFile) -> None:
-    file, opened.file = opened.file, None
-    if file is not None:
-        try:
-            file.close()
-        except OSError as error:
-            logger.debug("an offloaded ledger's file cannot be closed: %s", error)

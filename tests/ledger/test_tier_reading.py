@@ -1,0 +1,99 @@
+"""Who reads offloaded ledgers may have to wait for their place; nobody else does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.ledger import tier_reading
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.making import MakingHere, Order
+from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.tier_reading import Offloaded, TierReader
+from geminga.offload.manifest import OffloadedLedger
+
+TOPIC = "persistent://public/default/t"
+
+
+class SlowPlace(FolderPlace):
+    """It answers no read before it may; ``sources`` are its files that were opened to be read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(RealFileSystem(), str(folder))
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
+        self.sources: list[Any] = []
+
+    def open(self, path: str) -> Any:
+        source = super().open(path)
+        self.sources.append(source)
+        read = source.read
+
+        def slowly(size: int = -1) -> bytes:
+            self.asked.set()
+            assert self.answers.wait(120)
+            return read(size)
+
+        source.read = slowly
+        return source
+
+
+def offloaded(place: FolderPlace, name: str) -> OffloadedLedger:
+    making = MakingHere(place, Order(name, TOPIC, -1, 1, name))
+    making.add([b"entry %d" % number for number in range(3)])
+    written = making.finish()
+    return OffloadedLedger(1, 0, name, written.size, written.crc, name, 3, 0, 0, 21, None, None, 1)
+
+
+def at_once(call: Callable[[], object]) -> None:
+    """It does not wait for what does not come."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("ends", ["forget", "close", "others"])
+def test_nobody_waits_for_who_reads_a_slow_place(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_reading, "FILES_MAX", 1)
+    place = SlowPlace(tmp_path)
+    record, other = offloaded(place, "a"), offloaded(place, "b")
+    reader = TierReader(place)
+    found: list[Offloaded] = []
+    place.answers.clear()
+    thread = threading.Thread(target=lambda: found.append(reader.job("a", record, 0, 9, 999)()), daemon=True)
+    thread.start()
+    assert place.asked.wait(60)
+    if ends == "others":  # who reads them goes on, too
+        reading = threading.Event()
+        opens = place.open
+
+        def opened(path: str) -> Any:
+            reading.set()
+            return opens(path)
+
+        monkeypatch.setattr(place, "open", opened)
+        second = threading.Thread(target=reader.job("b", other, 0, 9, 999), daemon=True)
+        second.start()
+        assert reading.wait(60)
+        place.answers.set()
+        second.join(60)
+    else:
+        at_once(reader.close if ends == "close" else lambda: reader.forget("a"))
+        assert not found
+        place.answers.set()
+    thread.join(60)
+    assert found[0].entries == [b"entry 0", b"entry 1", b"entry 2"]
+    deadline = time.monotonic() + 60
+    while not place.sources[0].closed:
+        assert time.monotonic() < deadline, "it is deleted, and takes room as long as it is open"
+        time.sleep(0.005)
+    assert reader.at_hand("a", 0, 9, 999) is None
