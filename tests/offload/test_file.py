@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import struct
+import sys
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
 
+from geminga.offload import file as module
+from geminga.offload import residue
 from geminga.offload.file import DERIVED, LedgerFile, LedgerWriter
 from geminga.offload.residue import COLUMNS
 from geminga.wire.columnar import decode_entries
+from geminga.wire.compression import ZSTD, compress
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -86,3 +91,48 @@ def test_keys_that_may_be_base64_are_asked_of_the_entries(sealed: bytes) -> None
         file = file_of(entries)
         assert file.messages(0, ["value", "key_bytes"]) is None
         assert file.messages(0, ["value", "key"]) is not None
+
+
+def zeros(size: int) -> bytes:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, compression=ZSTD, uncompressed_size=size
+    )
+    return build_entry(metadata.SerializeToString(), compress(ZSTD, bytes(size)))
+
+
+def test_a_group_is_bounded_by_what_it_takes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of entries may hold gigabytes, and who reads one of them lays all of its group open."""
+    monkeypatch.setattr(residue, "_UNCOMPRESSED_MAX", 1 << 20)
+    monkeypatch.setattr(module, "GROUP_MEMORY_BYTES", 1 << 20)
+    entries = [zeros(300_000) for _ in range(40)] + [zeros(3 << 20)] + [batch(1, ["k"] * 4000)] * 9
+    file = file_of(entries)
+    groups = range(len(file.summary.groups))
+    assert [entry for group in groups for entry in file.entries(group).entries] == entries
+    taken = [file._residue(group).joined_bytes for group in groups]
+    assert max(taken) < 5 << 20
+    assert sum(each > 2 << 20 for each in taken) == 1
+    assert max(rows for _, _, rows, *_ in file.summary.groups) < 20_000
+
+
+def test_an_entry_of_more_messages_than_anybody_sends_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residue, "ROWS_MAX", 100)
+    entries = [single(1), batch(2, [None] * 101), batch(3, [None] * 100), batch(4, ["k"] * 200)]
+    file = file_of(entries)
+    assert (file.summary.messages, file.summary.closed) == (101, 2)
+    assert file.entries(0).entries == entries
+
+
+def test_what_is_abandoned_is_written_to_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when it is let go of: Arrow's writer ends its file by itself then, and complains."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    sink = io.BytesIO()
+    writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=1, uuid="u")
+    writer.add([single(1)])
+    writer._flush()
+    writer.add([single(2)])
+    sink.close()  # to write to it raises
+    writer.abandon()
+    del writer
+    gc.collect()
+    assert not said

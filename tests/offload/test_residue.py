@@ -134,7 +134,7 @@ def batch(count: int = 50, codec: int = NONE) -> bytes:
 
 @pytest.mark.parametrize("codec", [NONE, LZ4, ZLIB, ZSTD, SNAPPY])
 def test_an_entry_that_can_be_joined_is_not_kept_twice(codec: int) -> None:
-    parted = Parter(TOPIC, 3, 17).part(0, [batch(codec=codec)])
+    (parted,) = Parter(TOPIC, 3, 17).part(0, [batch(codec=codec)])
     assert parted.residue.whole == b""
     assert parted.messages[0].num_rows == 50
 
@@ -143,7 +143,7 @@ def test_a_codec_that_works_otherwise_later_gives_the_messages_uncompressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = batch(codec=ZSTD)
-    parted = Parter(TOPIC, 3, 17).part(0, [entry, batch()])
+    (parted,) = Parter(TOPIC, 3, 17).part(0, [entry, batch()])
     monkeypatch.setattr(residue_module, "_compressed", lambda way, plain: b"otherwise")
     found = joined(parted.messages, Residue.decode(parted.residue.encode()))
     assert (found.bad, found.other) == ([], [0])
@@ -153,7 +153,7 @@ def test_a_codec_that_works_otherwise_later_gives_the_messages_uncompressed(
 
 
 def test_wrong_bytes_are_never_given() -> None:
-    parted = Parter(TOPIC, 3, 17).part(0, [batch(), batch(3)])
+    (parted,) = Parter(TOPIC, 3, 17).part(0, [batch(), batch(3)])
     residue = Residue.decode(parted.residue.encode())
     residue.crcs = residue.crcs.copy()
     residue.crcs[0] ^= 1

@@ -18,6 +18,7 @@ An entry is given byte for byte, or not at all: pages, residues and entries are 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ VERSION = 1
 METADATA_KEY = b"geminga.offload"
 GROUP_BYTES = 8 * 1024 * 1024
 """Bytes of entries in a group, unless one entry is larger."""
+GROUP_MEMORY_BYTES = 64 * 1024 * 1024
+"""About what a group may take in memory, unless one entry takes more: who reads it has all of it at once."""
 GROUP_ENTRIES_MAX = 65_536
 COMPRESSION_LEVEL = 3
 
@@ -132,9 +135,13 @@ class _Position:
         self.at = 0
         self.crc = 0
         self.closed = False
+        self.is_over = False
+        """Nothing reaches the sink any more."""
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
+        if self.is_over:
+            return view.nbytes
         self._sink.write(view)
         self.crc = crc32c(view, self.crc)
         self.at += view.nbytes
@@ -183,7 +190,7 @@ class LedgerWriter:
         self._summary = Summary(topic, partition, ledger_id, uuid)
         self._row_groups = 0
         self._waiting: list[Parted] = []
-        self._waiting_bytes = self._waiting_entries = 0
+        self._waiting_bytes = self._waiting_memory_bytes = self._waiting_entries = 0
 
     def add(self, entries: Sequence[bytes]) -> None:
         """Add entries that follow each other; they are parted at once, and written with their group.
@@ -204,15 +211,21 @@ class LedgerWriter:
 
     def _part(self, entries: Sequence[bytes]) -> None:
         summary = self._summary
-        self._waiting.append(self._parter.part(summary.entries, entries))
-        self._waiting_entries += len(entries)
-        summary.entries += len(entries)
+        for parted in self._parter.part(summary.entries, entries):
+            count = len(parted.residue.flags)
+            self._waiting.append(parted)
+            self._waiting_entries += count
+            self._waiting_memory_bytes += parted.memory_bytes
+            summary.entries += count
+            if self._waiting_memory_bytes >= GROUP_MEMORY_BYTES:
+                self._flush()
         summary.entry_bytes += sum(map(len, entries))
 
     def _flush(self) -> None:
         """Write the group that waits."""
         waiting, self._waiting = self._waiting, []
-        entries, self._waiting_entries, self._waiting_bytes = self._waiting_entries, 0, 0
+        entries, self._waiting_entries = self._waiting_entries, 0
+        self._waiting_bytes = self._waiting_memory_bytes = 0
         if not entries:
             return
         summary = self._summary
@@ -241,6 +254,14 @@ class LedgerWriter:
         self._writer.close()
         pa.default_memory_pool().release_unused()
         return Written(self._summary, self._position.at, self._position.crc)
+
+    def abandon(self) -> None:
+        """Write nothing more, and let go of what waits. Arrow's writer would end its file when it goes."""
+        self._position.is_over = True
+        self._waiting.clear()
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        pa.default_memory_pool().release_unused()
 
 
 def _plain(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -66,6 +66,11 @@ _FAILURES_MAX = 8
 _RETRIED_ENTRIES = 64
 _UNCOMPRESSED_MAX = 32 * 1024 * 1024
 """So much is laid open at once, if it is more than one entry."""
+ROW_BYTES = 128
+"""About what a message takes in columns besides what it holds: a few bytes of a batch may be one."""
+ROWS_MAX = 1_000_000
+"""An entry with more messages has no rows. No client makes batches like that, and a few kilobytes that
+somebody has compressed may hold any number of empty messages."""
 
 _MAGIC_AND_CRC = Struct(">HI")
 _SIZE = Struct(">I")
@@ -184,6 +189,13 @@ class Parted(NamedTuple):
     residue: Residue
     closed: int
 
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes until it is written."""
+        rows = sum(each.num_rows for each in self.messages)
+        columns = sum(each.nbytes for each in self.messages)
+        return int(columns + rows * ROW_BYTES + len(self.residue.whole))
+
 
 @dataclass(slots=True)
 class Parter:
@@ -197,20 +209,16 @@ class Parter:
     _failures: dict[int, int] = field(default_factory=dict)
     _tried: int = 0
 
-    def part(self, first_entry_id: int, entries: Sequence[bytes]) -> Parted:
-        """Part entries, of which there is at least one."""
+    def part(self, first_entry_id: int, entries: Sequence[bytes]) -> Iterator[Parted]:
+        """Part entries, of which there is at least one, a piece at a time: compressed, they may hold far more
+        than there is memory."""
         raw = [
             RawEntry(self.topic, self.partition, self.ledger_id, first_entry_id + index, entry)
             for index, entry in enumerate(entries)
         ]
-        pieces = list(self._pieces(raw))
-        self._bound_chunks()
-        residues = [residue for _, residue, _ in pieces]
-        return Parted(
-            [messages for messages, _, _ in pieces if messages is not None and messages.num_rows],
-            concatenated(residues),
-            sum(closed for _, _, closed in pieces),
-        )
+        for messages, residue, closed in self._pieces(raw):
+            self._bound_chunks()
+            yield Parted([messages] if messages is not None and messages.num_rows else [], residue, closed)
 
     def _pieces(self, raw: list[RawEntry]) -> Any:
         """(messages or None, residue, closed) of runs of entries that are parted together."""
@@ -220,7 +228,9 @@ class Parter:
             fields = columnar_fields
             encrypted = heads[:, fields.IS_ENCRYPTED] != 0
             sizes = np.where(heads[:, fields.COMPRESSION] != 0, heads[:, fields.UNCOMPRESSED_SIZE], 0)
-            if len(raw) > 1 and int(np.clip(sizes, 0, _UNCOMPRESSED_MAX).sum()) > _UNCOMPRESSED_MAX:
+            rows = np.clip(heads[:, fields.BATCH_COUNT], 1, ROWS_MAX + 1)
+            needed = int((np.clip(sizes, 0, _UNCOMPRESSED_MAX) + rows * ROW_BYTES).sum())
+            if (len(raw) > 1 and needed > _UNCOMPRESSED_MAX) or int(rows.max()) > ROWS_MAX:
                 raise _TooMuch
             if encrypted.any():
                 edges = np.flatnonzero(np.diff(encrypted)) + 1
