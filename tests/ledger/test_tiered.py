@@ -21,10 +21,11 @@ from geminga.ledger.filesystem import RealFile, RealFileSystem
 from geminga.ledger.folder import discard_catalog
 from geminga.ledger.inspection import inspect, repair
 from geminga.ledger.offload_folder import FolderPlace
-from geminga.ledger.offloading import OffloadFailed
+from geminga.ledger.offloading import OffloadFailed, Offloading
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_claim import BEAT_SECONDS, NotClaimed, State
+from geminga.ledger.tier_sweeping import AGAIN_SECONDS
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import manifest
 from geminga.offload.claim import CLAIM
@@ -756,3 +757,120 @@ def test_a_repair_gives_no_new_ledger_what_one_of_another_life_had() -> None:
         assert {each: read(store, each) for each in kept} == kept
         assert all(store.record(each) is None for each in kept)
         store.close()
+
+
+def open_apart(
+    tier: SimulatedDisk, clock: Clock | None = None, disk: SimulatedDisk | None = None
+) -> TieredStore:
+    """A store whose place is on a disk of its own."""
+    filesystem = FaultyFileSystem(disk or SimulatedDisk())
+    local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
+    place = FolderPlace(FaultyFileSystem(tier), "/tier")  # type: ignore[arg-type]
+    return TieredStore(local, place, threads=False, clock=clock or Clock())
+
+
+def test_what_could_not_be_written_to_a_full_place_takes_no_room_there() -> None:
+    """The manifest can't be written either then, and waits until the room is back."""
+    tier, clock = SimulatedDisk(), Clock()
+    store = open_apart(tier, clock)
+    first, second = fill(store, entries=200)
+    offload(store, first)
+    before = tier_files(tier)
+    used = tier.used_bytes
+    for room in (0, 1, 700, 3000):
+        tier.others_bytes = tier.capacity_bytes - used - room
+        said = Said()
+        store.offload(TOPIC, second, 1, said, offset=0)
+        settle(store)
+        assert "No space left on device" in str(said.found[0])
+        assert tier_files(tier) == before
+        assert tier.used_bytes == used
+    tier.others_bytes = 0
+    offload(store, second)
+    clock.now += 100
+    settle(store)
+    assert not store.catalog.suspects()
+    check_tier(store, tier)
+    store.close()
+
+
+def test_ledgers_that_are_trimmed_give_back_the_room_of_a_full_place() -> None:
+    tier = SimulatedDisk()
+    store = open_apart(tier)
+    kept = fill(store, ledgers=3)
+    for each in kept:
+        offload(store, each)
+    tier.others_bytes = tier.capacity_bytes - tier.used_bytes
+    first, second, third = kept
+    store.delete_ledgers([first])
+    settle(store)
+    assert [each.ledger for each in store.offloaded(TOPIC)] == [second, third]
+    check_tier(store, tier)
+    assert not store.catalog.suspects()
+    assert read(store, third) == kept[third]
+    store.close()
+
+
+def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
+    tier, clock = SimulatedDisk(), Clock()
+    store = open_apart(tier, clock)
+    first, second = fill(store)
+    offload(store, first)
+    offload(store, second)
+    filesystem = store.place._filesystem  # type: ignore[attr-defined]
+    filesystem.plan.errors = dict.fromkeys(
+        range(filesystem.operations, filesystem.operations + 500), errno.EIO
+    )
+    store.delete_ledgers([first])
+    settle(store)
+    assert len(store.catalog.suspects()) == 1
+    clock.now += AGAIN_SECONDS
+    settle(store)
+    assert len(store.catalog.suspects()) == 1, "and once more"
+    filesystem.plan.errors = {}
+    settle(store)
+    clock.now += AGAIN_SECONDS
+    settle(store)
+    assert not store.catalog.suspects()
+    check_tier(store, tier)
+    store.close()
+
+
+@pytest.mark.parametrize("when", ["listed", "deleted"])
+def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next ledger, which may be of any topic, would wait for ever."""
+    tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
+    store = open_apart(tier, clock, disk)
+    kept = fill(store, ledgers=3)
+    first, second, third = kept
+    offload(store, first)
+    offload(store, second)
+    store.close()
+    store = open_apart(tier, clock, disk)
+    settle(store)
+    database = store._local.filesystem
+    assert isinstance(database, FaultyFileSystem)
+    finish = Offloading._finish
+
+    def finished(way: Offloading) -> None:
+        finish(way)
+        database.database_errors = ["disk I/O error"]
+        if when == "deleted":
+            raise OSError(errno.EIO, "and the place is none any more")
+
+    monkeypatch.setattr(Offloading, "_finish", finished)
+    said = Said()
+    store.offload(TOPIC, third, 1, said, offset=0)
+    settle(store)
+    assert not database.database_errors
+    assert isinstance(said.found[0], StoreError)
+    monkeypatch.undo()
+    clock.now += AGAIN_SECONDS
+    settle(store)
+    offload(store, third)
+    assert not store.catalog.suspects()
+    check_tier(store, tier)
+    assert {each: read(store, each) for each in kept} == kept
+    store.close()

@@ -61,10 +61,14 @@ class MakingHere:
         """``writes``: a thread that is to write the file."""
         create = partial(place.create, order.path)
         self._writing = create() if writes is None else WritingBeside(create, writes)
-        self._writer = LedgerWriter(
-            self._writing, topic=order.topic, partition=order.partition, ledger_id=order.ledger_id,
-            uuid=order.uuid,
-        )  # fmt: skip
+        try:
+            self._writer = LedgerWriter(
+                self._writing, topic=order.topic, partition=order.partition, ledger_id=order.ledger_id,
+                uuid=order.uuid,
+            )  # fmt: skip
+        except BaseException:
+            self._writing.abandon()
+            raise
         self._is_finished = False
 
     def add(self, entries: Sequence[bytes], *, hurries: bool = False) -> None:
@@ -81,4 +85,5 @@ class MakingHere:
 
     def abandon(self) -> None:
         if not self._is_finished:
+            self._writer.abandon()
             self._writing.abandon()

@@ -92,12 +92,25 @@ class FolderPlace:
             file.close()
 
     def replace(self, path: str, data: bytes) -> None:
-        writing = self.create(path + _NEW)
-        writing.write(data)
-        writing.finish()
         full = self._path(path)
-        self._filesystem.rename(full + _NEW, full)
+        try:
+            self._write_whole(path + _NEW, data)
+            self._filesystem.rename(full + _NEW, full)
+        except Exception:
+            # It may hold the last room that there is.
+            with contextlib.suppress(OSError):
+                self._filesystem.unlink(full + _NEW)
+            raise
         self._filesystem.sync_folder(os.path.dirname(full))
+
+    def _write_whole(self, path: str, data: bytes) -> None:
+        writing = self.create(path)
+        try:
+            writing.write(data)
+            writing.finish()
+        except BaseException:
+            writing.abandon()
+            raise
 
     def delete(self, path: str) -> None:
         full = self._path(path)
@@ -123,7 +136,11 @@ class FolderWriting:
         self._filesystem = filesystem
         self._path = path
         self._file = filesystem.open(path, create=True)
-        self._file.truncate(0)
+        try:
+            self._file.truncate(0)
+        except BaseException:
+            self._file.close()
+            raise
         self._at = self._synced = 0
         self._gathered = bytearray()
 

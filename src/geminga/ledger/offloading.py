@@ -297,7 +297,12 @@ class Offloading:
             summary.event, self._now_ms,
         )  # fmt: skip
         self.bytes_written = self._written.size
-        self._tier.work(self._tier.listing(self.owner), lambda problem: self._listed(problem, record))
+        try:
+            listing = self._tier.listing(self.owner)
+        except StoreError as unread:
+            self._fail(unread)
+            return
+        self._tier.work(listing, lambda problem: self._listed(problem, record))
 
     def _listed(self, error: Exception | None, record: OffloadedLedger) -> None:
         if error is not None or self._failure is not None:
@@ -369,12 +374,12 @@ class Offloading:
                 f"ledger {self.info.ledger_id} has {self.info.entries} entries, "
                 f"{self._written.summary.entries} were written"
             )
-        file = LedgerFile(self._tier.place.open(self.path))
+        source = self._tier.place.open(self.path)
         try:
-            if file.summary != self._written.summary:
+            if LedgerFile(source).summary != self._written.summary:
                 raise OffloadFailed(f"{self.path} does not say what was written to it")
         finally:
-            file.close()
+            source.close()
 
 
 def _said(ledger_id: int, tier: Tier, error: Exception) -> str:

@@ -46,6 +46,7 @@ from geminga.ledger.thread_load import ThreadLoad, step_back
 from geminga.ledger.tier_catalog import Suspect, TierCatalog
 from geminga.ledger.tier_claim import NotClaimed, PlaceClaim, State
 from geminga.ledger.tier_reading import Offloaded, TierReader
+from geminga.ledger.tier_sweeping import Sweeper
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestWriter, OffloadedLedger
@@ -61,8 +62,6 @@ READ_WAIT_SECONDS = 0.02
 LOOKS_BYTES_MAX = 8 * 1024 * 1024
 """Of single entries that were asked for: a search that has to ask again finds what it has seen."""
 STOP_SECONDS_MAX = 10.0
-CLAIM_CHECKED_SECONDS = 5.0
-"""So long after the claim was read files are deleted without reading it again."""
 
 
 class TieredStore:
@@ -97,6 +96,7 @@ class TieredStore:
         self._undecided: list[Callable[[], None]] = []
         """What waits until it is known whether the place is ours to change."""
         self._under_way: dict[int, Offloading] = {}
+        self._sweeper = Sweeper(self)
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         self._looks_bytes = 0
         self._is_closing = False
@@ -104,8 +104,8 @@ class TieredStore:
         has_disk = isinstance(local.filesystem, RealFileSystem)
         self.makers = Makers(place, local.folder, is_alone=not (threads and has_disk))
         self._clock = clock
-        self._makers_rest_at: float | None = None
-        """When whoever makes files has had nothing to do for too long."""
+        self._due: dict[Callable[[], None], float] = {}
+        """What is to be called by `poll`, and when."""
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
         # What is called most goes straight to the store.
         self.append = local.append
@@ -155,8 +155,7 @@ class TieredStore:
         waiting, self._undecided = self._undecided, []
         for each in waiting:
             run_callback(each)
-        if self._local.failure is None and not self._is_closing:
-            self.sweep()
+        self._sweeper.sweep_again()
 
     def _when_decided(self, change: Callable[[StoreError | None], None]) -> None:
         """Have the place changed when it is known to be ours; else ``change`` is told why it is not."""
@@ -202,9 +201,7 @@ class TieredStore:
                 self._bytes_offloaded += way.bytes_written
             elif error is not None:
                 self._failures += 1
-            idle_seconds = self.makers.idle_seconds_max
-            self._makers_rest_at = self._clock() + idle_seconds
-            self._worker.alarm(idle_seconds)
+            self.call_in(self.makers.idle_seconds_max, self._let_makers_rest)
             done(error)
 
         if self._load is None:
@@ -360,52 +357,18 @@ class TieredStore:
         return save
 
     def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
-        """Take files that are nobody's out of the manifest, delete them, and forget them."""
-        if self._is_closing or self.claim.state is not State.HELD:
-            return  # the next start finds them, or whoever the place is to belong to
-        save = self.listing(owner, without={each.uuid for each in suspects})
-        folder = folder_of(owner)
-
-        def remove() -> None:
-            self.claim.check()
-            found = manifest.replaceable_head(self.place, owner)
-            if found is None or (found.store, found.topic) == (self.store_name, owner):
-                # Also where nothing changes: what a crash left of the last one's writing goes with it.
-                save()
-            checked = time.monotonic()
-            for each in suspects:
-                if time.monotonic() - checked > CLAIM_CHECKED_SECONDS:
-                    self.claim.check()
-                    checked = time.monotonic()
-                self.place.delete(f"{folder}/{each.file}")
-
-        def removed(error: Exception | None) -> None:
-            if error is not None:
-                logger.error(
-                    "%s: files of ledgers that are gone cannot be deleted now: %s", self.location, error
-                )
-                return
-            try:
-                for each in suspects:
-                    self.catalog.cleared(each.uuid)
-            except StoreError as refused:
-                logger.error(
-                    "files of offloaded ledgers are deleted, which cannot be written down: %s", refused
-                )
-
-        self.work(remove, removed)
+        self._sweeper.remove_files(owner, suspects)
 
     def sweep(self) -> None:
         """Delete files that nobody owns: what a crash, or a place that did not answer, has left."""
-        if self.claim.state is not State.HELD:
-            return
-        under_way = {each.uuid for each in self._under_way.values()}
-        owners: dict[str, list[Suspect]] = {}
-        for suspect in self.catalog.suspects():
-            if suspect.uuid not in under_way:
-                owners.setdefault(suspect.owner, []).append(suspect)
-        for owner, suspects in owners.items():
-            self.remove_files(owner, suspects)
+        self._sweeper.sweep()
+
+    @property
+    def may_sweep(self) -> bool:
+        return self._local.failure is None and not self._is_closing and self.claim.state is State.HELD
+
+    def under_way(self) -> Set[str]:
+        return {each.uuid for each in self._under_way.values()}
 
     @property
     def tier_stats(self) -> TierStats:
@@ -653,16 +616,29 @@ class TieredStore:
             if self.claim.keep():
                 self._claim_changed()
             self._worker.run_queued()
-        if self._makers_rest_at is not None and self._clock() >= self._makers_rest_at:
-            self._let_makers_rest()
+        if self._due:
+            self._call_what_is_due()
         while self._finished:
             run_callback(self._finished.popleft())
             if enough():
                 break
         return ran
 
+    def call_in(self, seconds: float, what: Callable[[], None]) -> None:
+        """Have ``what`` called in so many seconds, and not before, whatever was said of it."""
+        self._due[what] = self._clock() + seconds
+        self._worker.alarm(seconds)
+
+    def _call_what_is_due(self) -> None:
+        now = self._clock()
+        due = [what for what, when in self._due.items() if when <= now]
+        for what in due:
+            del self._due[what]
+            run_callback(what)
+        if due and self._due:
+            self._worker.alarm(min(self._due.values()) - now)  # there is one alarm, which has rung
+
     def _let_makers_rest(self) -> None:
-        self._makers_rest_at = None
         if not self._under_way:
             self._worker.submit(self.makers.rest, lambda _: None)
 

@@ -362,6 +362,26 @@ def test_a_file_that_is_not_what_was_written_is_made_anew_after_a_while() -> Non
     assert topic.offload.status == "SUCCESS"
 
 
+def test_a_record_that_cannot_be_read_for_a_moment_keeps_no_other_topic_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = Retried()
+    read, unread = topic.tier.record, [StoreError("the store's catalog cannot be read")]
+
+    def record(ledger_id: int) -> Any:
+        if unread:
+            raise unread.pop()
+        return read(ledger_id)
+
+    monkeypatch.setattr(topic.tier, "record", record)
+    assert topic.check() == [("offload", 1), ("drop", 1)]
+    assert (topic.offload.status, topic.offload.last_error) == ("ERROR", "the store's catalog cannot be read")
+    assert not topic.offload.is_running
+    topic.agenda.now_ms = topic.offload.due_ms
+    assert [number for what, number in topic.check() if what == "offload"] == [2, 3, 4]
+    assert topic.offload.status == "SUCCESS"
+
+
 def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "tier").write_text("no folder")
     with start(tmp_path, retention_minutes=-1) as broker:

@@ -304,15 +304,20 @@ class Offload:
         if self._is_over:
             return
         ledger_id, _ = self._queue[0]
-        record = self.tier.record(ledger_id)
-        if record is None:
-            self.deleted([ledger_id])
-        else:
-            self.records[ledger_id] = record
-            if is_going or error is not None:
-                self._here.add(ledger_id)
+        try:
+            record = self.tier.record(ledger_id)
+            if record is None:
+                self.deleted([ledger_id])
             else:
-                self._here.discard(ledger_id)
+                self.records[ledger_id] = record
+                if is_going or error is not None:
+                    self._here.add(ledger_id)
+                else:
+                    self._here.discard(ledger_id)
+        except StoreError as unread:
+            self._records = None  # read anew when it can be
+            self._fail(error or unread, is_going)
+            return
         if error is not None and self.topic.ledger.segment(ledger_id) is not None:
             self._fail(error, is_going)
             return

@@ -1,0 +1,77 @@
+"""A folder as a place for ledgers: what goes wrong on its disk leaves nothing open and nothing over."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from geminga.ledger.filesystem import Buffer, RealFile, RealFileSystem
+from geminga.ledger.offload_folder import FolderPlace
+
+
+class File(RealFile):
+    """One of which a call fails."""
+
+    __slots__ = ("fails",)
+
+    def _may_fail(self, what: str, code: int) -> None:
+        if what == self.fails:
+            raise OSError(code, os.strerror(code))
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self._may_fail("write", errno.ENOSPC)
+        return super().write(buffers, offset)
+
+    def sync(self) -> None:
+        self._may_fail("sync", errno.EIO)
+        super().sync()
+
+    def truncate(self, size: int) -> None:
+        self._may_fail("truncate", errno.EIO)
+        super().truncate(size)
+
+    def close(self) -> None:
+        super().close()
+        self._may_fail("close", getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+class FileSystem(RealFileSystem):
+    """A disk on which one kind of call fails."""
+
+    def __init__(self) -> None:
+        self.fails = ""
+        self.opened: list[File] = []
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        found = super().open(path, create=create)
+        file = File(found._fd)
+        file.fails = self.fails
+        self.opened.append(file)
+        return file
+
+    def rename(self, old: str, new: str) -> None:
+        if self.fails == "rename":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().rename(old, new)
+
+
+@pytest.mark.parametrize("fails", ["truncate", "write", "sync", "close", "rename"])
+def test_what_cannot_be_replaced_stays_and_leaves_nothing(tmp_path: Path, fails: str) -> None:
+    """A claim is renewed every 15 s: a descriptor that stayed open each time would be the broker's end."""
+    filesystem = FileSystem()
+    place = FolderPlace(filesystem, str(tmp_path))
+    place.replace("a/b", b"before")
+    filesystem.fails = fails
+    for _ in range(3):
+        with pytest.raises(OSError, match=r"Errno"):
+            place.replace("a/b", b"after")
+    assert [each._fd for each in filesystem.opened] == [-1] * 4
+    assert place.read("a/b") == b"before"
+    assert place.names("a") == ["b"]
+    filesystem.fails = ""
+    place.replace("a/b", b"after")
+    assert place.read("a/b") == b"after"
