@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -18,16 +19,18 @@ from typing import Any
 
 import pytest
 
+from geminga import pythons
 from geminga.errors import StoreError
 from geminga.ledger import making_elsewhere
 from geminga.ledger.catalog import Chunk
 from geminga.ledger.format import OFFSET_BITS
 from geminga.ledger.making import Order
-from geminga.ledger.making_elsewhere import MakerProcess, NotMade, ProcessLost
+from geminga.ledger.making_elsewhere import MakerProcess, NoProcess, NotMade, ProcessLost
 from geminga.ledger.making_process import GROUP_STEP, HEAD
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_places import place_at
 from geminga.ledger.tiered import TieredStore
+from geminga.offload import claim as claims
 
 TOPIC = "persistent://public/default/t"
 pytestmark = [
@@ -334,15 +337,29 @@ def test_where_there_can_be_no_process_the_thread_makes_it(
     assert store.makers._process is None
 
 
-def test_what_is_wrong_with_the_place_is_told_by_the_process(
+def started(tmp_path: Path) -> MakerProcess:
+    process = MakerProcess()
+    process.open(str(tmp_path), str(tmp_path))
+    return process
+
+
+def test_one_without_standard_streams_says_what_is_wrong_with_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What a library of it prints is taken for no answer, and gets into no file."""
+    arguments, environment = pythons.command("geminga.ledger.making_process")
+    arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
+    monkeypatch.setattr(making_elsewhere.pythons, "command", lambda module: (arguments, environment))
     monkeypatch.setattr(making_elsewhere, "STEP", 0)
-    process = MakerProcess(str(tmp_path), str(tmp_path))
+    process = started(tmp_path)
     try:
         with pytest.raises(NotMade, match="File name too long"):
             process.begin(Order("a" * 300, TOPIC, -1, 1, "u"))
-        process.begin(Order("a", TOPIC, -1, 1, "u")).abandon()
+        making = process.begin(Order("a", TOPIC, -1, 1, "u"))
+        descriptors = Path(f"/proc/{process._process.pid}/fd")
+        if descriptors.exists():
+            assert {os.readlink(descriptors / str(number)) for number in range(3)} == {os.devnull}
+        making.abandon()
         with pytest.raises(NotMade, match="a is not being made"):
             process.finish("a")
     finally:
@@ -363,7 +380,7 @@ def test_the_work_has_stepped_back_but_where_it_hurries(
             for each in tasks
         ]
 
-    process = MakerProcess(str(tmp_path), str(tmp_path))
+    process = started(tmp_path)
     group = Path(f"/proc/{process._process.pid}/autogroup")
 
     def group_niceness() -> str:
@@ -396,7 +413,7 @@ def test_who_is_left_nothing_gets_on_slowly(tmp_path: Path, monkeypatch: pytest.
     clock, paces = [0.0], list[str]()
     monkeypatch.setattr(making_elsewhere, "STEP", 0)
     monkeypatch.setattr(making_elsewhere, "NICE_PIECES", 2)
-    process = MakerProcess(str(tmp_path), str(tmp_path))
+    process = started(tmp_path)
     ask = process._ask
 
     def slowly(message: dict[str, Any], *body: bytes) -> dict[str, Any]:
@@ -463,3 +480,68 @@ def _is_running(number: int) -> bool:
         return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
+def test_a_place_without_room_is_said_by_the_process_and_mends_itself(
+    store: TieredStore, tmp_path: Path
+) -> None:
+    import resource
+
+    assert offload(store, fill(store)) is None
+    process, ledger = process_of(store), fill(store)
+    for limit in (0, 1000):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        for _ in range(2):
+            error = offload(store, ledger)
+            assert f"ledger {ledger} cannot be offloaded to {tmp_path}/tier: " in str(error)
+            assert "File too large" in str(error)
+            until(store, lambda: not store.catalog.suspects())
+            assert len(files(tmp_path)) == 1
+            assert not open_files(process.pid, tmp_path)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert offload(store, ledger) is None
+    assert process_of(store) is process
+    assert not open_files(process.pid, tmp_path)
+
+
+def open_files(process: int, folder: Path) -> list[str]:
+    """What a process has open of a folder."""
+    found = []
+    for each in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(each))
+    return [each for each in found if each.startswith(str(folder))]
+
+
+def test_the_store_is_closed_while_the_process_comes_up(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing waits for nothing that has not begun, and the next opening finds the place let go of."""
+    monkeypatch.setattr(
+        making_elsewhere.pythons, "command", lambda module: (["sleep", "600"], dict(os.environ))
+    )
+    store.offload(TOPIC, fill(store), 1, lambda error: None, offset=0)
+    until(store, lambda: store.makers._process)
+    process = process_of(store)
+    store.close()
+    assert process.returncode == -signal.SIGKILL
+    found = claims.load(store.place)
+    assert found is not None
+    assert not found.open
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"unread": "x"}', b'{"failed": "x"}', b'{"version": 7}', b"[]"])
+def test_one_that_comes_up_as_another_program_is_of_no_use(answer: bytes) -> None:
+    ours, other = socket.socketpair()
+    ours.settimeout(1.0)
+    process = MakerProcess.__new__(MakerProcess)
+    process._socket = ours
+    process._process = subprocess.Popen(["sleep", "600"])
+    with other:
+        other.sendall(HEAD.pack(len(answer), 0) + answer)
+        with pytest.raises(NoProcess):
+            process.open("a", "b")
+    assert process.is_dead
+    assert ours.fileno() == -1

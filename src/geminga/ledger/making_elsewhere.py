@@ -76,10 +76,12 @@ class NotMade(Exception):
 
 
 class MakerProcess:
-    """One process. On the worker's thread, but for `kill`. Raises `NoProcess` where it does not come up."""
+    """One process, which `open` waits for. On the worker's thread, but for `kill`."""
 
-    def __init__(self, location: str, store: str) -> None:
-        """``store``: the folder of the store."""
+    idle_seconds_max = IDLE_SECONDS_MAX
+
+    def __init__(self) -> None:
+        """Raises `NoProcess` where none can be started."""
         try:
             arguments, environment = pythons.command("geminga.ledger.making_process")
             if os.name != "posix":
@@ -98,15 +100,19 @@ class MakerProcess:
         except Exception as error:  # also what an audit hook of the program raises
             self._socket.close()
             raise NoProcess(f"{arguments[0]} cannot be started: {error}") from error
+        self._socket.settimeout(LOOK_SECONDS)
+
+    def open(self, location: str, store: str) -> None:
+        """Have it open the place and the log. ``store``: the folder of the store. Raises `NoProcess` where it
+        is of no use; then it has ended."""
         try:
-            self._socket.settimeout(LOOK_SECONDS)
             parent = os.getpid()
             opening = {"do": "open", "location": location, "store": store, "parent": parent, "step": STEP}
             found = self._ask(opening, start=True)
             if found["version"] != __version__:
                 raise NotMade(f"{found['version']} is installed by now, and this is {__version__}")
             self.idle_seconds_max = IDLE_SECONDS_MAX if found["starts_fast"] else IDLE_SLOW_SECONDS_MAX
-        except (ProcessLost, NotMade, KeyError) as error:  # of another version it may answer anything
+        except Exception as error:  # of another version it may answer anything
             self.close()
             raise NoProcess(f"the process that was started is of no use: {error}") from error
 
@@ -292,20 +298,23 @@ class Makers:
         if is_small or location is None:
             return None
         try:
-            process = MakerProcess(location, self._store)
+            process = MakerProcess()
+            with self._lock:
+                self._process = process  # before it is waited for: who closes the store waits for nothing
+            if self._is_over:
+                process.kill()
+            process.open(location, self._store)
         except NoProcess as error:
+            self.rest()
+            if self._is_over:
+                raise ProcessLost("the store is being closed") from error
             if not self._has_complained:
                 self._has_complained = True
                 logger.warning(
                     "ledgers are offloaded by this process, which slows publishing more: %s", error
                 )
             return None
-        with self._lock:
-            if not self._is_over:
-                self._process = process
-                return process
-        process.close()
-        raise ProcessLost("the store is being closed")
+        return process
 
     @property
     def idle_seconds_max(self) -> float:
