@@ -6,7 +6,8 @@ import os
 
 
 def fill_standard() -> None:
-    """Open what is closed of descriptors 0 to 2, or a socket would get the number and be taken for it."""
+    """Open what is closed of descriptors 0 to 2, or a socket would get the number and be taken for it: what
+    is printed would go there, and libuv ends a program that has it close one of them."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

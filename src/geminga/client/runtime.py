@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from geminga.client import forks
 from geminga.client.tasks import run_task
 from geminga.client.waiter import Waiter
+from geminga.descriptors import fill_standard
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
 from geminga.exits import at_exit
 
@@ -50,6 +51,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()
+    fill_standard()
     return uvloop.new_event_loop()
 
 

@@ -34,6 +34,7 @@ from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
 from geminga.broker.settings import BrokerSettings
+from geminga.descriptors import fill_standard
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
 
@@ -694,5 +695,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()
+    fill_standard()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
