@@ -194,3 +194,27 @@ def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_set
         entries += store.read(kept, 10 + len(entries), entries_max=99, bytes_max=10**6)
     assert entries == [b"later %d" % number for number in range(40)]
     store.close()
+
+
+def test_a_file_that_is_opened_again_just_before_it_is_deleted_keeps_no_room(
+    small_settings: StoreSettings,
+) -> None:
+    """By a reader who was told its places before they were moved: the worker may come to deleting it late."""
+    opened: list[str] = []
+
+    class FileSystem(FaultyFileSystem):
+        def unlink(self, path: str) -> None:
+            if "/log-" in path:
+                opened.append(path)
+                with store._files.borrowed(int(path.rpartition("-")[2])):
+                    pass
+            super().unlink(path)
+
+    store = FileStore.open(
+        FOLDER, settings=small_settings, filesystem=FileSystem(SimulatedDisk()), threads=False
+    )
+    fill(store, 100)
+    store.checkpoint()
+    assert opened
+    assert not {store._files.path(number) for number in store._files._open}.intersection(opened)
+    store.close()

@@ -372,6 +372,8 @@ class Rewriter:
 
         def delete() -> None:
             self._filesystem.unlink(self._files.path(number))
+            # Whoever read at old places meanwhile has opened it again, and it would keep its room.
+            self._files.forget(number)
             self._filesystem.sync_folder(self._folder)
             self._freed()
 
