@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import threading
 from array import array
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from geminga.ledger.catalog import Catalog, Chunk, Snapshot
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.index import MISSING, Index, LedgerState
+from geminga.ledger.index import MISSING, Index, LedgerState, SharedIndex
 
 
 def test_places_count_up_leave_gaps_and_are_replaced() -> None:
@@ -114,3 +116,39 @@ def test_one_ledger_keeps_few_chunks(catalog: Catalog) -> None:
     assert len(ledger.chunks) == 4
     assert isinstance(ledger.chunks[0], Chunk)
     assert isinstance(ledger.chunks[0].positions, array)
+
+
+class SlowCatalog:
+    """What it says is so when it is asked, and is told when it may be."""
+
+    def __init__(self) -> None:
+        self.position = 100
+        self.asked = threading.Event()
+        self.answers = threading.Event()
+
+    def chunk(self, ledger_id: int, entry_id: int) -> Chunk:
+        found = Chunk(0, array("Q", [self.position]), array("I", [1]), array("I", [0]))
+        self.asked.set()
+        assert self.answers.wait(120)
+        return found
+
+
+def test_the_owner_waits_for_nobody_who_asks_the_catalog() -> None:
+    """Every publish would wait for a disk that is slow, whenever a checkpoint is let go of."""
+    catalog = SlowCatalog()
+    index = SharedIndex(Index(cast(Any, catalog), 1000), cast(Any, catalog))
+    ledger, found = LedgerState(7, "owner", 1, 1), list[Any]()
+    reader = threading.Thread(target=lambda: found.append(index.locate(ledger, 0)), daemon=True)
+    reader.start()
+    assert catalog.asked.wait(60)
+    catalog.position = 200
+    owner = threading.Thread(target=index.forget, args=(7,), daemon=True)
+    owner.start()
+    owner.join(60)
+    assert not owner.is_alive()
+    catalog.answers.set()
+    reader.join(60)
+    assert found[0][0].positions[0] == 100, "it was so when it was asked"
+    assert index.locate(ledger, 0)[0].positions[0] == 200  # type: ignore[index]
+    catalog.position = 300
+    assert index.locate(ledger, 0)[0].positions[0] == 200, "it is kept"  # type: ignore[index]

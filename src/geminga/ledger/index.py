@@ -188,26 +188,46 @@ class SharedIndex:
     def __init__(self, index: Index, catalog: Catalog) -> None:
         self._index = index
         self._catalog = catalog
+        self._reading = threading.Lock()
+        """Of who asks the catalog, which may take as long as the disk does: never the owner."""
         self._lock = threading.Lock()
+        """Of what follows, for a moment."""
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._forgets = 0
 
     def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None:
         """As `Index.locate`. Raises `CatalogDamaged`."""
         for chunk in (ledger.tail, ledger.frozen):
             if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
                 return chunk, entry_id - chunk.first
+        ledger_id = ledger.ledger_id
+        found = self._kept(ledger_id, entry_id)
+        if found is None:
+            with self._reading:
+                found = self._kept(ledger_id, entry_id)  # another thread may have asked for it
+                if found is None:
+                    forgets = self._forgets
+                    found = self._catalog.chunk(ledger_id, entry_id)
+                    if found is None:
+                        return None
+                    self._keep(ledger_id, found, forgets)
+        return found, entry_id - found.first
+
+    def _kept(self, ledger_id: int, entry_id: int) -> Chunk | None:
         with self._lock:
-            chunk = self._chunks.get(ledger.ledger_id)
+            chunk = self._chunks.get(ledger_id)
             if chunk is None or not 0 <= entry_id - chunk.first < len(chunk):
-                chunk = self._catalog.chunk(ledger.ledger_id, entry_id)
-                if chunk is None:
-                    return None
-                self._chunks[ledger.ledger_id] = chunk
+                return None
+            self._chunks.move_to_end(ledger_id)
+            return chunk
+
+    def _keep(self, ledger_id: int, chunk: Chunk, forgets: int) -> None:
+        """Keep what the catalog has said, unless it may say something else since."""
+        with self._lock:
+            if forgets == self._forgets:
+                self._chunks[ledger_id] = chunk
                 if len(self._chunks) > _SHARED_CHUNKS_MAX:
                     self._chunks.popitem(last=False)
-            else:
-                self._chunks.move_to_end(ledger.ledger_id)
-        return chunk, entry_id - chunk.first
 
     def position(self, ledger_id: int, chunk: Chunk, index: int) -> int:
         return self._index.position(ledger_id, chunk, index)
@@ -216,8 +236,9 @@ class SharedIndex:
         return self._index.has_moves(ledger_id)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger's rows in the catalog changed, or may have."""
+        """The ledger's rows in the catalog changed, or may have. Waits for nobody who asks the catalog."""
         with self._lock:
+            self._forgets += 1
             self._chunks.pop(ledger_id, None)
 
 
