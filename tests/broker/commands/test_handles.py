@@ -68,6 +68,20 @@ def test_what_is_taken_is_open_or_on_its_way() -> None:
     assert not handles.closing
 
 
+def test_very_many_are_let_go_of_one_by_one() -> None:
+    """And what is being created at the end is not opened any more."""
+    handles: Handles[int] = Handles()
+    for number in range(10):
+        handles.begin(number)
+        handles.opened(number, number)
+    attempt = handles.begin(77)
+    going = handles.take_all()
+    assert not handles.is_current(77, attempt)
+    for number in reversed(range(10)):
+        assert next(going) == number
+        assert handles.count == number
+
+
 def test_an_old_attempt_does_not_go_on_for_a_new_one(harness: Any) -> None:
     """PRODUCER, CLOSE_PRODUCER, PRODUCER with one id, while the name's holder is asked whether it lives."""
     holder, peer = harness.peer(), harness.peer()

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import chain
 
 from geminga.broker.agenda import Timer
 from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
@@ -425,13 +426,14 @@ class Session:
     def _leave(self) -> Job:
         """A job: end what the peer had open, which may be tens of thousands of producers and consumers."""
         watchers, self.watchers = self.watchers, {}
-        producers, consumers = self.producers.take_all(), self.consumers.take_all()
-        ends: list[tuple[object, Callable[[], object]]] = [(self, each.close) for each in watchers.values()]
-        ends += [(each, partial(each.topic.remove_producer, each)) for each in producers]
-        ends += [(each, partial(each.subscription.remove, each)) for each in consumers]
-        for number, (about, end) in enumerate(ends, 1):
-            self.agenda.isolated("session", about, end)
-            if number < len(ends) and self._turns.enough:
+        ends = chain[Callable[[], object]](
+            (each.close for each in watchers.values()),
+            (partial(each.topic.remove_producer, each) for each in self.producers.take_all()),
+            (partial(each.subscription.remove, each) for each in self.consumers.take_all()),
+        )
+        for end in ends:
+            self.agenda.isolated("session", self, end)
+            if self._turns.enough:
                 yield None
         self.services.peers.discard(self)
         self.services.gone.discard(self)
@@ -480,9 +482,7 @@ class Session:
 
     def _probe_expired(self) -> None:
         if not self.has_gone:
-            self._complain(
-                "%s: connection closed: it does not answer, and somebody waits for its place", self
-            )
+            self._complain("%s: connection closed: no answer, and somebody waits for its place", self)
         self.close()
 
     # --- commands ---
