@@ -16,8 +16,10 @@ from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
 from geminga.mirror import Cluster
 from geminga.mirror.cursors import CursorMirror
+from geminga.mirror.mirror import _Run
 from geminga.mirror.pairing import PAIR_PROPERTY
 from geminga.mirror.partition import PartitionMirror
+from geminga.mirror.topics import Found, TopicMaker
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
@@ -713,6 +715,29 @@ def test_a_skip_while_it_copies(small_ledgers: Two, monkeypatch: pytest.MonkeyPa
 
         until(all_told)
         assert len(stored(two.target, "t")) == running.status().messages < 100
+
+
+def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for topics rests longer than it takes; what it takes to make them does not count."""
+    rounds: list[tuple[float, float]] = []
+    made, discover = TopicMaker.make, _Run._discover
+
+    async def slowly(self: TopicMaker, found: Found) -> None:
+        await asyncio.sleep(0.5)
+        await made(self, found)
+
+    async def watched(self: _Run) -> float:
+        began = time.monotonic()
+        looked = await discover(self)
+        rounds.append((looked, time.monotonic() - began))
+        return looked
+
+    monkeypatch.setattr(TopicMaker, "make", slowly)
+    monkeypatch.setattr(_Run, "_discover", watched)
+    fill(two.source, "t", 1)
+    mirrored(*two.brokers)
+    looked, took = rounds[0]
+    assert looked <= took - 0.5
 
 
 @pytest.mark.parametrize("messages", [0, 3])

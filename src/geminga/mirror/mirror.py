@@ -275,7 +275,7 @@ class _Run:
 
     async def work(
         self,
-        patiently: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        patiently: Callable[[Callable[[], Awaitable[float]]], Awaitable[float | None]],
         stopping: asyncio.Event,
         ready: threading.Event,
         caught_up: threading.Event,
@@ -347,24 +347,29 @@ class _Run:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _every(self, seconds: float, call: Any) -> None:
+    async def _every(self, seconds: float, call: Callable[[], Awaitable[float | None]]) -> None:
+        """``call`` returns how many of its seconds it comes back to each time; None: all of them."""
         pause = seconds
         while True:
             await asyncio.sleep(pause)
-            started = time.monotonic()
+            started, took = time.monotonic(), None
             try:
-                await call()
+                took = await call()
             except (PulsarException, OSError) as error:
                 logger.warning("%s", error)
             except Exception:
                 logger.exception("unexpected error in the mirror")
-            pause = max(seconds, (time.monotonic() - started) * _REST)
+            pause = max(seconds, (time.monotonic() - started if took is None else took) * _REST)
 
     # --- topics ---------------------------------------------------------------------------------------
 
-    async def _discover(self) -> None:
+    async def _discover(self) -> float:
+        """How long it took to see what there is. To take on what is new is done once, and needs no rest: new
+        topics come one after the other where another mirror makes thousands."""
+        began = time.monotonic()
         with _told_of("source"):
             found = await find_topics(self._ends.source_admin, self._patterns, self._known)
+        took = time.monotonic() - began
         self._unmatched = tuple(
             text
             for text, pattern in zip(self.settings.topics, self._patterns, strict=True)
@@ -384,6 +389,7 @@ class _Run:
         await asyncio.gather(*(self._add(one, opening) for one in new))
         with _told_of("source"):
             await self._ends.source_keys.keep()
+        return took
 
     async def _add(self, found: Found, opening: asyncio.Semaphore) -> None:
         name = str(found.topic)

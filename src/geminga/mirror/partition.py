@@ -380,7 +380,8 @@ class PartitionMirror:
         if resume.entry < 0:
             return
         hub = self._ends.source
-        consumer = await open_cursor(hub, self.topic, subscription_of(self._ends.mirror), from_latest=False)
+        mine = subscription_of(self._ends.mirror)
+        consumer = await open_cursor(hub, self.topic, mine, from_latest=False, must_exist=True)
         try:
             for handle in consumer.group.handles.values():
                 handle.consumer.acknowledge_id_through(resume.message_id(), hub.now())
