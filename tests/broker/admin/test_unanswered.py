@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.admin import http as http_module
 from geminga.broker.admin import web as web_module
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.unanswered import Unanswered
@@ -95,3 +96,35 @@ def test_nobody_begins_to_wait_at_the_end() -> None:
             await unanswered.wait(loop.create_future())
 
     asyncio.run(run())
+
+
+def test_who_hangs_up_in_the_midst_of_a_request_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(asyncio.wait_for(_hang_up(monkeypatch), TIMEOUT))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def _hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reading, ended = http_module.web.Request.read, asyncio.Event(), asyncio.Event()
+
+    async def watched(request: http_module.web.Request) -> bytes:
+        reading.set()
+        try:
+            return await read(request)
+        finally:
+            asyncio.get_running_loop().call_soon(ended.set)
+
+    monkeypatch.setattr(http_module.web.Request, "read", watched)
+    server = BrokerServer(BrokerSettings(memory=True, port=0, web_port=0))
+    await server.start()
+    await server.web_ready.wait()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.settings.web_port)
+    writer.write(
+        b"PUT /admin/v2/tenants/acme HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    await reading.wait()
+    writer.transport.abort()
+    await ended.wait()
+    await server.stop()

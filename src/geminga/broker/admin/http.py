@@ -410,6 +410,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _refusal(503, f"the store refused: {error}")
     except asyncio.CancelledError:
         raise
+    except ConnectionResetError as error:
+        return _refusal(400, f"{error}")  # who asked has hung up in the midst of it: nobody reads this
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")
