@@ -22,12 +22,15 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError
+from geminga.ids import TopicName
+from geminga.ledger.damage import Damage, EntriesDamaged, Loss
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
 from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.writing import PulsarCommit
 from geminga.testing.apache_pulsar import free_ports
 from geminga.testing.certificates import Authority
+from geminga.testing.inside import inside
 
 SCHEMA = StructType().add("value", BinaryType())
 
@@ -103,6 +106,26 @@ def test_truncation_between_two_runs(
     assert read(tolerant, tolerant.partitions(planned, latest)) == numbers(20, 5)
     for each in (reader, tolerant):
         each.stop()
+
+
+def test_entries_that_the_broker_steps_over(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    """Those that damage has taken, in the midst of a task's range: the broker delivers what comes behind."""
+    publish(pulsar_client, pulsar_topic, 0, 50)
+
+    def damage() -> None:
+        found = pulsar_broker._server.broker.topics.find(TopicName.parse(pulsar_topic))
+        segment = found.ledger.segments[0]
+        lost = Damage("log-1", 0, "entries", segment.ledger_id, 3, 5, Loss.ENTRIES)
+        found.ledger.damage_found(segment, EntriesDamaged("gone", lost))
+
+    inside(pulsar_broker, damage)
+    reader = batch_reader(pulsar_broker.service_url, pulsar_topic)
+    with pytest.raises(DataLossError, match=r"the entry \d+:3 of .* store was damaged"):
+        read(reader, reader.partitions())
+    tolerant = batch_reader(pulsar_broker.service_url, pulsar_topic, failOnDataLoss=False)
+    assert read(tolerant, tolerant.partitions()) == [*numbers(0, 15), *numbers(30, 20)]
 
 
 def test_offsets_outlive_the_broker(tmp_path: Path) -> None:
