@@ -117,6 +117,8 @@ class Peer(Link):
 
     def __init__(self, address: tuple[str, int], topic: str) -> None:
         super().__init__(address, topic)
+        self._unread = b""
+        """Of a receipt that has not come whole yet."""
         producer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
         producer.producer.topic = topic
         producer.producer.producer_id = 1
@@ -164,38 +166,42 @@ class Peer(Link):
     def _count_receipts(
         self, entries: int, permits: threading.Semaphore, failure: deque[BaseException]
     ) -> None:
-        """Every receipt is looked at by its type only: parsing them would measure this process."""
-        buffer = b""
         left = entries
         try:
             while left:
-                data = self.socket.recv(1 << 18)
-                if not data:
-                    raise ConnectionError(f"the broker closed the connection with {left} receipts missing")
-                buffer = buffer + data if buffer else data
-                offset, counted = 0, 0
-                limit = len(buffer)
-                while limit - offset >= 10:
-                    total = int.from_bytes(buffer[offset : offset + 4], "big") + 4
-                    if limit - offset < total:
-                        break
-                    kind = buffer[offset + 9]
-                    if kind == pb.BaseCommand.SEND_RECEIPT:
-                        counted += 1
-                    elif kind == pb.BaseCommand.PING:
-                        self.socket.sendall(PONG)
-                    elif kind == pb.BaseCommand.SEND_ERROR:
-                        raise RuntimeError(
-                            str(pb.BaseCommand.FromString(buffer[offset + 8 : offset + total]))
-                        )
-                    offset += total
-                buffer = buffer[offset:]
+                _, counted = self._receipts()
                 left -= counted
                 if counted:
                     permits.release(counted)
         except BaseException as error:
             failure.append(error)
             permits.release(1)
+
+    def _receipts(self) -> tuple[float, int]:
+        """What the next bytes hold: when they came (`time.perf_counter`), and how many receipts they end.
+
+        Each is looked at by its type only: parsing them would measure this process.
+        """
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the broker closed the connection with receipts missing")
+        now = time.perf_counter()
+        buffer = self._unread + data if self._unread else data
+        offset, limit, count = 0, len(buffer), 0
+        while limit - offset >= 10:
+            total = int.from_bytes(buffer[offset : offset + 4], "big") + 4
+            if limit - offset < total:
+                break
+            kind = buffer[offset + 9]
+            if kind == pb.BaseCommand.SEND_RECEIPT:
+                count += 1
+            elif kind == pb.BaseCommand.PING:
+                self.socket.sendall(PONG)
+            elif kind == pb.BaseCommand.SEND_ERROR:
+                raise RuntimeError(str(pb.BaseCommand.FromString(buffer[offset + 8 : offset + total])))
+            offset += total
+        self._unread = buffer[offset:]
+        return now, count
 
 
 class Stream(Peer):
@@ -258,30 +264,9 @@ class Stream(Peer):
             self._failure.append(error)
 
     def _receive(self) -> None:
-        buffer = b""
         try:
             while not self._stopped.is_set():
-                data = self.socket.recv(1 << 18)
-                if not data:
-                    raise ConnectionError("the broker closed the connection")
-                now = time.perf_counter()
-                buffer = buffer + data if buffer else data
-                offset, limit, count = 0, len(buffer), 0
-                while limit - offset >= 10:
-                    total = int.from_bytes(buffer[offset : offset + 4], "big") + 4
-                    if limit - offset < total:
-                        break
-                    kind = buffer[offset + 9]
-                    if kind == pb.BaseCommand.SEND_RECEIPT:
-                        count += 1
-                    elif kind == pb.BaseCommand.PING:
-                        self.socket.sendall(PONG)
-                    elif kind == pb.BaseCommand.SEND_ERROR:
-                        raise RuntimeError(
-                            str(pb.BaseCommand.FromString(buffer[offset + 8 : offset + total]))
-                        )
-                    offset += total
-                buffer = buffer[offset:]
+                now, count = self._receipts()
                 self.received += count
                 if self._rate:
                     self.times += [(now, now - self._due.popleft()) for _ in range(count)]

@@ -20,7 +20,7 @@ from geminga.client.service_lookup import ServiceAwaitedInVain, make_lookup
 from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
 from geminga.client.settings import ClientSettings
 from geminga.client.statistics_log import StatisticsLog
-from geminga.client.tasks import run_task
+from geminga.client.tasks import Ending, run_task
 from geminga.connection import commands
 from geminga.connection.addresses import Address, ServiceUrl
 from geminga.connection.backoff import Backoff
@@ -155,7 +155,7 @@ class ClientHub:
         """How often the client went to another cluster."""
         self.background: set[asyncio.Task[Any]] = set()
         """Tasks that end with the client."""
-        self._closing: asyncio.Task[None] | None = None
+        self._ending = Ending(self.loop)
         self._until_end: AsyncGenerator[None, None] | None = None
 
     def task(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
@@ -190,7 +190,7 @@ class ClientHub:
         """Await ``factory(hub, *arguments)``, which opens a handle, and `register` it."""
         self.check_open()
         handle = await factory(self, *arguments)
-        if self.closed or self._closing is not None:
+        if self.closed or self._ending.begun:
             await close_unasked(handle)
             raise AlreadyClosed("the client is closed")
         self.register(handle)
@@ -449,11 +449,8 @@ class ClientHub:
 
         Whoever calls meanwhile waits for the same end. Cancelling a call does not take it back.
         """
-        if self._closing is None:
-            if self.closed:
-                return
-            self._closing = self.task(self._close())
-        await asyncio.shield(self._closing)
+        if not self.closed or self._ending.begun:
+            await self._ending.wait(self._close)
 
     async def _close(self) -> None:
         handles, self._handles = list(self._handles), {}

@@ -54,16 +54,14 @@ class PermitLine:
     @property
     def promised(self) -> bool:
         """Somebody in line has gone on already and counts on being sent for."""
-        return any(isinstance(asked, Promised) for asked in self._everybody())
+        return any(True for _ in self.promises())
 
-    def promises(self) -> list[tuple[Place, Promised]]:
+    def promises(self) -> Iterator[tuple[Place, Promised]]:
         """Those, and what each waits for."""
-        return [
-            (place, asked)
-            for place, line in self._lines.items()
-            for _, asked in line
-            if isinstance(asked, Promised)
-        ]
+        for place, line in self._lines.items():
+            for _, asked in line:
+                if isinstance(asked, Promised):
+                    yield place, asked
 
     @property
     def wants_bytes(self) -> bool:

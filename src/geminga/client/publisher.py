@@ -528,7 +528,7 @@ class Publisher:
         """Messages whose senders went on and that wait for permits are pending like any other: wait until
         they have theirs, while there is a connection to the place that they wait for."""
         self._intake.take_in()
-        left = self._line.promises()
+        left = list(self._line.promises())
         if left:
             self.schedule()
         while not self.closed and (seconds := deadline - time.monotonic()) > 0:

@@ -35,6 +35,11 @@ class Ending:
         self._task: asyncio.Task[None] | None = None
 
     @property
+    def begun(self) -> bool:
+        """Somebody has asked for it, and it may be done."""
+        return self._task is not None
+
+    @property
     def under_way(self) -> bool:
         """It was begun and is not done."""
         return self._task is not None and not self._task.done()
