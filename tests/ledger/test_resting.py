@@ -24,7 +24,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredSto
     """One whose worker rests for hours after each piece."""
     monkeypatch.setattr(offloading, "PUBLISHING_BYTES_MIN", -1)
     monkeypatch.setattr(offloading, "REST_SECONDS_MAX", 3600.0)
-    monkeypatch.setattr(offloading, "rest_times", lambda load: 1e9)
+    monkeypatch.setattr(offloading, "rest_times", lambda load, between: 1e9)
     store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
     yield store
     store.close()

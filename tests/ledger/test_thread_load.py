@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from geminga.ledger.offloading import BUSY_REST_TIMES, PUBLISHING_REST_TIMES, rest_times
+from geminga.ledger.offloading import APART_REST_TIMES, SHARING_REST_TIMES, rest_times
 from geminga.ledger.thread_load import ThreadLoad, is_rationed
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells")
@@ -54,11 +54,12 @@ def test_where_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load.take() is None
 
 
-def test_who_is_busy_is_left_more_room() -> None:
-    times = [rest_times(load) for load in (0.0, 0.3, 0.4, 0.5, 0.7, 1.0)]
+@pytest.mark.parametrize("between", [SHARING_REST_TIMES, APART_REST_TIMES])
+def test_who_is_busy_is_left_more_room(between: tuple[float, float]) -> None:
+    times = [rest_times(load, between) for load in (0.0, 0.3, 0.4, 0.5, 0.7, 1.0)]
     assert times == sorted(times)
-    assert (times[0], times[-1]) == (PUBLISHING_REST_TIMES, BUSY_REST_TIMES)
-    assert PUBLISHING_REST_TIMES < rest_times(None) < BUSY_REST_TIMES
+    assert (times[0], times[-1]) == between
+    assert between[0] < rest_times(None, between) < between[1]
 
 
 @pytest.mark.parametrize(

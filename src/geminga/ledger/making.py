@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -39,10 +40,11 @@ class Making(Protocol):
     shares_processor: bool
     """Whether the owner lacks what processor time the work takes, whatever its priority is."""
 
-    def add(self, entries: Sequence[bytes], *, hurries: bool) -> None:
-        """Add the next entries. ``hurries``: there is a reason not to leave the processor to others."""
+    def add(self, entries: Sequence[bytes], *, hurries: bool) -> float:
+        """Add the next entries; returns how many seconds of work that was. ``hurries``: there is a reason not
+        to leave the processor to others."""
 
-    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
+    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool) -> float:
         """The same for entries that are to be read from the files of the store's log. Raises `NotRead`."""
 
     def finish(self) -> Written:
@@ -71,10 +73,12 @@ class MakingHere:
             raise
         self._is_finished = False
 
-    def add(self, entries: Sequence[bytes], *, hurries: bool = False) -> None:
+    def add(self, entries: Sequence[bytes], *, hurries: bool = False) -> float:
+        began = time.monotonic()
         self._writer.add(entries)
+        return time.monotonic() - began
 
-    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool = False) -> None:
+    def add_places(self, ledger_id: int, places: Chunk, *, hurries: bool = False) -> float:
         raise NotRead("the store is here, and is to be asked")
 
     def finish(self) -> Written:

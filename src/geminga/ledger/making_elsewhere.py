@@ -124,22 +124,24 @@ class MakerProcess:
         self._ask({"do": "begin", "order": list(order)})
         return _MakingElsewhere(self, order.path)
 
-    def add(self, file: str, entries: Sequence[bytes], *, hurries: bool) -> None:
+    def add(self, file: str, entries: Sequence[bytes], *, hurries: bool) -> float:
         asked = {"do": "add", "file": file, "entries": len(entries)}
-        self._work(asked, array("I", map(len, entries)).tobytes(), *entries, hurries=hurries)
+        return self._work(asked, array("I", map(len, entries)).tobytes(), *entries, hurries=hurries)
 
-    def add_places(self, file: str, ledger_id: int, places: Chunk, *, hurries: bool) -> None:
+    def add_places(self, file: str, ledger_id: int, places: Chunk, *, hurries: bool) -> float:
         asked = {"do": "read", "file": file, "ledger": ledger_id, "first": places.first}
-        self._work(asked, places.pack(ledger_id), hurries=hurries)
+        return self._work(asked, places.pack(ledger_id), hurries=hurries)
 
-    def _work(self, asked: dict[str, Any], *body: bytes, hurries: bool) -> None:
+    def _work(self, asked: dict[str, Any], *body: bytes, hurries: bool) -> float:
+        """Returns the seconds of processor time."""
         pace = Pace.HURRY if hurries else Pace.NICE if self._nice_pieces else Pace.IDLE
         began = time.monotonic()
-        self._ask({**asked, "pace": pace}, *body)
+        worked: float = self._ask({**asked, "pace": pace}, *body)["worked"]
         if pace is Pace.IDLE and time.monotonic() - began > STARVED_SECONDS:
             self._nice_pieces = NICE_PIECES
         elif pace is Pace.NICE:
             self._nice_pieces -= 1
+        return worked
 
     def finish(self, file: str) -> Written:
         found = self._ask({"do": "finish", "file": file})

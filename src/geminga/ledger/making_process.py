@@ -5,7 +5,7 @@ whatever its other threads wait for. The work is done by one of three others, by
 
 A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second: ``do`` says
 what is asked for. The answer has no bytes; where it has ``failed``, that says why, and ``unread`` says why
-entries cannot be read.
+entries cannot be read. ``worked`` is the seconds of processor time that it took.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from array import array
 from concurrent.futures import ThreadPoolExecutor
@@ -184,10 +185,12 @@ def serve(connection: socket.socket, parent: int) -> None:
     maker = Maker()
 
     def work(request: dict[str, Any], body: memoryview) -> None:
+        began = time.thread_time()
         try:
             answer = maker.answer(request, body)
         except Exception as error:
             answer = {"failed": str(error) or type(error).__name__}
+        answer["worked"] = time.thread_time() - began
         text = json.dumps(answer).encode()
         try:
             connection.sendall(HEAD.pack(len(text), 0) + text)

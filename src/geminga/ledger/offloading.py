@@ -19,7 +19,6 @@ the next one, too. What it cannot read the store itself is asked for, which know
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Protocol
 from uuid import uuid4
@@ -48,13 +47,14 @@ BUSY_PAUSE_SECONDS = 0.1
 ENTRY_PAUSE_SECONDS = 20e-6
 """The worker rests so long for each entry that is read here: what it costs is Python, which the owner's
 thread needs. Where another process makes the file it only does so while others publish."""
-PUBLISHING_REST_TIMES = 3.0
-"""While others publish, it rests so many times as long as it has worked, where the owner's thread idles; not
-where another process does the work, which has a low priority."""
-BUSY_REST_TIMES = 20.0
-"""The same where the owner's thread is busy: who has no room left feels whatever is taken. The worker goes on
-always, if slowly, and does not rest where the disk has little room: else what is published fills it, and what
-is to be offloaded is what gives way."""
+SHARING_REST_TIMES = 3.0, 20.0
+"""While others publish, it rests so many times as long as it has worked, where the owner's thread idles, and
+where that is busy: who has no room left feels whatever is taken. The worker goes on always, if slowly, and
+does not rest where the disk has little room: else what is published fills it, and what is to be offloaded is
+what gives way."""
+APART_REST_TIMES = 0.0, 5.0
+"""The same where another process does the work with the time that nobody else wants. Also that is felt by who
+is busy: there is one memory, and a processor that works is not as soon at hand as one that idles."""
 IDLE_LOAD, BUSY_LOAD = 0.3, 0.7
 """Parts of its time that the owner's thread wants the processor, for either."""
 REST_SECONDS_MAX = 2.0
@@ -63,13 +63,14 @@ PUBLISHING_BYTES_MIN = 64 * 1024
 """So much since the last piece is publishing."""
 
 
-def rest_times(load: float | None) -> float:
+def rest_times(load: float | None, times: tuple[float, float]) -> float:
     """How many times as long as it has worked the worker rests while others publish, by the part of its time
-    that the owner's thread wants the processor."""
+    that the owner's thread wants the processor; between the two of ``times``."""
+    idle, busy = times
     if load is None:
-        return (PUBLISHING_REST_TIMES + BUSY_REST_TIMES) / 2
+        return (idle + busy) / 2
     share = min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD)))
-    return PUBLISHING_REST_TIMES + share * (BUSY_REST_TIMES - PUBLISHING_REST_TIMES)
+    return idle + share * (busy - idle)
 
 
 class OffloadFailed(StoreError):
@@ -264,18 +265,18 @@ class Offloading:
         assert making is not None
 
         def add() -> None:
-            began = time.monotonic()
             hurries = self._tier.rests.hurries
             if isinstance(piece, Chunk):
-                making.add_places(self.info.ledger_id, piece, hurries=hurries)
+                worked = making.add_places(self.info.ledger_id, piece, hurries=hurries)
             else:
-                making.add(piece, hurries=hurries)
-            took = time.monotonic() - began
+                worked = making.add(piece, hurries=hurries)
             costs = making.shares_lock or (is_published and not isinstance(piece, Chunk))
             pause = count * ENTRY_PAUSE_SECONDS if costs else 0.0
-            times = rest_times(self._tier.load()) if is_published and making.shares_processor else 0.0
             self._tier.pause(pause)
-            self._tier.rests.rest(min(took * times, REST_SECONDS_MAX) - pause)
+            if is_published:
+                between = SHARING_REST_TIMES if making.shares_processor else APART_REST_TIMES
+                times = rest_times(self._tier.load(), between)
+                self._tier.rests.rest(min(worked * times, REST_SECONDS_MAX) - pause)
 
         self._tier.work(add, self._added)
 

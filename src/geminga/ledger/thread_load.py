@@ -16,8 +16,8 @@ logger = logging.getLogger("geminga.ledger")
 STEP = 5
 """By so much a thread that steps back is nicer, where threads have a niceness."""
 NICENESS_MAX = 19
-TURN_NANOSECONDS = 100_000
-"""The shortest that Linux has."""
+TURN_NANOSECONDS = 100_000_000
+"""The longest that Linux has."""
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The number of the system call, for C libraries do not know it: glibc does since 2.41."""
@@ -41,18 +41,18 @@ def step_aside() -> None:
     put there, and need not wait until it has had its turn, as they have to for whoever is merely nice.
     """
     if sys.platform == "linux":
-        _shorten_turns()
+        _lengthen_turns()
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         except OSError as error:
             logger.debug("a thread keeps its scheduling policy: %s", error)
 
 
-def _shorten_turns() -> None:
-    """Have the calling thread's turns be as short as Linux has them (since 6.12, before that they stay).
+def _lengthen_turns() -> None:
+    """Have the calling thread's turns be as long as Linux has them (since 6.12, before that they stay).
 
     In a session of its own it is the session that has turns, whatever its threads are, and who wakes up
-    during the first part of one waits, up to the next tick of the clock.
+    during one waits, up to the next tick of the clock; but not who has shorter turns: he goes first.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is None:
