@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -274,3 +275,30 @@ def test_whatever_comes_through_a_turn_the_others_are_asked_for(shell: Shell) ->
     assert shell.asked == asked + 1
     shell.turns.turn()
     assert shell.done[-1] == "good ends"
+
+
+def test_a_parked_job_that_nobody_wakes_ends_without_a_word(shell: Shell) -> None:
+    """Its parts refer to each other: Python may finish an inner one first, and let go of the outer meanwhile,
+    which is told then that its part is running already."""
+    turns, told = shell.turns, list[Exception]()
+
+    def part() -> Job:
+        yield from turns.wait(lambda _: None)
+
+    def job() -> Job:
+        try:
+            yield from part()
+        except Exception as error:
+            told.append(error)
+
+    turns.start(shell.job("long", 3, TURN_SECONDS), "long")
+    turns.start(job(), "a job")
+    # The job is what the collector comes to last.
+    gc.freeze()
+    turns.turn()
+    turns.turn()
+    turns.turn()
+    gc.collect()
+    gc.unfreeze()
+    gc.collect()
+    assert not told

@@ -42,8 +42,8 @@ class Turns:
     """See the module."""
 
     __slots__ = (
-        "_asked_at", "_began", "_clock", "_failed", "_jobs", "_owed", "_running", "_spent", "_step_began",
-        "_wake", "_woken", "longest_seconds", "steps",
+        "_asked_at", "_began", "_clock", "_failed", "_jobs", "_owed", "_parked", "_running", "_spent",
+        "_step_began", "_wake", "_woken", "longest_seconds", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,9 @@ class Turns:
         self._asked_at = 0.0
         self._running: tuple[Job, object] | None = None
         self._owed: dict[Job, Done] = {}
+        self._parked: set[Job] = set()
+        """Those that wait for a report. Whoever is to report may be gone, with the only reference: of a job
+        and its parts, which refer to each other, the job must not be let go of before they have ended."""
         self.steps = 0
         self.longest_seconds = 0.0
 
@@ -178,11 +181,13 @@ class Turns:
         def report(found: T) -> None:
             reports.append(found)
             if is_parked:
+                self._parked.discard(job)
                 self.start(job, about)
 
         begin(report)
         while not reports:
             is_parked = True
+            self._parked.add(job)
             yield PARKED
         return reports[0]
 
