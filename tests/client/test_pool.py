@@ -1,4 +1,5 @@
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,6 +173,29 @@ def test_writes_of_one_turn_leave_together(scripted):
         connection.write_many([ping, ping])
         while pings < 3:
             await asyncio.sleep(0.001)
+
+    run(scripted, body)
+
+
+def test_what_is_written_after_the_connection_is_lost_is_dropped(scripted):
+    """uvloop's transport raises then, until it has said that it is lost."""
+
+    async def body(broker, pool, address):
+        connection = await pool.get(address)
+        raised = []
+
+        def closed(data):
+            raise RuntimeError("the handler is closed")
+
+        transport = connection._transport
+        connection._transport = SimpleNamespace(write=closed, writelines=closed, is_closing=lambda: True)
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+        connection.write(b"one")
+        await asyncio.sleep(0)
+        connection.write_many([b"two", b"three"])
+        await asyncio.sleep(0)
+        connection._transport = transport
+        assert not raised
 
     run(scripted, body)
 

@@ -152,7 +152,8 @@ class BrokerConnection(asyncio.Protocol):
             return
         self._outgoing = []
         transport = self._transport
-        if transport is not None and not self.closed:
+        # uvloop's raises when the connection is lost and it has not said so yet.
+        if transport is not None and not self.closed and not transport.is_closing():
             if len(outgoing) == 1:
                 transport.write(outgoing[0])
             else:
