@@ -52,7 +52,7 @@ SHARING_REST_TIMES = 3.0, 20.0
 where that is busy: who has no room left feels whatever is taken. The worker goes on always, if slowly, and
 does not rest where the disk has little room: else what is published fills it, and what is to be offloaded is
 what gives way."""
-APART_REST_TIMES = 0.0, 5.0
+APART_REST_TIMES = 0.0, 10.0
 """The same where another process does the work with the time that nobody else wants. Also that is felt by who
 is busy: there is one memory, and a processor that works is not as soon at hand as one that idles."""
 IDLE_LOAD, BUSY_LOAD = 0.3, 0.7
