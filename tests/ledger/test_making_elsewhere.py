@@ -235,8 +235,9 @@ def test_ledgers_that_are_under_way_together_are_kept_apart(store: TieredStore, 
         assert read == [b"entry %d" % number for number in range(6000)]
 
 
-@pytest.mark.parametrize("answer", [b"[]", b'"unread"', b"7", b"null", b"{", b"\xff"])
-def test_an_answer_that_is_none_ends_the_process(answer: bytes) -> None:
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[MakerProcess]:
+    """One that says this, whatever it is asked for."""
     ours, other = socket.socketpair()
     ours.settimeout(1.0)
     process = MakerProcess.__new__(MakerProcess)
@@ -244,8 +245,13 @@ def test_an_answer_that_is_none_ends_the_process(answer: bytes) -> None:
     process._process = subprocess.Popen(["sleep", "600"])
     with other:
         other.sendall(HEAD.pack(len(answer), 0) + answer)
-        with pytest.raises(ProcessLost):
-            process.begin(Order("a", TOPIC, -1, 1, "u"))
+        yield process
+
+
+@pytest.mark.parametrize("answer", [b"[]", b'"unread"', b"7", b"null", b"{", b"\xff"])
+def test_an_answer_that_is_none_ends_the_process(answer: bytes) -> None:
+    with answering(answer) as process, pytest.raises(ProcessLost):
+        process.begin(Order("a", TOPIC, -1, 1, "u"))
     assert process.is_dead
     process.close()
 
@@ -534,14 +540,7 @@ def test_the_store_is_closed_while_the_process_comes_up(
 
 @pytest.mark.parametrize("answer", [b"{}", b'{"unread": "x"}', b'{"failed": "x"}', b'{"version": 7}', b"[]"])
 def test_one_that_comes_up_as_another_program_is_of_no_use(answer: bytes) -> None:
-    ours, other = socket.socketpair()
-    ours.settimeout(1.0)
-    process = MakerProcess.__new__(MakerProcess)
-    process._socket = ours
-    process._process = subprocess.Popen(["sleep", "600"])
-    with other:
-        other.sendall(HEAD.pack(len(answer), 0) + answer)
-        with pytest.raises(NoProcess):
-            process.open("a", "b")
+    with answering(answer) as process, pytest.raises(NoProcess):
+        process.open("a", "b")
     assert process.is_dead
-    assert ours.fileno() == -1
+    assert process._socket.fileno() == -1
