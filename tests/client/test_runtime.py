@@ -14,8 +14,9 @@ import weakref
 import pytest
 from interrupting import Raised, interruptions, raise_it
 
-from geminga.client.runtime import LoopThread, _Loop, new_event_loop
+from geminga.client.runtime import LoopThread, _Loop
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
+from geminga.event_loops import new_event_loop
 
 
 @pytest.fixture

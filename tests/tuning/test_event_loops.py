@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from geminga.client.runtime import new_event_loop
+from geminga.event_loops import new_event_loop
 from geminga.tuning.event_loops import EventLoop, installed
 
 ASYNCIO, UVLOOP = EventLoop.ASYNCIO, EventLoop.UVLOOP

@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 from geminga.client import forks
 from geminga.client.tasks import run_task
 from geminga.client.waiter import Waiter
-from geminga.descriptors import fill_standard
 from geminga.errors import AlreadyClosed, ForkedProcessError, Timeout, UsageError
+from geminga.event_loops import new_event_loop
 from geminga.exits import at_exit
 
 T = TypeVar("T")
@@ -43,16 +43,6 @@ FAREWELL_SECONDS_MAX = 2.0
 """How long the end of the interpreter, of a loop, or of an abandoned client waits for what is pending."""
 
 Farewell = Callable[[], Coroutine[Any, Any, None]]
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's event loop when it is installed, asyncio's otherwise."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    fill_standard()
-    return uvloop.new_event_loop()
 
 
 class _Call:

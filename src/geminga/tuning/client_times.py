@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from geminga.client.publisher import ENCODING_BYTES_MIN
-from geminga.client.runtime import new_event_loop
 from geminga.config import check_int
+from geminga.event_loops import new_event_loop
 from geminga.producer.operation import SendOperation
 from geminga.producer.settings import ProducerSettings
 from geminga.tuning.event_loops import installed

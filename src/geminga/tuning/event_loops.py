@@ -9,7 +9,7 @@ millisecond, and each does it in its own way:
   clock shows that millisecond. It sleeps whole milliseconds from when something last woke it, so that it
   comes up to a millisecond late or early: early when a receipt has moved it to another part of a millisecond.
 
-A client runs on uvloop where it is installed (`geminga.client.runtime.new_event_loop`).
+A client runs on uvloop where it is installed (`geminga.event_loops.new_event_loop`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _whole(milliseconds: float) -> float:
 
 def installed() -> EventLoop:
     """The loop that clients run on here."""
-    from geminga.client.runtime import new_event_loop
+    from geminga.event_loops import new_event_loop
 
     loop = new_event_loop()
     try:

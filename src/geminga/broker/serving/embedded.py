@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
+from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import AlreadyClosed, Timeout
+from geminga.event_loops import new_event_loop
 from geminga.exits import at_exit
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
 from geminga.broker.settings import BrokerSettings
-from geminga.descriptors import fill_standard
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
 
@@ -687,14 +686,3 @@ def end_event_loop(loop: asyncio.AbstractEventLoop) -> None:
         log.debug("ending the event loop", exc_info=True)
     finally:
         loop.close()
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's loop where it is installed, asyncio's otherwise."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    fill_standard()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

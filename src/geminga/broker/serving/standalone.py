@@ -12,10 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Final, TextIO
 
 from geminga.broker.serving.collector import Collector
-from geminga.broker.serving.server import BrokerServer, end_event_loop, new_event_loop
+from geminga.broker.serving.server import BrokerServer, end_event_loop
 from geminga.broker.serving.untangling import untangle_transports
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import PulsarException, StoreError
+from geminga.event_loops import new_event_loop
 
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
