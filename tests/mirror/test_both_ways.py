@@ -14,7 +14,7 @@ import geminga
 from geminga.mirror import Mirror, told
 from geminga.mirror.cursor_state import CursorState, Partly, went_back
 from geminga.mirror.cursors import AHEAD, BACK_THERE, IN_USE, MOVED_BACK, CursorMirror
-from geminga.mirror.pairing import PAIR_PROPERTY, SIGNER_PROPERTY
+from geminga.mirror.pairing import PAIR_PROPERTY, RECEIPT_PROPERTY, SIGNER_PROPERTY
 from geminga.mirror.positions import Position
 from geminga.mirror.status import MirrorStatus, SubscriptionStatus
 from geminga.mirror.told import NOTE_BYTES_MAX, Applied, restored
@@ -463,7 +463,7 @@ def test_what_was_noted_of_another_subscription_does_not_count(sides: tuple[Any,
         admin.subscriptions.delete("t", "s")
         mirrored(one, other)
         noted = admin.subscriptions.properties("t", "geminga-mirror.standalone")
-    assert set(noted) == {PAIR_PROPERTY, SIGNER_PROPERTY}
+    assert set(noted) == {PAIR_PROPERTY, SIGNER_PROPERTY, RECEIPT_PROPERTY}
 
 
 def test_a_rewind_while_neither_of_two_mirrors_runs(sides: tuple[Any, Any]) -> None:

@@ -29,9 +29,10 @@ from geminga.mirror.cursor_state import (
     source_cursors,
     went_back,
 )
+from geminga.mirror.ends import Ends, State
 from geminga.mirror.history import Shape
 from geminga.mirror.pairing import PREFIX, pair_of, readers_of, subscription_of
-from geminga.mirror.partition import Ends, PartitionMirror, State
+from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.place_map import PlaceMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position
 from geminga.mirror.told import NOTE_PREFIX, Applied, notes_of, restored
@@ -55,6 +56,7 @@ class CursorMirror:
         self.topic = partition.topic
         self._made: set[str] = set()
         """Subscriptions that this made in the target: what was noted of them does not count."""
+        self._rollbacks = partition.rollbacks
         self._noted: dict[str, str] | None = None
         """What the source has of notes; None: not known."""
 
@@ -82,6 +84,10 @@ class CursorMirror:
         partition = self._partition
         if partition.pair is None or partition.state is not State.COPYING:
             return False
+        if self._rollbacks != partition.rollbacks:
+            # What was told was said of what the target has not got any more.
+            self.applied.clear()
+            self._noted, self._rollbacks = {}, partition.rollbacks
         if self._noted is None:
             self._restore(source, cursors)
         for gone in set(self.applied) - set(cursors):
@@ -148,11 +154,8 @@ class CursorMirror:
         pair, notes = self._partition.pair, notes_of(self.topic, self.applied)
         if pair is None or notes == self._noted:
             return False
-        mine = subscription_of(self._ends.mirror)
         self._noted = None  # whatever becomes of the call
-        await self._ends.source_admin.subscriptions.set_properties(
-            self.topic, mine, {**pair.properties(), **notes}
-        )
+        await self._partition.notes.tell(notes)
         self._noted = notes
         return True
 

@@ -42,7 +42,7 @@ class Shape:
     """A topic's ledgers as one list of offsets, as they were at one moment."""
 
     def __init__(self, stats: InternalStats) -> None:
-        last = parse_position(stats.last_confirmed_entry)
+        self.last = last = parse_position(stats.last_confirmed_entry)
         self._ledgers: list[int] = []
         self._begins: list[int] = []
         self.entries = 0
@@ -52,6 +52,15 @@ class Shape:
                 self._ledgers.append(ledger.ledger_id)
                 self._begins.append(self.entries)
                 self.entries += count
+
+    def has(self, position: Position) -> bool | None:
+        """Whether an entry is there; None: it is older than what is there."""
+        index = bisect_right(self._ledgers, position.ledger) - 1
+        if index >= 0 and self._ledgers[index] == position.ledger:
+            end = self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
+            return position.entry < end - self._begins[index]
+        # Ledgers go from the front, and whole.
+        return False if index >= 0 or NOWHERE < self.last < position else None
 
     def position(self, offset: int) -> Position:
         index = bisect_right(self._begins, offset) - 1
@@ -95,6 +104,15 @@ class TargetHistory:
         self._keys = keys
         self._is_direct = is_direct
         self.shape = Shape(stats)
+
+    async def has(self, source: Position, target: Position) -> bool:
+        """Whether the entry that the mirror brought from a place of the source lies where the target said.
+        True as well for one that is so old that the target does not keep it any more."""
+        there = self.shape.has(target)
+        if not there:
+            return there is None
+        offset = self.shape.offset(target)
+        return any([one[0].position == source async for one in self._marked(offset, offset + 1)])
 
     async def newest(self, claimed: Position = NOWHERE) -> Mirrored | None:
         """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes.

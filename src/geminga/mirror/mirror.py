@@ -17,9 +17,10 @@ from geminga.client.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cursors import CursorMirror
+from geminga.mirror.ends import Ends, State
 from geminga.mirror.keys import MarkKeys
 from geminga.mirror.pairing import MirrorRefused, subscription_of
-from geminga.mirror.partition import Ends, PartitionMirror, State
+from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.patterns import TopicPattern
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 from geminga.mirror.schemas import SchemaMirror

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from geminga.admin import TopicStats
@@ -24,6 +25,8 @@ PREFIX = "geminga-mirror."
 PAIR_PROPERTY = "geminga-mirror-pair"
 SIGNER_PROPERTY = "geminga-mirror-signed-with"
 """The fingerprint of the key that signs the pair's marks."""
+RECEIPT_PROPERTY = "geminga-mirror-receipt"
+"""What the target gave a receipt for last (`geminga.mirror.notes`)."""
 
 
 class MirrorRefused(PulsarException):
@@ -32,12 +35,14 @@ class MirrorRefused(PulsarException):
 
 class Pair(NamedTuple):
     """``fresh``: nothing was ever mirrored between the two. ``bound``: they did not know each other before.
-    ``signer``: the fingerprint of the key that its marks are signed with."""
+    ``signer``: the fingerprint of the key that its marks are signed with. ``noted``: what the mirror's
+    subscription says besides, of the two."""
 
     id: bytes
     fresh: bool
     signer: str
     bound: bool = True
+    noted: Mapping[str, str] = MappingProxyType({})
 
     def properties(self) -> dict[str, str]:
         """Of the mirror's subscription in the source."""
@@ -83,18 +88,15 @@ async def find_pair(
                 "still has"
             )
         if is_legible or on_mismatch == "continue":
-            found = Pair(in_source, False, signer, bound=False)
+            if not is_legible:
+                # Nor does anybody know whether the entry of that receipt is the mirror's.
+                noted = {key: text for key, text in noted.items() if key != RECEIPT_PROPERTY}
+            found = Pair(in_source, False, signer, bound=False, noted=noted)
             if noted.get(SIGNER_PROPERTY) != signer:
                 await source.subscriptions.set_properties(topic, name, {**noted, **found.properties()})
             return found
     if (in_source is None and in_target is None) or on_mismatch == "restart":
-        made = Pair(secrets.token_bytes(PAIR_BYTES), True, signer)
-        await target.topics.update_properties(topic, {name: made.id.hex()})
-        if (await source.topics.properties(topic)).get(name) == made.id.hex():
-            await target.topics.remove_property(topic, name)
-            raise MirrorRefused(f"{topic}: source and target are the same cluster, by two addresses")
-        await _subscribe(source, topic, name, made)
-        return made
+        return await make_pair(source, target, topic, mirror, signer)
     if in_source is None and in_target is not None:
         if on_mismatch == "continue" or await target_is_empty_of(in_target):
             # Either somebody says so, or the mirror was killed before it began.
@@ -124,6 +126,19 @@ async def find_pair(
         f"{topic}: source and target were both mirrored by {mirror!r}, but not with each other. Choose "
         "another --name; --on-mismatch restart copies all that the source still has"
     )
+
+
+async def make_pair(source: Admin, target: Admin, topic: str, mirror: str, signer: str) -> Pair:
+    """A new one, whatever there was: everything that the source has is to be mirrored. Raises
+    `MirrorRefused` where both are the same."""
+    name = subscription_of(mirror)
+    made = Pair(secrets.token_bytes(PAIR_BYTES), True, signer)
+    await target.topics.update_properties(topic, {name: made.id.hex()})
+    if (await source.topics.properties(topic)).get(name) == made.id.hex():
+        await target.topics.remove_property(topic, name)
+        raise MirrorRefused(f"{topic}: source and target are the same cluster, by two addresses")
+    await _subscribe(source, topic, name, made)
+    return made
 
 
 async def _noted_in_source(source: Admin, topic: str, name: str) -> Mapping[str, str]:

@@ -14,14 +14,10 @@ import logging
 import secrets
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from enum import Enum
 
 from geminga.admin import InternalStats
-from geminga.asyncio import Admin
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.entry_reader import open_cursor
-from geminga.client.hub import ClientHub
 from geminga.client.topic_set import TopicSet
 from geminga.connection.backoff import Backoff
 from geminga.consumer.message import ReceivedEntry
@@ -34,13 +30,22 @@ from geminga.errors import (
     ProtocolError,
     PulsarException,
 )
-from geminga.ids import TopicName
+from geminga.ids import MessageId, TopicName
+from geminga.mirror.ends import Counters, Ends, State
 from geminga.mirror.entries import EntryRewriter, Forwarded, PairsUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
-from geminga.mirror.keys import MarkKeys, fingerprint
+from geminga.mirror.keys import fingerprint
 from geminga.mirror.ledger_sizes import LedgerSizes
 from geminga.mirror.marks import Mark, Origin
-from geminga.mirror.pairing import MirrorRefused, Pair, find_pair, readers_of, subscription_of
+from geminga.mirror.notes import NO_RECEIPT, Notes, Receipt
+from geminga.mirror.pairing import (
+    MirrorRefused,
+    Pair,
+    find_pair,
+    make_pair,
+    readers_of,
+    subscription_of,
+)
 from geminga.mirror.place_map import PlaceMap
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 from geminga.mirror.publishing import EntryPublisher
@@ -54,52 +59,18 @@ _TURN_ENTRIES = 64
 _ACK_SECONDS = 0.5
 _DEDUPLICATION_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
+_LAST_ACK_SECONDS = 5.0
+_NOTES_PER_SECOND = 32 * 1024
+"""Characters of notes that are written in a second, where there are many."""
+_REST = 4.0
+"""To note and to acknowledge rests so much longer than it takes."""
 _CLAIM_SECONDS = 10.0
 """So long an entry may take to be there to read of which the target's deduplication knows already."""
 _BACKOFF_SECONDS_MAX = 10.0
 
 
-class State(Enum):
-    """Where a partition stands."""
-
-    OPENING = "opening"
-    COPYING = "copying"
-    WAITING = "waiting to try again"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the start of this mirror."""
-
-    entries: int = 0
-    messages: int = 0
-    bytes: int = 0
-    duplicates: int = 0
-    skipped: int = 0
-    missed: int = 0
-    sessions: int = 0
-
-
-@dataclass(slots=True)
-class Ends:
-    """Both clusters, as a partition uses them."""
-
-    source: ClientHub
-    target: ClientHub
-    source_admin: Admin
-    target_admin: Admin
-    source_name: str
-    target_name: str
-    mirror: str
-    on_mismatch: str
-    source_keys: MarkKeys
-    """Of the marks that are written here."""
-    target_keys: MarkKeys
-    """Of what mirrors brought that read the target."""
-    window_bytes: int = field(default=4 * 1024 * 1024)
-    """Bytes without a receipt, and as many that wait to be sent, of one partition."""
+class _BeginAnew(Exception):
+    """What stood in the way is mended."""
 
 
 class PartitionMirror:
@@ -117,6 +88,9 @@ class PartitionMirror:
         """Where the source's entries are in the target."""
         self._echoes: dict[bytes, PlaceMap] = {}
         self._echoes_from = NOWHERE
+        self.notes = Notes(ends.source_admin, topic, ends.mirror)
+        self.rollbacks = 0
+        """So often the target was found to be an older one, and that was mended."""
         self.progress = asyncio.Event()
         """Set whenever there is news for the mirror's subscription."""
         self._ends = ends
@@ -127,6 +101,8 @@ class PartitionMirror:
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._acknowledged = NOWHERE
+        self._receipt = NO_RECEIPT
+        """Of the last entry in the target that is known."""
         self._begun = False
         self._sizes = LedgerSizes()
         self._gaps: deque[tuple[Position, int]] = deque()
@@ -175,6 +151,8 @@ class PartitionMirror:
                 before = self.counters.entries
                 try:
                     await self._session()
+                except _BeginAnew:
+                    continue
                 except MirrorRefused as error:
                     self._failed(error)
                     return
@@ -223,6 +201,8 @@ class PartitionMirror:
             [fingerprint(one) for one in (key, *there)],
             self._has_nothing_of,
         )
+        self.notes.begin(pair)
+        self._receipt = self.notes.receipt
         if pair.bound:
             self._schemas.forget()  # they were another topic's
         await self._schemas.copy()
@@ -245,8 +225,8 @@ class PartitionMirror:
                 self._begin(resume, mirrored)
                 await self._copy(consumer, publisher, rewriter)
             finally:
-                with contextlib.suppress(PulsarException):
-                    self._acknowledge(consumer)
+                with contextlib.suppress(PulsarException, TimeoutError):
+                    await asyncio.wait_for(self._acknowledge(consumer), _LAST_ACK_SECONDS)
                 await consumer.close()
 
     async def _want_deduplication(self) -> None:
@@ -351,8 +331,11 @@ class PartitionMirror:
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
         last = parse_position(stats.last_confirmed_entry)
         self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
-        mirrored = NOWHERE
-        if max(last, claimed) > marked:
+        mirrored, noted = NOWHERE, self.notes.receipt
+        is_older = noted != NO_RECEIPT and not await (await self.history(pair)).has(*noted)
+        if is_older:
+            self._receipt = NO_RECEIPT
+        if is_older or max(last, claimed) > marked:
             # Deduplication forgets, by time and when a broker dies, and believes whoever has taken the name.
             # What is stored does neither.
             mirrored = await self._newest(pair, marked, claimed)
@@ -362,7 +345,35 @@ class PartitionMirror:
                 f"{last}: it was brought back from a backup, or lost something. Its positions mean other "
                 "messages now; choose another --name, which copies all that it has"
             )
+        if is_older and mirrored < marked:
+            await self._mend_rollback(pair, mirrored)
+            raise _BeginAnew
         return max(marked, mirrored), mirrored
+
+    async def _mend_rollback(self, pair: Pair, mirrored: Position) -> None:
+        """The target does not have what it gave receipts for: as somebody has decided, copy that again."""
+        ends, noted = self._ends, self.notes.receipt
+        if ends.on_mismatch == "stop":
+            raise MirrorRefused(
+                f"{self.topic}: the target gave a receipt for what was at {noted.source} in the source, and "
+                f"has not got it (at {noted.target}) any more: it was brought back from a backup, or lost "
+                "something. --on-mismatch continue copies again what is missing, as far as the source still "
+                "has it; restart copies all that the source still has"
+            )
+        if ends.on_mismatch == "restart":
+            await make_pair(ends.source_admin, ends.target_admin, self.topic, ends.mirror, pair.signer)
+        else:
+            logger.warning(
+                "%s: the target has lost what lay behind %s in the source. It is copied again, as far as the "
+                "source still has it", self.topic, mirrored if mirrored != NOWHERE else "all",
+            )  # fmt: skip
+            mine = subscription_of(ends.mirror)
+            behind = MessageId.earliest if mirrored == NOWHERE else mirrored.message_id()
+            await ends.source_admin.subscriptions.reset_to_id(self.topic, mine, behind)
+            await self.notes.forget()
+        self._claimed = NOWHERE
+        self._schemas.forget()  # its schemas are older, too
+        self.rollbacks += 1
 
     async def _newest(self, pair: Pair, marked: Position, claimed: Position) -> Position:
         """The source position of the newest entry in the target. One that is ``claimed`` to be there is
@@ -371,6 +382,8 @@ class PartitionMirror:
         while True:
             newest = await (await self.history(pair)).newest(claimed)
             mirrored = NOWHERE if newest is None else newest.source
+            if newest is not None:
+                self._receipt = Receipt(newest.source, newest.target)
             if max(mirrored, marked) >= claimed or time.monotonic() >= deadline:
                 return mirrored
             await asyncio.sleep(0.1)
@@ -379,6 +392,7 @@ class PartitionMirror:
         """Have the mirror's subscription stand there, so that nothing is read twice."""
         if resume.entry < 0:
             return
+        await self.notes.receive(self._receipt)
         hub = self._ends.source
         mine = subscription_of(self._ends.mirror)
         consumer = await open_cursor(hub, self.topic, mine, from_latest=False, must_exist=True)
@@ -622,6 +636,7 @@ class PartitionMirror:
         counters.bytes += size
         self.places.add(place, target)
         self._after = target
+        self._receipt = Receipt(place, target)
         self.done = place
         self._settle()
         if self._room is not None and not self._room.done():
@@ -640,22 +655,32 @@ class PartitionMirror:
 
     async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
         """Nothing is awake for a partition where nothing happens: there may be thousands."""
+        rest, told = 0.0, False
         while True:
             await self.progress.wait()
             self.progress.clear()
-            await asyncio.sleep(_ACK_SECONDS)
-            with contextlib.suppress(PulsarException):
-                self._acknowledge(consumer)
+            await asyncio.sleep(_ACK_SECONDS + rest)
+            began = time.monotonic()
+            try:
+                await self._acknowledge(consumer)
+                told = False
+            except PulsarException as error:
+                if not told:
+                    logger.warning(
+                        "%s: the source does not note how far it is mirrored: %s", self.topic, error
+                    )
+                told = True
+                self.progress.set()
+            rest = max((time.monotonic() - began) * _REST, self.notes.size / _NOTES_PER_SECOND)
 
-    def _acknowledge(self, consumer: AsyncConsumer) -> None:
-        """Move the mirror's subscription up to what is done."""
-        if self.done == self._acknowledged or self.done.entry < 0:
+    async def _acknowledge(self, consumer: AsyncConsumer) -> None:
+        """Move the mirror's subscription up to what is done, behind the receipt that tells of it."""
+        done = self.done
+        if done == self._acknowledged or done.entry < 0:
             return
+        await self.notes.receive(self._receipt)
         for handle in consumer.group.handles.values():
-            handle.consumer.acknowledge_id_through(self.done.message_id(), self._ends.source.now())
+            handle.consumer.acknowledge_id_through(done.message_id(), self._ends.source.now())
             handle.consumer.flush_acks()
             handle.flush()
-        self._acknowledged = self.done
-
-
-__all__ = ["Counters", "Ends", "PartitionMirror", "State"]
+        self._acknowledged = done

@@ -1,0 +1,188 @@
+"""A target that is an older one than it was: what it gave receipts for and has not got is not passed over."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.mirror import Mirror
+from geminga.mirror.pairing import RECEIPT_PROPERTY
+from tests.mirror.helpers import left, mirror, mirrored, stored
+
+MINE = "geminga-mirror.standalone"
+
+
+def fill(broker: Any, start: int, stop: int, topic: str = "t") -> None:
+    client = broker.client()
+    producer = client.create_producer(topic)
+    for n in range(start, stop):
+        producer.send(b"%d" % n)
+    client.close()
+
+
+def payloads(broker: Any, topic: str = "t") -> list[bytes]:
+    client = broker.client()
+    try:
+        return [payload for _, payload in stored(client, topic)]
+    finally:
+        client.close()
+
+
+def reached(running: Mirror, messages: int) -> None:
+    deadline = time.monotonic() + 60
+    while running.status().messages < messages:
+        assert time.monotonic() < deadline, running.status()
+        time.sleep(0.01)
+
+
+def numbers(*ranges: range) -> list[bytes]:
+    return [b"%d" % n for each in ranges for n in each]
+
+
+@contextlib.contextmanager
+def rolled_back(folder: Path, source: Any, **settings: Any) -> Iterator[Any]:
+    """A target with the first ten messages of twenty that it had."""
+    fill(source, 0, 10)
+    with geminga.embedded(folder / "target") as target:
+        mirrored(source, target, **settings)
+    shutil.copytree(folder / "target", folder / "backup")
+    fill(source, 10, 20)
+    with geminga.embedded(folder / "target") as target:
+        mirrored(source, target, **settings)
+        assert payloads(target) == numbers(range(20))
+    with geminga.embedded(folder / "backup") as target:
+        yield target
+
+
+@pytest.mark.parametrize("others", [0, 3, 30])
+@pytest.mark.parametrize("more", [False, True])
+def test_a_target_that_was_brought_back_is_not_passed_over(tmp_path: Path, others: int, more: bool) -> None:
+    with geminga.embedded() as source, rolled_back(tmp_path, source) as target:
+        client = target.client()
+        producer = client.create_producer("t")
+        for _ in range(others):  # they take the places of what is gone
+            producer.send(b"other")
+        client.close()
+        if more:
+            fill(source, 20, 23)
+        status = mirror(source, target, once=True).run(signals=False)
+        assert "brought back from a backup" in status.failed[0]
+        assert "--on-mismatch continue" in status.failed[0]
+        assert payloads(target) == [*numbers(range(10)), *[b"other"] * others]
+        mirrored(source, target, on_mismatch="continue")
+        expected = [*numbers(range(10)), *[b"other"] * others, *numbers(range(10, 23 if more else 20))]
+        assert payloads(target) == expected
+        assert mirrored(source, target).messages == 0  # what was decided is done
+
+
+def test_all_is_copied_again_on_demand(tmp_path: Path) -> None:
+    with geminga.embedded() as source, rolled_back(tmp_path, source) as target:
+        mirrored(source, target, on_mismatch="restart")
+        assert payloads(target) == numbers(range(10), range(20))
+        fill(source, 20, 22)
+        mirrored(source, target)
+        assert payloads(target) == numbers(range(10), range(22))
+
+
+def test_a_target_that_has_nothing_left(tmp_path: Path) -> None:
+    """But the pair: it was saved when nothing had been mirrored."""
+    with geminga.embedded() as source:
+        client = source.client()
+        client.create_producer("t").close()
+        with geminga.embedded(tmp_path / "target") as target:
+            mirrored(source, target)
+            fill(target, 0, 1)
+        shutil.copytree(tmp_path / "target", tmp_path / "backup")
+        fill(source, 0, 10)
+        with geminga.embedded(tmp_path / "target") as target:
+            mirrored(source, target)
+        with geminga.embedded(tmp_path / "backup") as target:
+            assert mirror(source, target, once=True).run(signals=False).failed
+            mirrored(source, target, on_mismatch="continue")
+            assert payloads(target) == numbers(range(1), range(10))
+
+
+def test_subscriptions_are_told_again(tmp_path: Path) -> None:
+    with geminga.embedded() as source:
+        client = source.client()
+        consumer = client.subscribe("t", "s")
+        with geminga.Admin(source.admin_url) as admin:
+            fill(source, 0, 10)
+            with geminga.embedded(tmp_path / "target") as target:
+                mirrored(source, target)
+            shutil.copytree(tmp_path / "target", tmp_path / "backup")
+            fill(source, 10, 20)
+            for _ in range(15):
+                consumer.acknowledge(consumer.receive(10_000))
+            consumer.close()
+            assert admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 5
+            with geminga.embedded(tmp_path / "target") as target:
+                mirrored(source, target)
+                assert left(target, "t", "s") == numbers(range(15, 20))
+            with geminga.embedded(tmp_path / "backup") as target:
+                mirrored(source, target, on_mismatch="continue")
+                assert left(target, "t", "s") == numbers(range(15, 20))
+
+
+def test_a_running_mirror_finds_it_and_mends_it(tmp_path: Path) -> None:
+    with geminga.embedded() as source:
+        fill(source, 0, 10)
+        with geminga.embedded(tmp_path / "target") as target:
+            port, admin_port = (int(url.rsplit(":", 1)[1]) for url in (target.service_url, target.admin_url))
+            mirrored(source, target)
+        shutil.copytree(tmp_path / "target", tmp_path / "backup")
+        ports = {"port": port, "web_port": admin_port}
+        with contextlib.ExitStack() as stack:
+            with geminga.embedded(tmp_path / "target", **ports) as target:
+                running = mirror(source, target, on_mismatch="continue").start()
+                stack.callback(running.close)
+                fill(source, 10, 20)
+                reached(running, 10)
+            with geminga.embedded(tmp_path / "backup", **ports) as target:
+                reached(running, 20)
+                assert payloads(target) == numbers(range(20))
+
+
+def test_what_a_target_keeps_no_longer_is_not_missed(tmp_path: Path) -> None:
+    """Nor what stays in the source because it came from the target, nor what an administrator has skipped."""
+    with (
+        geminga.embedded() as source,
+        geminga.embedded() as target,
+        geminga.Admin(source.admin_url) as here,
+        geminga.Admin(target.admin_url) as there,
+    ):
+        fill(source, 0, 10)
+        mirrored(source, target)
+        there.topics.truncate("t")
+        fill(source, 10, 12)
+        mirrored(source, target)
+        assert payloads(target) == numbers(range(10, 12))
+        fill(target, 100, 103)
+        mirrored(target, source, name="back")
+        mirrored(source, target)
+        fill(source, 12, 14)
+        here.subscriptions.skip("t", MINE, 1)
+        mirrored(source, target)
+        assert payloads(target) == numbers(range(10, 12), range(100, 103), range(13, 14))
+        there.topics.truncate("t")
+        there.topics.unload("t")
+        assert mirrored(source, target).messages == 0
+
+
+def test_the_subscription_does_not_get_ahead_of_the_receipt_that_is_noted() -> None:
+    with (
+        geminga.embedded() as source,
+        geminga.embedded() as target,
+        geminga.Admin(source.admin_url) as here,
+    ):
+        fill(source, 0, 10)
+        mirrored(source, target)
+        noted = here.subscriptions.properties("t", MINE)[RECEIPT_PROPERTY]
+        assert noted.split() == [here.topics.internal_stats("t").cursors[MINE].mark_delete_position, "0:9"]
