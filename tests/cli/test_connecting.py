@@ -118,6 +118,20 @@ def test_wrong_combinations(meant: Callable[..., Cluster], tmp_path: Path) -> No
             meant(*words)
 
 
+def test_what_would_do_nothing_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+    """And what cannot be, before anybody connects."""
+    for url in ("pulsar://127.0.0.1:1", "http://127.0.0.1:1"):
+        done = invoke("topics", "list", "--url", url, "--tls-trust-certs", __file__, check=False)
+        assert done.exit_code == 2
+        assert f"--tls-trust-certs: neither {url} nor http://127.0.0.1:" in done.stderr
+    done = invoke("topics", "list", "--url", "pulsar://127.0.0.1:1", "--auth-plugin", "tokne", check=False)
+    assert "auth_plugin='tokne' is not allowed" in str(done.exception)
+    assert "did you mean 'token'?" in str(done.exception)
+    with pytest.raises(InvalidConfiguration, match="is not allowed; allowed: tls"):
+        Cluster(auth_plugin="/lib/mine.so")
+    assert Cluster(auth_plugin="org.apache.pulsar.client.impl.auth.AuthenticationToken", auth_params="x")
+
+
 def test_secrets_are_kept_to_oneself(invoke: Invoke, tmp_path: Path) -> None:
     done = invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
     shown = done.output + "".join(

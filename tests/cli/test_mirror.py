@@ -73,6 +73,16 @@ def test_what_is_missing_is_named(pulsar_broker: Any) -> None:
         (["--from-token", "env:NOPE"], "--from-token env:NOPE: there is no such environment variable"),
         (["--to-tls-cert", __file__], "--to-tls-cert and --to-tls-key belong together"),
         (["--from-auth-params", "x"], "--from-auth-params needs --from-auth-plugin"),
+        (
+            ["--from-auth-plugin", "tokne"],
+            "--from: auth_plugin='tokne' is not allowed; allowed: tls, token, ",
+        ),
+        (["--to-auth-plugin", "nope"], "--to: auth_plugin='nope' is not allowed; allowed: tls, token, "),
+        (["--from-tls-trust-certs", __file__], "--from-tls-trust-certs: neither pulsar://127.0.0.1:1 nor "),
+        (
+            ["--to-tls-insecure", "--to-tls-any-hostname"],
+            "--to-tls-insecure and --to-tls-any-hostname: neither ",
+        ),
         (["--topics", "a/b/c/d"], "topics='a/b/c/d': [persistent://][tenant/namespace/]topic is expected"),
         (["--name", "a/b"], "name='a/b' is not allowed; allowed: 1 to 128 letters"),
     ],

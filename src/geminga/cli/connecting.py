@@ -75,7 +75,7 @@ def connecting(command: F) -> F:
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
         chosen = {name: given.pop(name) for name in ("service_url", "admin_url", *_NAMES)}
-        return command(cluster=cluster_of(**chosen), **given)
+        return command(cluster=check_tls(cluster_of(**chosen)), **given)
 
     return connection_options(wrapped)  # type: ignore[return-value]
 
@@ -117,7 +117,7 @@ def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
     if chosen["service_url"] is None and chosen["context"] is None:
         raise click.UsageError(f"--{side} URL or --{side}-context NAME is missing")
     try:
-        return cluster_of(**chosen, prefix=prefix)
+        return check_tls(cluster_of(**chosen, prefix=prefix), prefix)
     except click.UsageError as error:
         raise click.UsageError(re.sub(r"(?<![\w-])--(?=[a-z])", f"--{side}-", error.message)) from None
     except PulsarException as error:
@@ -176,6 +176,23 @@ def cluster_of(
     if tls_any_hostname:
         fields["tls_validate_hostname"] = False
     return Cluster.from_dict(fields)
+
+
+_OF_TLS = ("tls_trust_certs", "tls_cert", "tls_insecure", "tls_any_hostname")
+
+
+def check_tls(cluster: Cluster, prefix: str = "") -> Cluster:
+    """The cluster. Raises `click.UsageError` where options of TLS are given and it has none: whoever gives
+    them believes that nobody reads along."""
+    if not (cluster.service_url.startswith("pulsar+ssl:") or cluster.admin_url.startswith("https:")):
+        unused = [name for name in _OF_TLS if _given(f"{prefix}{name}")]
+        if unused:
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in unused)
+            raise click.UsageError(
+                f"{options}: neither {cluster.service_url} nor {cluster.admin_url} has TLS, so nothing would "
+                "be encrypted or checked; give addresses with pulsar+ssl:// or https://"
+            )
+    return cluster
 
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from geminga.config import check_type, refuse
+from geminga.config import check_type, refuse, suggestion
 from geminga.connection.authentication import (
     BasicCredentials,
     Credentials,
@@ -199,3 +199,11 @@ _KIND_OF = {
     for short, (java, make) in _KINDS.items()
     for name in (short, f"org.apache.pulsar.client.impl.auth.{java}")
 }
+
+
+def check_kind(field: str, name: str) -> None:
+    """Raise `InvalidConfiguration` for a kind of authentication that there is not, which else shows itself
+    only when somebody connects."""
+    if name not in _KIND_OF:
+        allowed = f"{', '.join(_KINDS)}, or the name of Java's class of one of these"
+        refuse(field, name, allowed + suggestion(name, _KINDS))

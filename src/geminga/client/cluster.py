@@ -57,6 +57,10 @@ class Cluster:
             check_type(name, getattr(self, name), str, optional=True)
         for name in ("tls_allow_insecure_connection", "tls_validate_hostname"):
             check_type(name, getattr(self, name), bool)
+        if self.auth_plugin is not None:
+            from geminga.client.authentication import check_kind
+
+            check_kind("auth_plugin", self.auth_plugin)
         if self.auth_params is not None and self.auth_plugin is None:
             raise InvalidConfiguration("auth_params need auth_plugin: token, tls, basic or oauth2")
 
