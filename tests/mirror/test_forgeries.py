@@ -15,10 +15,12 @@ import pytest
 import geminga
 from geminga.client.entry_reader import EntryReader
 from geminga.errors import AdminAuthorizationError
+from geminga.mirror import history
 from geminga.mirror.entries import Forwarded
 from geminga.mirror.keys import KEY_PREFIX, MarkKeys
 from geminga.mirror.marks import Origin, mark_field, marks_in
 from geminga.mirror.pairing import PAIR_PROPERTY, subscription_of
+from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.positions import NOWHERE, Position
 from geminga.mirror.publishing import EntryPublisher
 from geminga.wire.metadata import build_entry, metadata_size
@@ -351,3 +353,45 @@ def test_what_is_no_key_is_not_used(sides: tuple[Any, Any]) -> None:
     publish(one, *range(3, 6))
     mirrored(one, other)
     assert messages(other) == list(range(6))
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_subscriptions_that_only_say_they_are_mirrors_cost_one_reading_together(
+    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Who may subscribe chooses a name and properties: the source is not read through for each of them."""
+    one, other = sides
+    with one.client() as client:
+        consumer = client.subscribe("t", "s")
+        publish(one, *range(200))
+        for _ in range(100):
+            consumer.acknowledge(consumer.receive(10_000))
+    mirrored(one, other, subscriptions=False)
+    with other.client() as client:
+        for number in range(count):
+            properties = {PAIR_PROPERTY: secrets.token_hex(8)}
+            client.subscribe(
+                "t", subscription_of(f"of-nobody-{number}"), subscription_properties=properties,
+                initial_position=Earliest,
+            ).close()  # fmt: skip
+    read = []
+    opened = history.open_entries
+
+    async def counted(hub: Any, topic: str, start: Any, *, stop_at: Any, **options: Any) -> Any:
+        if hub is ends[0]:
+            read.append(stop_at.entry_id - start.entry_id + 1)
+        return await opened(hub, topic, start, stop_at=stop_at, **options)
+
+    ends: list[Any] = []
+
+    class Noted(PartitionMirror):
+        def __init__(self, given: Any, *rest: Any) -> None:
+            ends[:] = [given.source]
+            super().__init__(given, *rest)
+
+    monkeypatch.setattr(history, "open_entries", counted)
+    monkeypatch.setattr("geminga.mirror.mirror.PartitionMirror", Noted)
+    mirrored(one, other)
+    assert sum(read) <= 200
+    with geminga.Admin(other.admin_url) as admin:
+        assert admin.topics.stats("t").subscriptions["s"].messages_in_backlog == 100

@@ -174,11 +174,13 @@ class CursorMirror:
         first = await self._first_behind(state)
         found = [] if first is None else [first]
         for pair in readers:
-            places = partition.echoes(pair)
+            places = partition.echoes.places(pair)
             if state.marked >= places.complete_from:
                 found += [Position(*one[:2]) for one in places.between(state.marked, partition.done)[:1]]
                 continue
-            history = await partition.echo_history(pair)
+            if not await partition.echoes.may_have(pair, state.marked):
+                continue
+            history = await partition.echoes.history(pair)
             async for one in history.mirrored(
                 history.shape.offset_behind(state.marked), history.shape.entries
             ):
@@ -216,7 +218,10 @@ class CursorMirror:
             told = NOWHERE if applied.state is None else applied.state.marked
             told = min(told, applied.echoed.get(pair, NOWHERE))
             if stands >= newest_of(inside):
-                found, through = self._partition.echoes(pair), None  # whatever there is, it is acknowledged
+                found, through = (
+                    self._partition.echoes.places(pair),
+                    None,
+                )  # whatever there is, it is acknowledged
             else:
                 found, through = await self._echo_places(pair, told, stands)
             echoes.append(Echo(pair, found, mark_of(inside, reader), through))
@@ -393,11 +398,13 @@ class CursorMirror:
         """The same for what came from the target by the mirror of ``pair``: here the source says where it
         lies there. Knows what is behind ``told`` in the source and ``beyond`` in the target, but no further
         than up to the position beside it: there may be more than a map can be."""
-        places = self._partition.echoes(pair)
+        places = self._partition.echoes.places(pair)
         before = places.complete_from
         if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
             return places, None
-        history = await self._partition.echo_history(pair)
+        if not await self._partition.echoes.may_have(pair, told):
+            return places, None
+        history = await self._partition.echoes.history(pair)
         offset = 0 if told == NOWHERE else history.shape.offset_behind(told)
         found = PlaceMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
         start = await history.floor(beyond)
@@ -411,7 +418,7 @@ class CursorMirror:
             if found.room <= 1:
                 through = one.target
                 break
-        if self._partition.echoes(pair) is not places or places.complete_from != before:
+        if self._partition.echoes.places(pair) is not places or places.complete_from != before:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         if found.room <= 1 or len(found) > places.room:
             return found, through

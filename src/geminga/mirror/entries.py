@@ -188,6 +188,13 @@ def mark_of(
     return found
 
 
+def pairs_of(entry: Buffer, keys: Sequence[bytes]) -> set[bytes]:
+    """The pairs of all mirrors that an entry came through, as far as they sign with ``keys``. Raises as
+    `mark_of`."""
+    marks = marks_in(_metadata_of(entry, parse_entry(entry, verify=False).payload))
+    return {mark.origin.pair for mark in marks if mark.is_signed_with(keys)}
+
+
 def _metadata_of(entry: Buffer, payload: Buffer) -> bytes:
     end = len(entry) - len(payload)
     return bytes(memoryview(entry)[end - metadata_size(entry) : end])

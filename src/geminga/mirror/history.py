@@ -7,6 +7,7 @@ mirror's own is not signed, or a copy of it further on (`geminga.mirror.marks`):
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
@@ -15,10 +16,11 @@ from geminga.admin import InternalStats
 from geminga.client.entry_reader import next_entry, open_entries
 from geminga.client.hub import ClientHub
 from geminga.errors import CorruptPayload, Timeout
-from geminga.mirror.entries import mark_of
+from geminga.mirror.entries import mark_of, pairs_of
 from geminga.mirror.marks import Origin
 from geminga.mirror.place_map import PlaceMap, Range
 from geminga.mirror.positions import NOWHERE, Position, parse_position
+from geminga.wire.metadata import RawEntry
 
 _LOOK_ENTRIES = 4
 """How many of the newest entries are looked at first; then four times as many, and so on."""
@@ -201,8 +203,28 @@ class TargetHistory:
                 return True
         return False
 
+    async def pairs(self, start: int, stop: int) -> set[bytes]:
+        """All pairs of which mirrors have written marks into the entries with the offsets
+        ``start <= offset < stop``."""
+        found: set[bytes] = set()
+        async for raw in self._entries(start, stop):
+            with contextlib.suppress(CorruptPayload):
+                found |= pairs_of(raw.entry, self._keys or ())
+        return found
+
     async def _marked(self, start: int, stop: int) -> AsyncIterator[tuple[Origin, Position, int]]:
         """All entries with a mark of the pair, copies among them, with their places and offsets."""
+        async for raw in self._entries(start, stop):
+            try:
+                origin = mark_of(raw.entry, self._pair, self._keys, is_direct=self._is_direct)
+            except CorruptPayload:
+                continue
+            if origin is not None:
+                place = Position(raw.ledger_id, raw.entry_id)
+                yield origin, place, self.shape.offset(place)
+
+    async def _entries(self, start: int, stop: int) -> AsyncIterator[RawEntry]:
+        """Those with the offsets ``start <= offset < stop`` that are still there."""
         if start >= stop:
             return
         last = self.shape.position(stop - 1)
@@ -221,12 +243,7 @@ class TargetHistory:
                     raise Timeout(f"{self._topic} gave no entry up to {last} in {_ENTRY_SECONDS_MAX:g} s")
                 place = Position(raw.ledger_id, raw.entry_id)
                 if place <= last:
-                    try:
-                        origin = mark_of(raw.entry, self._pair, self._keys, is_direct=self._is_direct)
-                    except CorruptPayload:
-                        origin = None
-                    if origin is not None:
-                        yield origin, place, self.shape.offset(place)
+                    yield raw
                 if place >= last:
                     return
         finally:

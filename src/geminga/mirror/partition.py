@@ -31,6 +31,7 @@ from geminga.errors import (
     PulsarException,
 )
 from geminga.ids import MessageId, TopicName
+from geminga.mirror.echoes import Echoes
 from geminga.mirror.ends import Counters, Ends, State
 from geminga.mirror.entries import EntryRewriter, Forwarded, PairsUnknownError, SchemaUnknownError
 from geminga.mirror.history import TargetHistory
@@ -86,8 +87,7 @@ class PartitionMirror:
         self.pair: Pair | None = None
         self.places = PlaceMap(NOWHERE)
         """Where the source's entries are in the target."""
-        self._echoes: dict[bytes, PlaceMap] = {}
-        self._echoes_from = NOWHERE
+        self.echoes = Echoes(ends, topic)
         self.notes = Notes(ends.source_admin, topic, ends.mirror)
         self.rollbacks = 0
         """So often the target was found to be an older one, and that was mended."""
@@ -118,8 +118,6 @@ class PartitionMirror:
         self._resumed = NOWHERE
         self._echoed: dict[bytes, Position] = {}
         """The last place in the target that came along in this session, by pair."""
-        self._direct: dict[bytes, bool] = {}
-        """Pairs whose mirrors write into the source, instead of into a third cluster."""
         self._claimed = NOWHERE
         """What deduplication in the target has dropped as known."""
 
@@ -134,14 +132,6 @@ class PartitionMirror:
         if self.state is not State.COPYING:
             return self.state is State.WAITING
         return self.done != self._looked_at or (self.done < self._sizes.newest and not self.rests)
-
-    def echoes(self, pair: bytes) -> PlaceMap:
-        """Where entries that came from the target by the mirror of ``pair`` lie there: it grows like
-        `places`."""
-        found = self._echoes.get(pair)
-        if found is None:
-            found = self._echoes[pair] = PlaceMap(self._echoes_from)
-        return found
 
     async def run(self) -> None:
         """Until cancelled, or until somebody has to decide (`State.FAILED`)."""
@@ -295,22 +285,6 @@ class PartitionMirror:
         keys = self._ends.source_keys.known(self._namespace)
         return TargetHistory(self._ends.target, self.topic, pair, stats, keys)
 
-    async def echo_history(self, pair: bytes) -> TargetHistory:
-        """The same questions about what the mirror of ``pair`` brought from the target into the source."""
-        ends = self._ends
-        is_direct = await self._is_direct(pair)
-        keys = ends.target_keys.known(self._namespace) or await ends.target_keys.learn(self._namespace)
-        stats = await ends.source_admin.topics.internal_stats(self.topic)
-        return TargetHistory(ends.source, self.topic, pair, stats, keys, is_direct=is_direct)
-
-    async def _is_direct(self, pair: bytes) -> bool:
-        """Whether the mirror of ``pair`` writes into the source: it keeps the pair there."""
-        found = self._direct.get(pair)
-        if found is None:
-            properties = await self._ends.source_admin.topics.properties(self.topic)
-            found = self._direct[pair] = pair.hex() in properties.values()
-        return found
-
     async def _has_nothing_of(self, pair: bytes) -> bool:
         """Nor anything that only looks so: the key may have been another source's."""
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
@@ -428,8 +402,7 @@ class PartitionMirror:
             # What is older than this map is looked up in the target.
             begins = Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE
             self.places.forget(begins)
-            self._echoes.clear()
-            self._echoes_from = begins
+            self.echoes.begin(begins)
         while self._gaps and self._gaps[-1][0] > resume:
             # What was sent behind it is not in the target: it comes again, and the gap with it.
             self.counters.missed -= self._gaps.pop()[1]
@@ -577,14 +550,14 @@ class PartitionMirror:
         """Whether somebody took the mark of an earlier entry for this one: what came from the target comes in
         its order. Nothing in the target is acknowledged for a copy, and it goes there as any other."""
         origin = mark.origin
-        is_direct = await self._is_direct(origin.pair)
+        is_direct = await self.echoes.is_direct(origin.pair)
         if is_direct and not mark.is_last:
             return True
         highest = self._echoed.get(origin.pair)
         if highest is not None:
             is_copy = origin.position <= highest
         elif is_direct and origin.after < self._resumed:
-            history = await self.echo_history(origin.pair)
+            history = await self.echoes.history(origin.pair)
             is_copy = await history.is_copy(origin, history.shape.offset(place))
         else:
             is_copy = False
@@ -649,7 +622,7 @@ class PartitionMirror:
             _, place, _, messages, origin = pending.popleft()
             self.counters.skipped += messages
             if origin is not None:
-                self.echoes(origin.pair).add(place, origin.position)
+                self.echoes.add(origin.pair, place, origin.position)
             self.done = place
         self.progress.set()
 
