@@ -218,10 +218,8 @@ class CursorMirror:
             told = NOWHERE if applied.state is None else applied.state.marked
             told = min(told, applied.echoed.get(pair, NOWHERE))
             if stands >= newest_of(inside):
-                found, through = (
-                    self._partition.echoes.places(pair),
-                    None,
-                )  # whatever there is, it is acknowledged
+                # Whatever there is, it is acknowledged.
+                found, through = self._partition.echoes.places(pair), None
             else:
                 found, through = await self._echo_places(pair, told, stands)
             echoes.append(Echo(pair, found, mark_of(inside, reader), through))
