@@ -1,9 +1,9 @@
-"""Offloaded ledgers in Spark: ``format("pulsar")`` beside Spark's own Parquet source on the same files.
+"""Offloaded ledgers in Spark: ``format("pulsar")`` and `geminga.spark.snapshot` beside Spark's own Parquet.
 
-Both give the same columns of the same rows to a sink that takes them and does nothing, by turns in one
+All give the same columns of the same rows to a sink that takes them and does nothing, by turns in one
 session, after runs that are not counted. What is told are whole queries, as a user waits for them: planning,
-tasks, and for ours the questions to the broker and the Python workers. CPU is that of Python, the JVM and the
-broker.
+tasks, and for ours the questions to the broker and the Python workers. Spark's source is told the columns
+that there are, so that it does not look for them first. CPU is that of Python, the JVM and the broker.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from benchmarks import offload_beside
 from benchmarks.brokers import RunningBroker
 from benchmarks.offload_beside import BATCH, OLD, spread
 from benchmarks.spark_rows import cpu_seconds
-from geminga.spark import session
+from geminga.spark import session, snapshot
 
 WARM_RUNS = 3
 VALUE, SEVEN = "value", "7 columns"
+SOURCE, SNAPSHOT, PARQUET_SOURCE = '`format("pulsar")`', "`snapshot`", "Parquet source"
 PARQUET = {
     VALUE: ["value"],
     SEVEN: ["value", "key", "topic", "ledger_id", "entry_id", "batch_index", "publish_time", "event_time",
@@ -60,34 +61,34 @@ def measure(base: Path | None, *, rows: int, ledgers: int, runs: int) -> str:
             told = []
             print(
                 f"{rows / 1e6:g} M rows of about 100 B in {len(files)} files of "
-                f"{sum(each.stat().st_size for each in files) / 1e6:.0f} MB together, {runs} pairs:\n\n"
-                '| columns | format("pulsar"), M rows/s | Parquet source, M rows/s | ratio (quarters) '
-                "| CPU µs a row, both |\n|---|---|---|---|---|"
+                f"{sum(each.stat().st_size for each in files) / 1e6:.0f} MB together, {runs} turns:\n\n"
+                "| columns | of | M rows/s | Parquet source | ratio (quarters) | CPU µs a row, both |\n"
+                "|---|---|---|---|---|---|"
             )
             for columns in (VALUE, SEVEN):
-                told.append(f"{columns} × {_pairs(spark, broker, store, files, columns, rows, runs)}")
+                told += _turns(spark, broker, store, files, columns, rows, runs)
         finally:
             spark.stop()
     return f"Spark beside its own Parquet source: {', '.join(told)}"
 
 
-def _pairs(
+def _turns(
     spark: Any, broker: RunningBroker, store: Path, files: list[Path], columns: str, rows: int, runs: int
-) -> str:  # fmt: skip
-    pulsar = (
-        spark.read.format("pulsar").option("service.url", broker.service_url)
-        .option("offloadLocation", str(store / "tier")).option("columns", ",".join(PULSAR[columns]))
-    )  # fmt: skip
-
-    def ours() -> Any:
-        return pulsar.load(OLD)
-
-    def theirs() -> Any:
-        return spark.read.parquet(*map(str, files)).select(*PARQUET[columns])
-
-    counts = [each().count() for each in (ours, theirs)]
-    if not rows <= counts[1] <= counts[0] <= rows + ledgers_ends(files):
-        raise RuntimeError(f"{counts[0]} and {counts[1]} rows of {rows}")
+) -> list[str]:
+    options = {
+        "service.url": broker.service_url, "topic": OLD, "offloadLocation": str(store / "tier"),
+        "columns": ",".join(PULSAR[columns]),
+    }  # fmt: skip
+    paths = [str(each) for each in files]
+    schema = spark.read.parquet(*paths).schema
+    frames: dict[str, Callable[[], Any]] = {
+        SOURCE: lambda: spark.read.format("pulsar").options(**options).load(),
+        SNAPSHOT: lambda: snapshot(spark, options).frame,
+        PARQUET_SOURCE: lambda: spark.read.schema(schema).parquet(*paths).select(*PARQUET[columns]),
+    }
+    counts = [frame().count() for frame in frames.values()]
+    if counts[0] != counts[1] or not rows <= counts[2] <= counts[0] <= rows + ledgers_ends(files):
+        raise RuntimeError(f"{counts} rows of {rows}")
 
     def timed(frame: Callable[[], Any]) -> tuple[float, float]:
         cpu, start = cpu_seconds(), time.perf_counter()
@@ -95,16 +96,25 @@ def _pairs(
         return time.perf_counter() - start, cpu_seconds() - cpu
 
     for _ in range(WARM_RUNS):
-        timed(ours), timed(theirs)
-    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        for frame in frames.values():
+            timed(frame)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in frames}
     for run in range(runs):
-        for is_ours in (True, False) if run % 2 else (False, True):
-            taken[is_ours].append(timed(ours if is_ours else theirs))
-    ratio = spread([b[0] / a[0] for a, b in zip(taken[True], taken[False], strict=True)])
-    rates = [rows / statistics.median(each[0] for each in taken[who]) / 1e6 for who in (True, False)]
-    cpus = [statistics.median(each[1] for each in taken[who]) / rows * 1e6 for who in (True, False)]
-    print(f"| {columns} | {rates[0]:.2f} | {rates[1]:.2f} | {ratio} | {cpus[0]:.2f} and {cpus[1]:.2f} |")
-    return ratio
+        for name in list(frames)[:: 1 if run % 2 else -1]:
+            taken[name].append(timed(frames[name]))
+    theirs = taken[PARQUET_SOURCE]
+    told = []
+    for name in (SOURCE, SNAPSHOT):
+        ratio = spread([b[0] / a[0] for a, b in zip(taken[name], theirs, strict=True)])
+        rates = [rows / statistics.median(each[0] for each in who) / 1e6 for who in (taken[name], theirs)]
+        cpus = [statistics.median(each[1] for each in who) / rows * 1e6 for who in (taken[name], theirs)]
+        print(
+            f"| {columns} | {name} | {rates[0]:.2f} | {rates[1]:.2f} | {ratio} "
+            f"| {cpus[0]:.2f} and {cpus[1]:.2f} |",
+            flush=True,
+        )
+        told.append(f"{name}, {columns} × {ratio}")
+    return told
 
 
 def ledgers_ends(files: list[Path]) -> int:

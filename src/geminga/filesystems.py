@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from geminga.errors import InvalidConfiguration
 
+_S3 = ("s3", "s3a", "s3n")
 _SAME = {"s3a": "s3", "s3n": "s3"}
 """Names that Hadoop's connectors have for what Arrow calls otherwise."""
 
@@ -46,6 +47,24 @@ def resolve(location: str) -> tuple[fs.FileSystem, str]:
         return found, path
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         return _by_fsspec(location, uri, error)
+
+
+def hadoop_location(location: str) -> str:
+    """The same location as Spark's own file systems (Hadoop's) call it.
+
+    What stands in the URI of an S3 place besides bucket and path is Arrow's: the session's
+    ``spark.hadoop.fs.s3a.*`` say it there.
+    """
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
+    if match is None:
+        return f"file:{os.path.abspath(location)}"
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "file":
+        return f"file:{os.path.abspath(_local_path(location, rest))}"
+    if scheme in _S3:
+        bucket, slash, path = rest.partition("?")[0].removeprefix("//").partition("/")
+        return f"s3a://{bucket.rpartition('@')[2]}{slash}{path}"
+    return f"{scheme}:{rest}"
 
 
 def puts_whole_files(files: fs.FileSystem) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import struct
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from geminga.offload import file as module
 from geminga.offload import residue
-from geminga.offload.file import DERIVED, LedgerFile, LedgerWriter
+from geminga.offload.file import DERIVED, LedgerFile, LedgerWriter, Summary
 from geminga.offload.residue import COLUMNS
 from geminga.wire.columnar import decode_entries
 from geminga.wire.compression import ZSTD, compress
@@ -91,6 +93,43 @@ def test_keys_that_may_be_base64_are_asked_of_the_entries(sealed: bytes) -> None
         file = file_of(entries)
         assert file.messages(0, ["value", "key_bytes"]) is None
         assert file.messages(0, ["value", "key"]) is not None
+
+
+def odd(**fields: Any) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields)
+    return build_entry(metadata.SerializeToString(), b"value")
+
+
+ENCRYPTED = odd(encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")])
+CHUNK = odd(uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=10)
+LAST_CHUNK = odd(uuid="u", chunk_id=1, num_chunks_from_msg=2, total_chunk_msg_size=10)
+NO_TEXT = odd(partition_key="??").replace(b"??", b"\xe2\x82")[6:]
+"""A key that is no UTF-8, in an entry without a checksum."""
+MARKER = odd(marker_type=20)
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_plain"),
+    [
+        (KEYLESS, True), (KEYED, True), ([*KEYED, MARKER], True), ([MARKER], True),
+        ([*KEYED, odd(partition_key="ä", compression=ZSTD)], False),  # cannot be opened
+        ([*KEYLESS, ENCRYPTED], False), ([CHUNK, *KEYED], False), ([CHUNK, LAST_CHUNK], False),
+        ([LAST_CHUNK, *KEYED], False), ([*KEYED, NO_TEXT], False),
+        ([single(7, "aGk=", is_base64=True), *KEYED], False), ([batch(7, ["a"], is_base64=True)], False),
+        ([batch(7, ["aGk="], extra=UNUSUAL[1])], False), ([*KEYED, batch(7, [None], is_base64=True)], False),
+    ],
+)  # fmt: skip
+def test_a_file_is_plain_whose_rows_say_all(entries: list[bytes], is_plain: bool) -> None:
+    summary = file_of(entries).summary
+    assert summary.plain is is_plain
+    assert Summary.decode(summary.encode()).plain is is_plain
+
+
+def test_a_footer_may_say_more_or_less_than_this_version_knows() -> None:
+    kept = json.loads(Summary("t", -1, 1, "u", plain=True).encode())
+    assert Summary.decode(json.dumps({**kept, "later": 1}).encode()).plain
+    del kept["plain"]
+    assert not Summary.decode(json.dumps(kept).encode()).plain
 
 
 def zeros(size: int) -> bytes:

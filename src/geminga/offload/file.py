@@ -7,11 +7,13 @@ row groups to whoever writes it. The footer's ``geminga.offload`` says where, as
 
     {"version": 1, "topic": ..., "partition": ..., "ledger": ..., "uuid": ..., "entries": ...,
      "messages": ..., "closed": ..., "entry_bytes": ..., "publish": [first, last] or null,
-     "event": [first, last] or null,
+     "event": [first, last] or null, "plain": ...,
      "groups": [[first entry, entries, rows, row group or -1, offset, size, crc32c], ...]}
 
 ``closed`` counts entries that hold messages and have no rows, encrypted ones before all; ``entry_bytes`` is
-what the entries took in the ledger. A group whose entries have no rows has no row group.
+what the entries took in the ledger. ``plain``: the rows say all that there is to know of the ledger's
+messages: nothing is encrypted or in chunks, and every key is the text in the column. A group whose entries
+have no rows has no row group.
 
 An entry is given byte for byte, or not at all: pages, residues and entries are checked against checksums.
 """
@@ -100,6 +102,7 @@ class Summary:
     entry_bytes: int = 0
     publish: tuple[int, int] | None = None
     event: tuple[int, int] | None = None
+    plain: bool = False
     groups: list[list[int]] = field(default_factory=list)
 
     def encode(self) -> bytes:
@@ -119,7 +122,7 @@ class Summary:
                 raise NotOffloaded(f"the file is of version {version}; {VERSION} can be read")
             for name in ("publish", "event"):
                 kept[name] = None if kept[name] is None else (kept[name][0], kept[name][1])
-            return cls(**kept)
+            return cls(**{name: value for name, value in kept.items() if name in cls.__slots__})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotOffloaded(f"the file's {METADATA_KEY.decode()} cannot be read: {error}") from error
 
@@ -187,7 +190,7 @@ class LedgerWriter:
             column_encoding=_ENCODINGS, write_page_checksum=True, store_schema=True,
         )  # fmt: skip
         self._parter = Parter(topic, partition, ledger_id)
-        self._summary = Summary(topic, partition, ledger_id, uuid)
+        self._summary = Summary(topic, partition, ledger_id, uuid, plain=True)
         self._row_groups = 0
         self._waiting: list[Parted] = []
         self._waiting_bytes = self._waiting_memory_bytes = self._waiting_entries = 0
@@ -246,6 +249,7 @@ class LedgerWriter:
         summary.groups.append([first, entries, rows, row_group, at, len(residue), crc32c(residue)])
         summary.messages += rows
         summary.closed += sum(parted.closed for parted in waiting)
+        summary.plain = summary.plain and all(parted.is_plain for parted in waiting)
 
     def close(self) -> Written:
         """Write what is waiting and the footer."""

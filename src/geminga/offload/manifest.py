@@ -7,7 +7,7 @@ It lies in the topic's folder as ``manifest.json`` and is for whoever reads the 
      "ledgers": [
         {"ledger": 81, "offset": ..., "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ...,
          "uuid": ..., "entries": ..., "messages": ..., "closed": ..., "entry_bytes": ...,
-         "publish": [first, last], "event": [first, last], "offloaded_ms": ...}, ...]}
+         "publish": [first, last], "event": [first, last], "offloaded_ms": ..., "plain": ...}, ...]}
 
 The newest ledgers are in it, the others in pages, which have ``ledgers`` alone: so a ledger that is offloaded
 costs the writing of a page's worth at most, however many there are. A page is never changed. What it holds
@@ -16,8 +16,9 @@ tells its name, and which others replace it the manifest says, in one step.
 Ledgers are in order. ``offset`` is the place of a ledger's first entry in all of the topic's history: where
 one ends at the offset at which another begins, nothing lies between. ``file_bytes`` and ``crc32c`` are the
 file's; ``entry_bytes`` is what the entries took in the ledger; ``closed`` counts entries without rows, as
-encrypted ones are. Times are milliseconds since 1970; a span is null where no message has one. ``digest`` is
-of the uuids of a page's ledgers. Version 1, all in one file, is read too.
+encrypted ones are; ``plain`` says that nobody needs more than the rows (`geminga.offload.file`; where it
+is missing, somebody may). Times are milliseconds since 1970; a span is null where no message has one.
+``digest`` is of the uuids of a page's ledgers. Version 1, all in one file, is read too.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class OffloadedLedger:
     publish: tuple[int, int] | None
     event: tuple[int, int] | None
     offloaded_ms: int
+    plain: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,7 +77,8 @@ class OffloadedLedger:
         """Raises `ManifestUnreadable`."""
         try:
             spans = {name: None if kept[name] is None else tuple(kept[name]) for name in ("publish", "event")}
-            return cls(**{**kept, **spans})
+            known = {name: value for name, value in kept.items() if name in cls.__slots__}
+            return cls(**{**known, **spans})
         except (TypeError, KeyError) as error:
             raise ManifestUnreadable(f"an offloaded ledger is named as {kept!r}") from error
 

@@ -183,11 +183,13 @@ class Residue:
 
 
 class Parted(NamedTuple):
-    """Entries in two parts. ``closed``: how many have no rows though they hold messages."""
+    """Entries in two parts. ``closed``: how many have no rows though they hold messages. ``is_plain``: the
+    rows say everything that there is to know of the messages."""
 
     messages: list[pa.RecordBatch]
     residue: Residue
     closed: int
+    is_plain: bool
 
     @property
     def memory_bytes(self) -> int:
@@ -216,12 +218,13 @@ class Parter:
             RawEntry(self.topic, self.partition, self.ledger_id, first_entry_id + index, entry)
             for index, entry in enumerate(entries)
         ]
-        for messages, residue, closed in self._pieces(raw):
+        for messages, residue, closed, is_plain in self._pieces(raw):
             self._bound_chunks()
-            yield Parted([messages] if messages is not None and messages.num_rows else [], residue, closed)
+            rows = [messages] if messages is not None and messages.num_rows else []
+            yield Parted(rows, residue, closed, is_plain)
 
     def _pieces(self, raw: list[RawEntry]) -> Any:
-        """(messages or None, residue, closed) of runs of entries that are parted together."""
+        """(messages or None, residue, closed, is_plain) of runs of entries that are parted together."""
         before = self._chunks.copy()
         try:
             heads = entry_heads(raw)
@@ -237,16 +240,18 @@ class Parter:
                 bounds = [0, *edges.tolist(), len(raw)]
                 for start, stop in pairwise(bounds):
                     if encrypted[start]:
-                        yield None, _kept_whole(raw[start:stop]), stop - start
+                        yield None, _kept_whole(raw[start:stop]), stop - start, False
                     else:
                         yield from self._pieces(raw[start:stop])
                 return
             laid = lay_open(raw, COLUMNS, chunks=self._chunks)
-            piece = laid.messages, self._residue(raw, laid), 0
+            # What is in chunks may have begun in an earlier ledger, or end in a later one.
+            is_plain = laid.says_keys and not (heads[:, fields.CHUNK_COUNT] > 1).any()
+            piece = laid.messages, self._residue(raw, laid), 0, bool(is_plain)
         except (CorruptPayload, CryptoError, _TooMuch):
             self._chunks = before
             if len(raw) == 1:
-                yield None, _kept_whole(raw), 1
+                yield None, _kept_whole(raw), 1, False
                 return
             middle = len(raw) // 2
             yield from self._pieces(raw[:middle])

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from geminga.spark.observing import serve_metrics as serve_metrics
     from geminga.spark.sessions import register as register
     from geminga.spark.sessions import session as session
+    from geminga.spark.snapshots import Snapshot as Snapshot
+    from geminga.spark.snapshots import snapshot as snapshot
 
 _PLACES = {
+    "Snapshot": "geminga.spark.snapshots",
     "PulsarDataSource": "geminga.spark.datasource",
     "observed": "geminga.spark.observing",
     "query_lag": "geminga.spark.observing",
@@ -30,16 +33,19 @@ _PLACES = {
     "serve_metrics": "geminga.spark.observing",
     "register": "geminga.spark.sessions",
     "session": "geminga.spark.sessions",
+    "snapshot": "geminga.spark.snapshots",
 }
 
 __all__ = (
     "PulsarDataSource",
+    "Snapshot",
     "observed",
     "query_lag",
     "query_skipped",
     "register",
     "serve_metrics",
     "session",
+    "snapshot",
 )
 
 

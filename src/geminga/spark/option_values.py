@@ -157,12 +157,16 @@ def _by_topic(name: str, value: str, example: str) -> dict[str, Any]:
 
 
 def assigned(name: str, value: str) -> tuple[str, ...]:
-    """The partitions of a Kafka-like assignment, as topics: ``{"topic": [0, 2]}``."""
+    """The partitions of a Kafka-like assignment, as topics: ``{"topic": [0, 2]}``. As in offsets, -1 is a
+    topic without partitions."""
     found = []
     for each, partitions in _by_topic(name, value, '{"topic": [0, 2]}').items():
         base = TopicName.parse(one_topic(name, each))
         try:
-            found += [str(base.partition_name(int(index))) for index in partitions]
+            numbers = [int(index) for index in partitions]
+            if min(numbers, default=0) < -1:
+                raise ValueError
+            found += [str(base if number == -1 else base.partition_name(number)) for number in numbers]
         except (TypeError, ValueError):
             raise refused(name, value, 'JSON like {"topic": [0, 2]}') from None
     if not found or len(set(found)) < len(found):

@@ -8,7 +8,7 @@ over in lower case; they are matched without regard to case.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,8 @@ _TABLE = (
            aliases=("subscribePattern",),
            text="Regular expression for the local names of the topics of one namespace."),
     Option(name="assign", field="topics", use=READ, parse=values.assigned,
-           text='Single partitions to read, as JSON: ``{"topic": [0, 2]}``.'),
+           text='Single partitions to read, as JSON: ``{"topic": [0, 2]}``; -1 is a topic without '
+                "partitions."),
     Option(name="columns", field="columns", use=READ, parse=values.names,
            text="Columns to deliver, separated by commas: Spark does no column pruning here, and each column "
                 "that nobody needs costs time."),
@@ -470,6 +471,15 @@ def for_use(options: Mapping[str, str], use: str) -> dict[str, str]:
         name: value
         for name, value in options.items()
         if (option := _BY_LOWER_NAME.get(name.lower())) is None or option.use in (use, BOTH)
+    }
+
+
+def without(options: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
+    """``options`` without those that fill these fields of `ReadOptions`, whatever they are called."""
+    return {
+        name: value
+        for name, value in options.items()
+        if (option := _BY_LOWER_NAME.get(name.lower())) is None or option.field not in fields
     }
 
 

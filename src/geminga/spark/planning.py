@@ -200,6 +200,11 @@ class Planner:
         found = self._run({partition: before_first(EARLIEST) for partition in partitions})
         return {partition: place for partition, place in found.items() if place is not None}
 
+    def begins(self, places: Offsets) -> Offsets:
+        """The same places within ledgers: before the first entry there is, for `EARLIEST`."""
+        found = self._run({p: before_first(place) for p, place in places.items()})
+        return {p: found[p] or place for p, place in places.items()}
+
     # --- places -----------------------------------------------------------------------------------
 
     def starting(self, default: str) -> Offsets:
@@ -376,15 +381,15 @@ class Planner:
             for p, (begin, place) in behind.items()
             if p not in compacted
         }
-        begins = self._run({p: before_first(begin) for p, (begin, _) in wanted.items()})
-        wanted = {p: (begins[p] or begin, place) for p, (begin, place) in wanted.items()}
+        begins = self.begins({p: begin for p, (begin, _) in wanted.items()})
+        wanted = {p: (begins[p], place) for p, (_, place) in wanted.items()}
         sizes = self._sizes(wanted)
         cut = self._run({p: pieces(*places, sizes[p]) for p, places in wanted.items()})
         count = sum(len(found) for found in cut.values())
         if 0 < count < self.options.min_partitions:
             cut = self._smaller(wanted, cut, sizes)
         nexts = self._nexts_kept(cut)
-        offloaded = self._offloaded(cut)
+        offloaded = self.offloaded(cut)
         whole = [
             Range(p, *behind[p], beginning=EARLIEST, compacted=True, goes_on=self.is_batch) for p in compacted
         ]
@@ -505,7 +510,7 @@ class Planner:
         keeps = self.patience.call(f"looking at the subscription {cursor.name}", lambda: cursor.keeps(places))
         return {partition: place for partition, place in nexts.items() if partition in keeps}
 
-    def _offloaded(
+    def offloaded(
         self, cut: Mapping[Partition, list[Piece]]
     ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
         """The ledgers that are read as files, by partition and number of its piece. Once a query, the broker

@@ -414,6 +414,8 @@ class _Messages:
         self.found = found
         self.counts = counts
         self.count = count
+        self.has_replaced_text = False
+        """Whether a column that was made holds text in place of bytes that are none."""
 
     def column(self, name: str) -> pa.Array:
         if name == "value":
@@ -527,6 +529,7 @@ class _Messages:
         try:
             return array.cast(pa.string())
         except pa.ArrowInvalid:
+            self.has_replaced_text = True
             words = [
                 None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()
             ]
@@ -625,6 +628,7 @@ class LaidOpen(NamedTuple):
     ``heads`` has a row of ``columnar_fields``' head fields an entry, ``payloads`` the (start, end) of its
     uncompressed payload in ``buffer`` (-1 for one that delivers nothing), ``counts`` how many rows of
     ``messages`` are its own. ``starts`` are where the entries begin in ``buffer``, which has them first.
+    ``says_keys``: the column ``key`` has the bytes of every key; none is base64, or no text.
     """
 
     messages: pa.RecordBatch
@@ -633,6 +637,7 @@ class LaidOpen(NamedTuple):
     heads: Int64s
     payloads: Int64s
     counts: Int64s
+    says_keys: bool
 
 
 def lay_open(
@@ -645,11 +650,12 @@ def lay_open(
     """`decode_entries`, with what it has found on its way. Raises the same; there is at least one entry."""
     decoder = _Decoder(entries, chunks, max_uncompressed_size)
     decoder.verify()
-    messages = decoder.scan(columns)
+    messages = decoder.scan([*columns, "key_bytes"])
     starts = np.zeros(len(entries), np.int64)
     np.cumsum([len(entry.entry) for entry in entries[:-1]], out=starts[1:])
     batch = _record_batch(messages, message_schema(columns))
-    return LaidOpen(batch, decoder.buffer, starts, decoder.heads, decoder.data, messages.counts)
+    says_keys = not messages.has_replaced_text and not messages.found[field.KEY_IS_BASE64].any()
+    return LaidOpen(batch, decoder.buffer, starts, decoder.heads, decoder.data, messages.counts, says_keys)
 
 
 def entry_heads(entries: Sequence[RawEntry]) -> Int64s:

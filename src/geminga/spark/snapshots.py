@@ -1,0 +1,382 @@
+"""What is in topics now, as one frame: offloaded ledgers by Spark's own Parquet source, the rest by ours.
+
+A Python data source hands Spark rows through a pipe, and no more than about half of what the JVM's own reader
+of Parquet gives comes through that. So whoever reads much history has Spark read the files: `snapshot` cuts
+each partition into ledgers whose rows say everything (``plain`` in the manifest) and the gaps between them,
+and joins the files of the ones with ``format("pulsar")`` over the others. The cut is by message ids and made
+once: whatever is offloaded, published or trimmed afterwards, each message is on one side.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from geminga.errors import InvalidConfiguration
+from geminga.filesystems import hadoop_location
+from geminga.offload.manifest import OffloadedLedger
+from geminga.offload.places import folder_of
+from geminga.offload.residue import ROWS_MAX
+from geminga.spark import cluster as clusters
+from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
+from geminga.spark.options import ReadOptions, read_options, without
+from geminga.spark.planning import Planner
+from geminga.spark.schema import source_schema
+from geminga.spark.search import Piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+logger = logging.getLogger("geminga.spark")
+
+GAPS_MAX = 4
+"""Pieces of one partition that are read by ``format("pulsar")``: each is a scan of its own in Spark's plan.
+Where there are more, the shortest runs of ledgers between them are read so, too."""
+MILLISECONDS_MAX = (1 << 63) // 1000 - 1
+"""Times beyond have no microseconds in 64 bits: Spark's reader fails at them, ours does not."""
+
+_FILE_COLUMNS = StructType(
+    [
+        StructField("value", BinaryType()),
+        StructField("key", StringType()),
+        StructField("ordering_key", BinaryType()),
+        StructField("properties", MapType(StringType(), StringType())),
+        StructField("event_time", TimestampType()),
+        StructField("publish_time", TimestampType()),
+        StructField("sequence_id", LongType()),
+        StructField("producer_name", StringType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("ledger_id", LongType()),
+        StructField("entry_id", LongType()),
+        StructField("batch_index", IntegerType()),
+        StructField("batch_size", IntegerType()),
+    ]
+)
+"""The columns of an offloaded ledger's file that those of Spark are made of; Spark need not find them out."""
+
+_READING = {
+    # Off by default. Without it a flipped bit is a wrong row, with it an error.
+    "parquet.page.verify-checksum.enabled": "true",
+    # Times before 1900 are in today's calendar; Spark would ask whose files these are.
+    "datetimeRebaseMode": "CORRECTED",
+    # A folder named `a=b` is a topic of that name, no column, and `[` in one is no pattern.
+    "recursiveFileLookup": "true",
+    "__globPaths__": "false",
+}
+_SAID_ANEW = (
+    "topics", "topics_pattern", "starting_offsets", "ending_offsets", "starting_time_ms", "ending_time_ms",
+    "starting_times", "ending_times", "future_is_latest",
+)  # fmt: skip
+"""What the scans of gaps are told by themselves: partitions and places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What `snapshot` has found."""
+
+    frame: DataFrame
+    """The columns of ``format("pulsar")`` with the same options."""
+    following: str
+    """For ``startingOffsets`` of a query that goes on right behind the frame's last messages."""
+    files: int
+    """Offloaded ledgers that Spark reads as Parquet, by itself."""
+
+
+@dataclass(slots=True)
+class _Cut:
+    """What is read of the partitions in which way: ``gaps`` has a scan's worth in each."""
+
+    files: list[str] = field(default_factory=list)
+    ledgers: list[OffloadedLedger] = field(default_factory=list)
+    partitions: set[int] = field(default_factory=set)
+    gaps: list[dict[Partition, tuple[Offset, Offset]]] = field(default_factory=list)
+
+
+def snapshot(
+    spark: SparkSession, options: Mapping[str, str], *, files_location: str | None = None
+) -> Snapshot:
+    """A frame of everything that the topics hold now, for batch work over much history.
+
+    ``options`` are those of ``spark.read.format("pulsar")``; ``spark`` knows it (`geminga.spark.session`).
+    What ``offloadLocation`` has is read by Spark's own Parquet source, at its speed, with its column pruning
+    and its filters on pages; everything else by ``format("pulsar")``: the live tail, ledgers with encrypted
+    messages, chunks or keys of bytes, and all of it where payloads are read by schema (``valueSchema``).
+    ``files_location`` is the same place as Spark's file systems call it (default: ``offloadLocation``, with
+    ``s3a:`` for ``s3:`` and without its options); one that Spark cannot read costs speed, and a warning.
+
+    Where the frame ends is decided here and now, and it gives the same rows whenever it is run; files that
+    retention has removed meanwhile, and damaged ones, fail the query. Raises `InvalidConfiguration`, and
+    what ``format("pulsar")`` raises.
+    """
+    read = read_options(options)
+    _check(read)
+    planner = Planner(clusters.connect(read.connection), read, is_batch=True)
+    try:
+        start = planner.starting("earliest")
+        end = planner.ending(start)
+        cut = _cut(planner, read, start, end)
+    finally:
+        planner.close()
+    frames = []
+    if cut.files:
+        native = _native(spark, read, cut, files_location)
+        if native is None:
+            cut = _Cut(gaps=[_behind(start, end)])
+        else:
+            frames.append(native)
+    rest = without(options, _SAID_ANEW)
+    frames += [_scan(spark, rest, gaps) for gaps in cut.gaps]
+    if not frames:  # the topics are empty
+        columns = spark.read.format("pulsar").options(**options).load().schema
+        frames = [spark.createDataFrame([], columns)]
+    return Snapshot(reduce(lambda one, other: one.union(other), frames), _following(end), len(cut.files))
+
+
+def _check(options: ReadOptions) -> None:
+    if options.starting_offsets == "latest":
+        raise InvalidConfiguration("startingOffsets=latest gives a snapshot nothing to read")
+    if options.read_compacted:
+        raise InvalidConfiguration(
+            "option readCompacted=true: a snapshot ends where the topics end now, and what took the place of "
+            "a message may come later; allowed: false, or spark.read.format('pulsar')"
+        )
+
+
+def _behind(start: Offsets, end: Offsets) -> dict[Partition, tuple[Offset, Offset]]:
+    return {
+        p: (start.get(p, EARLIEST), place)
+        for p, place in sorted(end.items())
+        if place > start.get(p, EARLIEST)
+    }
+
+
+# --- the cut ----------------------------------------------------------------------------------------
+
+
+def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -> _Cut:
+    wanted = _behind(start, end)
+    found = _Cut()
+    runs: dict[Partition, list[list[OffloadedLedger]]] = {}
+    if wanted and options.value_schema == "BYTES":
+        begins = planner.begins({p: begin for p, (begin, _) in wanted.items()})
+        pieces = {p: [Piece(begins[p], place, None)] for p, (_, place) in wanted.items()}
+        for p, offloaded in planner.offloaded(pieces).items():
+            runs[p] = _runs(offloaded[0], begins[p], wanted[p][1])
+            for each in (each for run in runs[p] for each in run):
+                found.files.append(f"{folder_of(partition_topic(p))}/{each.file}")
+                found.ledgers.append(each)
+                found.partitions.add(p[1])
+    for p, (begin, place) in wanted.items():
+        at_begin = begins[p] if p in runs else begin
+        for number, (before, behind) in enumerate(_gaps(runs.get(p, []), at_begin, place)):
+            if number == len(found.gaps):
+                found.gaps.append({})
+            # A range that begins at the topic's beginning has nothing before it that could be missing.
+            found.gaps[number][p] = begin if before == at_begin else before, behind
+    return found
+
+
+def _first_place(ledger: OffloadedLedger) -> Offset:
+    return Offset(ledger.ledger, -1)
+
+
+def _last_place(ledger: OffloadedLedger) -> Offset:
+    return Offset(ledger.ledger, ledger.entries - 1)
+
+
+def _says_all(ledger: OffloadedLedger) -> bool:
+    times = [time for span in (ledger.publish, ledger.event) if span is not None for time in span]
+    return ledger.plain and all(abs(time) <= MILLISECONDS_MAX for time in times)
+
+
+def _runs(ledgers: Sequence[OffloadedLedger], begin: Offset, end: Offset) -> list[list[OffloadedLedger]]:
+    """The ledgers that are read as files: whole ones, in runs in which nothing lies between two of them."""
+    whole = [
+        each
+        for each in ledgers
+        if each.entries and _says_all(each) and begin <= _first_place(each) and _last_place(each) <= end
+    ]
+    runs: list[list[OffloadedLedger]] = []
+    for each in whole:
+        if runs and runs[-1][-1].offset + runs[-1][-1].entries == each.offset:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    longest = sorted(range(len(runs)), key=lambda number: sum(each.messages for each in runs[number]))
+    return [runs[number] for number in sorted(longest[-(GAPS_MAX - 1) :])]
+
+
+def _gaps(
+    runs: Sequence[Sequence[OffloadedLedger]], begin: Offset, end: Offset
+) -> list[tuple[Offset, Offset]]:
+    """What lies before, between and behind the runs, as (after, up to and with)."""
+    edges = [begin, *(place for run in runs for place in (_first_place(run[0]), _last_place(run[-1]))), end]
+    return [(before, behind) for before, behind in list(pairwise(edges))[::2] if before < behind]
+
+
+# --- frames -----------------------------------------------------------------------------------------
+
+
+def _scan(
+    spark: SparkSession, options: Mapping[str, str], gaps: Mapping[Partition, tuple[Offset, Offset]]
+) -> DataFrame:
+    """``format("pulsar")`` over these pieces of partitions."""
+    assigned: dict[str, list[int]] = {}
+    starting: dict[str, dict[str, str]] = {}
+    ending: dict[str, dict[str, str]] = {}
+    for (topic, index), (before, behind) in sorted(gaps.items()):
+        assigned.setdefault(topic, []).append(index)
+        starting.setdefault(topic, {})[str(index)] = _next(before)
+        ending.setdefault(topic, {})[str(index)] = str(behind)
+    places = {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starting),
+        "endingOffsets": json.dumps(ending),
+    }
+    return spark.read.format("pulsar").options(**options, **places).load()
+
+
+def _next(place: Offset) -> str:
+    """The place of the message behind, as ``startingOffsets`` has it."""
+    if place == EARLIEST:
+        return "earliest"
+    if place.batch_index == WHOLE_ENTRY:
+        return f"{place.ledger}:{place.entry + 1}"
+    return f"{place.ledger}:{place.entry}:{place.batch_index + 1}"
+
+
+def _following(end: Offsets) -> str:
+    found: dict[str, dict[str, str]] = {}
+    for (topic, index), place in sorted(end.items()):
+        found.setdefault(topic, {})[str(index)] = _next(place)
+    return json.dumps(found)
+
+
+def _native(
+    spark: SparkSession, options: ReadOptions, cut: _Cut, files_location: str | None
+) -> DataFrame | None:
+    """The ledgers by Spark's own Parquet source; None where Spark cannot open the place."""
+    location = files_location or options.offload_location
+    assert location is not None
+    root = hadoop_location(location).rstrip("/")
+    reader = spark.read.schema(_FILE_COLUMNS).options(**_READING)
+    try:
+        rows = reader.parquet(*(f"{root}/{file}" for file in cut.files))
+        rows.schema  # noqa: B018 - Spark Connect looks at a frame no sooner
+    except Exception as error:
+        if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] != "py4j":
+            raise
+        logger.warning(
+            "Spark cannot read %s by itself (%s); format('pulsar') reads it. files_location says where it is "
+            "for Spark's file systems", root, _first_line(error),
+        )  # fmt: skip
+        return None
+    schema = source_schema(options.columns)
+    sizes = _Sizes.of(cut)
+    return rows.select(
+        *(_column(each.name, sizes).cast(each.dataType).alias(each.name) for each in schema.fields)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# --- columns ----------------------------------------------------------------------------------------
+
+_IN_FILES = {
+    "value": "value", "__key": "key", "__topic": "topic", "__publishTime": "publish_time",
+    "__eventTime": "event_time", "__messageProperties": "properties", "__orderingKey": "ordering_key",
+    "__sequenceId": "sequence_id", "__producerName": "producer_name", "__partition": "partition",
+    "__ledgerId": "ledger_id", "__entryId": "entry_id", "__batchIndex": "batch_index",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The numbers that message ids are made of, at the least and at the most."""
+
+    ledgers: tuple[int, int]
+    entries_max: int
+    partitions: tuple[int, int]
+
+    @classmethod
+    def of(cls, cut: _Cut) -> _Sizes:
+        ledgers = [each.ledger for each in cut.ledgers]
+        return cls(
+            (min(ledgers), max(ledgers)),
+            max(each.entries for each in cut.ledgers),
+            (min(cut.partitions), max(cut.partitions)),
+        )
+
+
+def _column(name: str, sizes: _Sizes) -> Column:
+    if name == "__messageId":
+        return _message_id(sizes)
+    if name == "__redeliveryCount":
+        return F.lit(0)
+    return F.col(_IN_FILES[name])
+
+
+_ALL_BYTES = bytes(range(256))
+
+
+def _message_id(sizes: _Sizes) -> Column:
+    """The bytes of ``MessageIdData``, as `geminga.ids.MessageId.serialize` writes them."""
+    partition, index, size = F.col("partition"), F.col("batch_index"), F.col("batch_size")
+    parts = [
+        _field(0x08, F.col("ledger_id"), *sizes.ledgers),
+        _field(0x10, F.col("entry_id"), 0, sizes.entries_max),
+    ]
+    if sizes.partitions[1] >= 0:
+        parts.append(_if(partition >= 0, _field(0x18, partition, 0, sizes.partitions[1])))
+    parts.append(_if(index >= 0, _field(0x20, index, 0, ROWS_MAX)))
+    parts.append(_if(size > 0, _field(0x30, size, 0, ROWS_MAX)))
+    return F.concat(*parts)
+
+
+def _if(condition: Column, part: Column) -> Column:
+    return F.when(condition, part).otherwise(F.lit(b""))
+
+
+def _field(tag: int, number: Column, least: int, most: int) -> Column:
+    """A tag and a varint of a number that lies between the two."""
+    fewest, largest = _varint_bytes(least), _varint_bytes(most)
+    found = _varint(tag, number, largest)
+    for count in range(largest - 1, fewest - 1, -1):
+        found = F.when(number < 1 << 7 * count, _varint(tag, number, count)).otherwise(found)
+    return found
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
+
+
+def _varint(tag: int, number: Column, count: int) -> Column:
+    """One of just so many bytes."""
+    groups = [F.shiftright(number, 7 * place) if place else number for place in range(count)]
+    bits = [group.bitwiseAND(127).bitwiseOR(128) for group in groups[:-1]]
+    return F.concat(F.lit(bytes([tag])), *(_byte(each) for each in [*bits, groups[-1]]))
+
+
+def _byte(number: Column) -> Column:
+    return F.substring(F.lit(_ALL_BYTES), (number + 1).cast("int"), F.lit(1))
