@@ -9,7 +9,7 @@ import pytest
 
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.compacted import owner_of
-from geminga.broker.delivery.subscription import COMPACTION, cursor_key
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
 from geminga.broker.survivors import open_batch
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
@@ -513,6 +513,44 @@ def test_crash_at_every_step(how: str) -> None:
         writer.live(harness, 1, Random(2))
         writer.check(harness)
     assert point > 50
+
+
+def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cursor names is never deleted: what is below its horizon may be nowhere else soon."""
+    disk, writer = SimulatedDisk(), Writer()
+    harness = Harness(open_store(disk), **SMALL)
+    writer.live(harness, 1, Random(1))
+    peer = publisher(harness)
+    for number in range(30):
+        pair = f"k{number % 4}", b"%d" % number
+        writer.sent.append(pair)
+        peer.send(0, single(*pair))
+    assert peer.receipts()
+    writer.receipted = len(writer.sent)
+    named: list[bool] = []
+    write_snapshot = PersistentSubscription.write_snapshot
+
+    def noted(self: PersistentSubscription, done: Any) -> None:
+        named.append(self.name == COMPACTION)
+        write_snapshot(self, done)
+
+    monkeypatch.setattr(PersistentSubscription, "write_snapshot", noted)
+    harness.actions.compact(NAME)
+    for step in range(1_000):
+        if any(named):
+            break
+        if step % 2:
+            harness.store.poll()
+        else:
+            harness.broker.turn(harness.now, harness.now_ms)
+    topic: Any = harness.broker.topics.in_memory(NAME)
+    assert topic.compaction.is_running
+    harness.broker.close()
+    harness.store.close()
+    harness = Harness(open_store(disk.kill()), **SMALL)
+    writer.check(harness)
+    harness.advance(600)
+    writer.check(harness)
 
 
 def test_lost_entries_of_the_compacted_ledger_are_named(

@@ -480,6 +480,8 @@ class Compaction:
         before, mark = dict(cursor.properties), cursor.mark
         cursor.properties = _named(new)
         cursor.acknowledge_below(seal.horizon)
+        # Whoever ends in the midst of this leaves both ledgers: the next load takes what the disk names.
+        self._new = None
         subscription.write_snapshot(done)
         while not reported:
             self._is_parked = True
@@ -487,10 +489,10 @@ class Compaction:
         if reported[0] is not None:
             cursor.properties = before
             cursor.reset(mark)
+            self._new = new.ledger_id
             raise reported[0]
         if self._is_cancelled:
             return
-        self._new = None
         old, topic.compacted = topic.compacted, new
         if old is not None:
             old.replaced()
