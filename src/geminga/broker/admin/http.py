@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -50,11 +51,21 @@ _PIECE_BYTES = 64 * 1024
 """A longer answer goes out in pieces, as it is made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[Doorkeeper] = web.AppKey("doorkeeper", Doorkeeper)
+SILENT: web.AppKey[set[asyncio.Protocol]] = web.AppKey("silent", set)
+"""Who is connected to the web port and has asked for nothing yet."""
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
 Site = Callable[[web.Application], Mapping[Key, Needs]]
 """Adds pages to the web port, and says what their routes need."""
+
+
+class TlsPort(Protocol):
+    """A port that speaks TLS; ``len`` is how many are in the midst of their handshake."""
+
+    def __len__(self) -> int: ...
+
+    def close(self) -> None: ...
 
 
 class Server(Protocol):
@@ -67,8 +78,10 @@ class Server(Protocol):
     started_at_ms: int
     unanswered: Unanswered
 
-    def tls_arguments(self) -> dict[str, Any]:
-        """What ``create_server`` gets on top for a port that speaks TLS."""
+    def tls_port(
+        self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
+    ) -> TlsPort:
+        """Speaks TLS on a socket that listens; ``admits(address)``: whether there is room for one more."""
 
     @property
     def connections(self) -> Collection[object]:
@@ -378,6 +391,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Every refusal has a status and ``{"reason": ...}``."""
     try:
         headers = request.headers
+        request.app[SILENT].discard(request.protocol)
         # Not request.host, which may ask a name server where there is no such header.
         host = headers.get("Host", "")
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))

@@ -12,7 +12,16 @@ from aiohttp import web
 from geminga.broker.admin.brokers import Brokers, BrokerStats
 from geminga.broker.admin.damage import DamagedThings
 from geminga.broker.admin.door import Doorkeeper
-from geminga.broker.admin.http import DOORKEEPER, SERVER, WEB_HOSTS, Server, Site, errors_as_json
+from geminga.broker.admin.http import (
+    DOORKEEPER,
+    SERVER,
+    SILENT,
+    WEB_HOSTS,
+    Server,
+    Site,
+    TlsPort,
+    errors_as_json,
+)  # fmt: skip
 from geminga.broker.admin.lookup import Lookup
 from geminga.broker.admin.namespaces import Namespaces
 from geminga.broker.admin.origins import WebHosts
@@ -27,6 +36,8 @@ from geminga.broker.admin.topics import Topics
 
 CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
+IDLE_SECONDS = 75.0
+"""A connection on which nothing more is asked for is closed after that."""
 LAST_ANSWERS_SECONDS = 1.0
 """So long requests that are under way may still take when the broker ends."""
 _BODY_BYTES_MAX = 16 * 1024 * 1024
@@ -41,6 +52,7 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
     """All routes over one broker; for `WebServer`, and for tests."""
     application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
     application[SERVER] = server
+    application[SILENT] = set()
     application[WEB_HOSTS] = WebHosts(server.settings)
     broker = server.broker
     permissions = {**PERMISSIONS, **(site(application) if site is not None else {})}
@@ -62,34 +74,57 @@ class WebServer:
 
     def __init__(self, server: Server, site: Site | None = None) -> None:
         self._server = server
+        application = make_application(server, site)
+        self._silent = application[SILENT]
         self._runner = web.AppRunner(
-            make_application(server, site),
+            application,
             access_log=None,
             handle_signals=False,
+            keepalive_timeout=IDLE_SECONDS,
             shutdown_timeout=2 * LAST_ANSWERS_SECONDS,
         )
-
         self._listeners: list[asyncio.Server] = []
+        self._tls_ports: list[TlsPort] = []
 
     async def start(self, listeners: Sequence[tuple[socket.socket, bool]]) -> None:
         """Serves on sockets that already listen, with TLS where that is said beside them."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         for listener, with_tls in listeners:
-            arguments = self._server.tls_arguments() if with_tls else {}
-            self._listeners.append(await loop.create_server(self._protocol, sock=listener, **arguments))
+            if with_tls:
+                self._tls_ports.append(self._server.tls_port(listener, self._protocol, self._admits))
+            else:
+                self._listeners.append(await loop.create_server(self._protocol, sock=listener))
+
+    def _admits(self, _address: object) -> bool:
+        serving = self._runner.server
+        shaking = sum(map(len, self._tls_ports))
+        return shaking + (0 if serving is None else len(serving.connections)) < CONNECTIONS_MAX
 
     def _protocol(self) -> asyncio.Protocol:
         serving = self._runner.server
         assert serving is not None
         if len(serving.connections) >= CONNECTIONS_MAX:
             return _Refusal()
-        return serving()
+        made = serving()
+        self._silent.add(made)
+        seconds = 2 * self._server.settings.handshake_seconds  # one for TLS, one for the headers
+        asyncio.get_running_loop().call_later(seconds, self._look, made)
+        return made
+
+    def _look(self, made: web.RequestHandler) -> None:
+        """Hangs up on who has asked for nothing, or not to the end of its headers: that takes a place."""
+        if made in self._silent:
+            self._silent.discard(made)
+            if made.transport is not None:
+                made.transport.abort()
 
     async def stop(self) -> None:
         """Answers what is under way, then closes. What is not done by then is answered, too, with 503."""
         for listener in self._listeners:
             listener.close()
+        for port in self._tls_ports:
+            port.close()
         loop = asyncio.get_running_loop()
         ending = loop.call_later(LAST_ANSWERS_SECONDS, self._server.unanswered.end)
         try:

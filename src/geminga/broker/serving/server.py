@@ -29,6 +29,7 @@ from geminga.broker.admin.unanswered import Unanswered
 from geminga.broker.commands.session import State
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
+from geminga.broker.serving.handshakes import TlsPort
 from geminga.broker.serving.listening import BACKLOG, bind
 from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
@@ -94,7 +95,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
         server = self._server
-        if not server.admits(transport):
+        if not server.admits(transport.get_extra_info("peername")):
             transport.abort()
             return
         settings = server.settings
@@ -315,6 +316,7 @@ class BrokerServer:
         self._thread_id = 0
         self._judges: ThreadPoolExecutor | None = None
         self._listeners: list[asyncio.Server] = []
+        self._tls_ports: list[TlsPort] = []
         self._web_task: asyncio.Task[None] | None = None
         self._entry = _Entry(self)
         self._stopping = False
@@ -352,9 +354,13 @@ class BrokerServer:
             speaks_tls = {name: not plain.get(name, False) for name in bound}
             for name in ("port", "tls_port"):
                 if name in bound:
-                    arguments = self.tls_arguments() if speaks_tls[name] else {}
+                    if speaks_tls[name]:
+                        port = self.tls_port(bound[name], self._connection, self.admits)
+                        self._tls_ports.append(port)
+                        undo.callback(port.close)
+                        continue
                     server = await self._loop.create_server(
-                        lambda: Connection(self), sock=bound[name], backlog=BACKLOG, **arguments
+                        self._connection, sock=bound[name], backlog=BACKLOG
                     )
                     undo.callback(server.close)
                     self._listeners.append(server)
@@ -434,11 +440,15 @@ class BrokerServer:
         finally:
             self.web_ready.set()
 
-    def tls_arguments(self) -> dict[str, Any]:
-        """What ``create_server`` gets on top for a port that speaks TLS."""
-        if self.tls is None:
-            return {}
-        return {"ssl": self.tls.context, "ssl_handshake_timeout": self.settings.handshake_seconds}
+    def _connection(self) -> Connection:
+        return Connection(self)
+
+    def tls_port(
+        self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
+    ) -> TlsPort:
+        """Speaks TLS on a socket that listens; ``admits(address)``: whether there is room for one more."""
+        assert self.tls is not None
+        return TlsPort(listener, make, admits, self.tls.context, self.settings.handshake_seconds)
 
     def _look_at_certificates(self) -> None:
         if self.tls is not None and not self._stopping:
@@ -451,8 +461,8 @@ class BrokerServer:
             await self.stopped.wait()
             return
         self._stopping = True
-        for server in self._listeners:
-            server.close()
+        for end in [each.close for each in self._listeners] + [each.close for each in self._tls_ports]:
+            end()
         for listener, _ in self._web_listeners:
             if self._web_on_demand:
                 self._loop.remove_reader(listener.fileno())
@@ -499,9 +509,10 @@ class BrokerServer:
             connection.abort()
 
     # --- what connections ask ---
-    def admits(self, transport: asyncio.Transport) -> bool:
+    def admits(self, address: object) -> bool:
         """Whether one more connection is within the cap."""
-        if not self._stopping and len(self.connections) < self.connections_max:
+        shaking = sum(map(len, self._tls_ports))
+        if not self._stopping and len(self.connections) + shaking < self.connections_max:
             return True
         self.connections_refused += 1
         now = time.monotonic()
@@ -509,7 +520,7 @@ class BrokerServer:
             self._refusal_logged_at = now
             log.warning(
                 "the limit of %d connections is reached, %s is refused (%d so far)",
-                self.connections_max, _peer_text(transport.get_extra_info("peername")),
+                self.connections_max, _peer_text(address),
                 self.connections_refused,
             )  # fmt: skip
         return False

@@ -1,0 +1,101 @@
+"""Peers that are in the midst of a handshake, or say nothing: they count, and do not stay."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.broker.admin import web
+from geminga.broker.serving.embedded import embedded
+from geminga.testing.certificates import Authority
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def tls(authority: Authority) -> dict[str, Any]:
+    certificate, key = authority.sign("broker")
+    return {"tls_certificate": certificate, "tls_key": key}
+
+
+def silent(url: str) -> socket.socket:
+    """Somebody who connects and says nothing."""
+    return socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10)
+
+
+def was_hung_up_on(peer: socket.socket) -> bool:
+    """Within ten seconds."""
+    try:
+        return peer.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_half_open_handshakes_are_within_the_limit(authority: Authority, tls: dict[str, Any]) -> None:
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(embedded(**tls, connections_max=5))
+        peers = [stack.enter_context(silent(broker.service_url)) for _ in range(5)]
+        assert was_hung_up_on(stack.enter_context(silent(broker.service_url)))
+        peers[0].setblocking(False)
+        with pytest.raises(BlockingIOError):  # those before it are waited for
+            peers[0].recv(1)
+        for peer in peers:
+            peer.close()
+        with geminga.Client(
+            broker.service_url, tls_trust_certs_file_path=str(authority.certificate)
+        ) as client:
+            client.create_producer("t").send(b"there is room again")
+
+
+def test_half_open_handshakes_of_the_web_port_are_within_its_limit(
+    authority: Authority, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", 5)
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(embedded(**tls))
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        status = f"{broker.admin_url}/status.html"
+        assert urllib.request.urlopen(status, timeout=10, context=context).status == 200
+        peers = [stack.enter_context(silent(broker.admin_url)) for _ in range(5)]
+        assert was_hung_up_on(stack.enter_context(silent(broker.admin_url)))
+        for peer in peers:
+            peer.close()
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                assert urllib.request.urlopen(status, timeout=10, context=context).status == 200
+                break
+            except OSError:  # the broker hears of their end in its own time
+                assert time.monotonic() < deadline
+
+
+def test_a_handshake_that_takes_too_long_ends(tls: dict[str, Any]) -> None:
+    with embedded(**tls, handshake_seconds=0.2) as broker, silent(broker.service_url) as peer:
+        peer.sendall(b"\x16\x03\x01\x02\x00")  # the beginning of a ClientHello
+        assert was_hung_up_on(peer)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /status.html HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+def test_who_asks_the_web_port_for_nothing_is_hung_up_on(said: bytes) -> None:
+    with embedded(handshake_seconds=0.2) as broker, silent(broker.admin_url) as peer:
+        peer.sendall(said)
+        assert was_hung_up_on(peer)
+
+
+def test_who_has_asked_may_ask_again() -> None:
+    with embedded(handshake_seconds=0.1) as broker, silent(broker.admin_url) as peer:
+        for _ in range(3):
+            peer.sendall(b"GET /status.html HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert peer.recv(4096).startswith(b"HTTP/1.1 200 ")
+            time.sleep(0.15)
