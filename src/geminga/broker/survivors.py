@@ -4,6 +4,8 @@ The rules are Apache Pulsar's. The newest message of a key stays, and none when 
 Messages without a key go, unless ``retain_null_key``. What cannot be looked into stays whole: a batch that is
 encrypted, or cannot be read. A single encrypted message has its key outside and is treated as any other. In a
 batch the messages that go leave an empty one with ``compacted_out``, so that the others keep their indexes.
+A few kilobytes may hold a million messages: what takes long is done in steps, which whoever calls takes
+one by one.
 
 Messages are counted as they are met, from 0; a bit says of each whether it stays. Keys are held in memory
 only while they are counted, and no more of them than fit: the others are left to another pass over the
@@ -13,9 +15,11 @@ entries, each pass for its share of the keys by their hashes.
 from __future__ import annotations
 
 import logging
+from array import array
+from collections.abc import Generator, Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from geminga.errors import CorruptPayload
 from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, build_entry, parse_entry, peek_entry
@@ -26,8 +30,17 @@ log = logging.getLogger("geminga.broker")
 
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """A batch that says it is larger than this, decompressed, is not looked into."""
+BATCH_MESSAGES_MAX: Final = 1_000_000
+"""Nor one of more messages, which no client of ours makes."""
+STEP_MESSAGES: Final = 1_000
+"""So many are looked at in a step."""
 _KEY_OVERHEAD_BYTES = 150
 """About what a key takes in memory beside its own bytes."""
+OPEN_CHUNKS_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What chunked messages may take in memory whose last chunk has not come."""
+_CHUNKED_OVERHEAD_BYTES = 400
+_CHUNK_BYTES = 48
+"""About what a chunked message takes, and each of its chunks."""
 _SIZE = Struct(">I")
 _HEAD = Struct(">IBB")
 _KEY, _PAYLOAD_SIZE = 0x12, 0x18
@@ -38,6 +51,9 @@ _NOTHING_BYTES_MAX = 40
 _MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in steps, and what it comes to."""
 Keyed = tuple[bytes | None, bool]
 """A message's key, None without one, and whether it has a value."""
 
@@ -46,13 +62,27 @@ class Batch(NamedTuple):
     """A batch that was opened. ``starts`` has where each message begins, and the end of the last."""
 
     body: bytes
-    starts: list[int]
+    starts: Sequence[int]
     messages: list[Keyed | None]
     """None for a message that was compacted out before."""
 
 
+def at_once(steps: Steps[T]) -> T:
+    """All of the steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
 def open_batch(entry: bytes) -> Batch | None:
     """The messages of a batch; None when it cannot be looked into."""
+    return at_once(opened(entry))
+
+
+def opened(entry: bytes) -> Steps[Batch | None]:
+    """The same in steps."""
     try:
         parsed = parse_entry(entry, verify=False)
         metadata = parsed.metadata
@@ -63,21 +93,23 @@ def open_batch(entry: bytes) -> Batch | None:
         body = decompress(
             metadata.compression, parsed.payload, metadata.uncompressed_size, limit=BATCH_BYTES_MAX
         ) if metadata.compression else bytes(parsed.payload)  # fmt: skip
-        return _split(body, metadata.num_messages_in_batch)
+        return (yield from _split(body, metadata.num_messages_in_batch))
     except (CorruptPayload, StructError, IndexError) as error:
         log.debug("a batch cannot be opened: %s", error)
         return None
 
 
-def _split(body: bytes, count: int) -> Batch:
+def _split(body: bytes, count: int) -> Steps[Batch]:
     size = len(body)
-    if not 0 < count <= size // 4:
+    if not 0 < count <= min(size // 4, BATCH_MESSAGES_MAX):
         raise CorruptPayload(f"{count} messages announced in a batch of {size} bytes")
-    starts = [0]
+    starts = array("Q", (0,))
     messages: list[Keyed | None] = []
     position = 0
     read_head = _HEAD.unpack_from
-    for _ in range(count):
+    for number in range(count):
+        if number and not number % STEP_MESSAGES:
+            yield
         metadata_size, tag, key_size = read_head(body, position)
         start = position + 4
         end = start + metadata_size
@@ -119,24 +151,36 @@ def _key_bytes(key: str | bytes) -> bytes:
     return key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
 
 
-def rebatched(entry: bytes, kept: int) -> bytes:
+def rebatched(entry: bytes, kept: int) -> Steps[bytes]:
     """A batch with only those of its messages that ``kept`` has a bit for; the others are marked."""
-    batch = open_batch(entry)
+    batch = yield from opened(entry)
     if batch is None:
         return entry
-    body, starts = batch.body, batch.starts
-    found = b"".join(
-        [
-            body[starts[index] : starts[index + 1]] if kept >> index & 1 else _EMPTIED
-            for index in range(len(batch.messages))
+    body, starts, count = batch.body, batch.starts, len(batch.messages)
+    parts = []
+    for first in range(0, count, STEP_MESSAGES):
+        if first:
+            yield
+        wanted = kept >> first
+        parts += [
+            body[starts[index] : starts[index + 1]] if wanted >> (index - first) & 1 else _EMPTIED
+            for index in range(first, min(first + STEP_MESSAGES, count))
         ]
-    )
+    found = b"".join(parts)
     metadata = parse_entry(entry, verify=False).metadata
     metadata.uncompressed_size = len(found)
     from geminga.wire.compression import compress
 
     payload = compress(metadata.compression, found) if metadata.compression else found
     return build_entry(metadata.SerializeToString(), payload)
+
+
+class Kept(NamedTuple):
+    """What stays of an entry: a bit for each of its messages, how many there are, and how many stay."""
+
+    bits: int
+    messages: int
+    staying: int
 
 
 class Survivors:
@@ -156,17 +200,18 @@ class Survivors:
         self._runs: list[list[int]] = []
         self._run = self._run_left = 0
         self._open_chunks: dict[tuple[str, str], list[int]] = {}
+        self._open_bytes = 0
         self._chunks: dict[int, list[int]] = {}
+        self._chunks_bytes = 0
         self.keys = 0
         self.passes = 1
         self.closed = 0
         """Entries that cannot be looked into: encrypted batches, and what cannot be read."""
 
     # --- finding out ---
-    def note(self, entry: bytes) -> None:
-        """The next entry of the pass."""
+    def note(self, entry: bytes) -> Steps[None] | None:
+        """The next entry of the pass; what is left to do of it in steps, before the next one."""
         ordinal = self._ordinal
-        count = 1
         try:
             head = peek_entry(entry)
         except CorruptPayload as error:
@@ -176,22 +221,24 @@ class Survivors:
             if head.num_chunks > 1:
                 self._note_chunk(ordinal, head)
             elif head.is_batch and head.marker_type is None:
-                batch = None if head.encrypted else open_batch(entry)
-                if batch is None:
-                    self._keep_whole(ordinal)
-                else:
-                    count = len(batch.messages)
-                    self._note_batch(ordinal, batch.messages)
+                if not head.encrypted:
+                    return self._note_batch(ordinal, entry)
+                self._keep_whole(ordinal)
             elif head.marker_type is None:
                 self._note_single(ordinal, head, entry)
-        self._ordinal = ordinal + count
+        self._noted(1)
+        return None
+
+    def _noted(self, count: int) -> None:
+        """The entry was one of so many messages."""
+        self._ordinal += count
         if self.passes == 1:
             runs = self._runs
             if runs and runs[-1][0] == count:
                 runs[-1][1] += 1
             else:
                 runs.append([count, 1])
-        if self._newest_bytes > self._bytes_max:
+        if self._newest_bytes + self._chunks_bytes > self._bytes_max and len(self._newest) > 1:
             self._share()
 
     def _note_single(self, ordinal: int, head: EntryHead, entry: bytes) -> None:
@@ -202,9 +249,16 @@ class Survivors:
         else:
             self._put(key.encode("utf-8", "surrogatepass"), ordinal, has_value=_has_value(entry))
 
-    def _note_batch(self, ordinal: int, messages: list[Keyed | None]) -> None:
+    def _note_batch(self, ordinal: int, entry: bytes) -> Steps[None]:
+        batch = yield from opened(entry)
+        if batch is None:
+            self._keep_whole(ordinal)
+            self._noted(1)
+            return
         newest, parts, part = self._newest, self._parts, self._part
-        for message in messages:
+        for number, message in enumerate(batch.messages):
+            if number and not number % STEP_MESSAGES:
+                yield
             if message is not None:
                 key, has_value = message
                 if key is None:
@@ -219,6 +273,7 @@ class Survivors:
                         self._newest_bytes += len(key) + _KEY_OVERHEAD_BYTES
                     newest[key] = ordinal
             ordinal += 1
+        self._noted(len(batch.messages))
 
     def _put(self, key: bytes, ordinal: int, *, has_value: bool) -> None:
         if self._parts > 1 and hash(key) % self._parts != self._part:
@@ -237,19 +292,34 @@ class Survivors:
     def _note_chunk(self, ordinal: int, head: EntryHead) -> None:
         """A chunked message counts as one when its last chunk has come; then all of them stay, or none."""
         name = head.producer_name, head.uuid
-        chunks = self._open_chunks.pop(name, []) if head.chunk_id else []
+        chunks = self._open_chunks.pop(name, None)
+        if chunks is not None:
+            self._open_bytes -= _open_size(name, chunks)
+        if chunks is None or not head.chunk_id:
+            chunks = []
         chunks.append(ordinal)
         if head.chunk_id < head.num_chunks - 1:
             self._open_chunks[name] = chunks
+            self._open_bytes += _open_size(name, chunks)
+            while self._open_bytes > OPEN_CHUNKS_BYTES_MAX:
+                # What is left of the oldest stays, and may have a rest.
+                oldest = next(iter(self._open_chunks))
+                self._open_bytes -= _open_size(oldest, self._open_chunks[oldest])
+                self._keep_all(self._open_chunks.pop(oldest))
         elif head.partition_key is not None:
-            self._chunks[ordinal] = chunks
-            self._put(head.partition_key.encode("utf-8", "surrogatepass"), ordinal, has_value=True)
+            key = head.partition_key.encode("utf-8", "surrogatepass")
+            self._put(key, ordinal, has_value=True)
+            if self._newest.get(key) == ordinal:
+                self._chunks[ordinal] = chunks
+                self._chunks_bytes += _chunked_size(chunks)
         elif self._retain_null_key:
-            for each in chunks:
-                self._keep(each)
+            self._keep_all(chunks)
 
     def _share(self) -> None:
-        """There are too many keys: a half of this share is for another pass."""
+        """There is too much in memory: old chunks go, or a half of this share is for another pass."""
+        self._forget_chunks()
+        if self._newest_bytes + self._chunks_bytes <= self._bytes_max // 2:
+            return
         part, parts = self._part, self._parts
         self._parts = parts * 2
         self._left.append((part + parts, self._parts))
@@ -257,11 +327,23 @@ class Survivors:
             key: ordinal for key, ordinal in self._newest.items() if hash(key) % self._parts == part
         }
         self._newest_bytes = sum(map(len, self._newest)) + len(self._newest) * _KEY_OVERHEAD_BYTES
+        self._forget_chunks()
+
+    def _forget_chunks(self) -> None:
+        """Those of messages that are not the newest of their keys."""
+        if self._chunks:
+            newest = set(self._newest.values())
+            self._chunks = {last: chunks for last, chunks in self._chunks.items() if last in newest}
+            self._chunks_bytes = sum(map(_chunked_size, self._chunks.values()))
 
     def _keep_whole(self, ordinal: int) -> None:
         self._keep(ordinal)
         if self.passes == 1:
             self.closed += 1
+
+    def _keep_all(self, ordinals: Sequence[int]) -> None:
+        for ordinal in ordinals:
+            self._keep(ordinal)
 
     def _keep(self, ordinal: int) -> None:
         place = ordinal >> 3
@@ -272,16 +354,13 @@ class Survivors:
     def next_pass(self) -> bool:
         """The pass is over; whether there is to be another, over the same entries."""
         for ordinal in self._newest.values():
-            chunks = self._chunks.get(ordinal)
-            for each in (ordinal,) if chunks is None else chunks:
-                self._keep(each)
+            self._keep_all(self._chunks.get(ordinal) or (ordinal,))
         for chunks in self._open_chunks.values():
-            # The rest may come yet.
-            for each in chunks:
-                self._keep(each)
+            self._keep_all(chunks)  # the rest may come yet
         self.keys += len(self._newest)
         self._newest, self._newest_bytes = {}, 0
         self._open_chunks, self._chunks = {}, {}
+        self._open_bytes = self._chunks_bytes = 0
         self._total = self._ordinal
         self._ordinal = 0
         if self._left:
@@ -297,11 +376,8 @@ class Survivors:
         """How many there were in a pass."""
         return self._total
 
-    def kept(self, entry: bytes) -> tuple[bytes | None, int, int, int]:
-        """What is left of the next entry, None for nothing.
-
-        With it: how many messages it holds and how many of them stay, and the index of the last that does.
-        """
+    def kept(self) -> Kept:
+        """What is left of the next entry; `rebatched` makes it where that is neither nothing nor all."""
         if not self._run_left:
             self._run, self._run_left = self._runs.pop()
         self._run_left -= 1
@@ -310,11 +386,15 @@ class Survivors:
         first = ordinal >> 3
         word = int.from_bytes(self._bits[first : (ordinal + count + 7) >> 3], "little")
         kept = word >> (ordinal & 7) & ((1 << count) - 1)
-        if not kept:
-            return None, count, 0, -1
-        staying = kept.bit_count()
-        left = entry if staying == count else rebatched(entry, kept)
-        return left, count, staying, kept.bit_length() - 1
+        return Kept(kept, count, kept.bit_count())
+
+
+def _chunked_size(chunks: Sequence[int]) -> int:
+    return _CHUNKED_OVERHEAD_BYTES + len(chunks) * _CHUNK_BYTES
+
+
+def _open_size(name: tuple[str, str], chunks: Sequence[int]) -> int:
+    return len(name[0]) + len(name[1]) + _chunked_size(chunks)
 
 
 def _has_value(entry: bytes) -> bool:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from enum import StrEnum
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from geminga.broker.agenda import Agenda
 from geminga.broker.compacted import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
@@ -28,7 +28,7 @@ from geminga.broker.entries import head_of
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.survivors import Survivors
+from geminga.broker.survivors import Steps, Survivors, rebatched
 from geminga.broker.turns import PARKED, Job, Turns
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
@@ -36,6 +36,7 @@ from geminga.ledger.damage import EntriesDamaged
 
 log = logging.getLogger("geminga.broker")
 
+T = TypeVar("T")
 LEDGER_PROPERTY: Final = "CompactedTopicLedger"
 """In the properties of the cursor, as in Apache Pulsar."""
 HORIZON_PROPERTY: Final = "CompactedTopicHorizon"
@@ -244,7 +245,9 @@ class Compaction:
                     if found is None:
                         yield self._pause()
                         continue
-                    survivors.note(found[3])
+                    steps = survivors.note(found[3])
+                    if steps is not None:
+                        yield from self._stepwise(steps)
                     done_bytes += len(found[3]) + ENTRY_COST_BYTES
                     if done_bytes > LOOK_BYTES:
                         done_bytes = 0
@@ -276,6 +279,16 @@ class Compaction:
         """Whether others are to be heard: this goes on for long, and nobody should notice."""
         turns = self.topic.compactions.turns
         return turns.clock() - self._slice_began >= SLICE_SECONDS or turns.enough
+
+    def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
+        """All of the steps; others are heard between them."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if self._is_enough:
+                yield self._rest()
 
     def _rest(self) -> bool:
         """The loop looks at everybody else before this goes on."""
@@ -416,11 +429,18 @@ class Compaction:
                 yield self._pause()
                 continue
             offset, ledger_id, entry_id, entry = found
-            left, _, staying, last_index = survivors.kept(entry)
-            if left is not None:
+            bits, count, staying = survivors.kept()
+            if staying:
+                left = entry
+                if staying < count:
+                    left = yield from self._stepwise(rebatched(entry, bits))
                 kept += staying
                 head = head_of(left)
-                last = ledger_id, entry_id, last_index if head is not None and head.is_batch else -1
+                last = (
+                    ledger_id,
+                    entry_id,
+                    bits.bit_length() - 1 if head is not None and head.is_batch else -1,
+                )
                 self._append(framed(offset, ledger_id, entry_id, left))
                 while self._unwritten > UNWRITTEN_BYTES_MAX:
                     self._is_parked = True
