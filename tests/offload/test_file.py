@@ -17,6 +17,7 @@ from geminga.offload import file as module
 from geminga.offload import residue
 from geminga.offload.file import DERIVED, LedgerFile, LedgerWriter, Summary
 from geminga.offload.residue import COLUMNS
+from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import decode_entries
 from geminga.wire.compression import ZSTD, compress
 from geminga.wire.metadata import RawEntry, build_entry
@@ -123,6 +124,17 @@ def test_a_file_is_plain_whose_rows_say_all(entries: list[bytes], is_plain: bool
     summary = file_of(entries).summary
     assert summary.plain is is_plain
     assert Summary.decode(summary.encode()).plain is is_plain
+
+
+def test_the_checksum_of_the_footer_is_told() -> None:
+    sink = io.BytesIO()
+    writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=1, uuid="u")
+    writer.add(KEYED)
+    written = writer.close()
+    data, (size, crc) = sink.getvalue(), written.tail
+    assert written.size == len(data)
+    assert size == int.from_bytes(data[-8:-4], "little") + 8
+    assert crc == crc32c(data[-size:])
 
 
 def test_a_footer_may_say_more_or_less_than_this_version_knows() -> None:

@@ -145,7 +145,8 @@ class MakerProcess:
 
     def finish(self, file: str) -> Written:
         found = self._ask({"do": "finish", "file": file})
-        return Written(Summary.decode(found["summary"].encode()), found["size"], found["crc"])
+        summary, (tail_bytes, tail_crc) = Summary.decode(found["summary"].encode()), found["tail"]
+        return Written(summary, found["size"], found["crc"], (tail_bytes, tail_crc))
 
     def abandon(self, file: str) -> None:
         """Nothing writes to the file any more."""

@@ -94,6 +94,7 @@ class Maker:
                 del self._makings[request["file"]]
                 return {
                     "summary": written.summary.encode().decode(), "size": written.size, "crc": written.crc,
+                    "tail": written.tail,
                 }  # fmt: skip
             case "abandon":
                 self._drop(request["file"])

@@ -295,7 +295,7 @@ class Offloading:
         record = self.record = OffloadedLedger(
             self.info.ledger_id, self._offset, self.file, self._written.size, self._written.crc, self.uuid,
             summary.entries, summary.messages, summary.closed, summary.entry_bytes, summary.publish,
-            summary.event, self._now_ms, summary.plain,
+            summary.event, self._now_ms, summary.plain, self._written.tail,
         )  # fmt: skip
         self.bytes_written = self._written.size
         try:

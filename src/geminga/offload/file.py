@@ -137,6 +137,8 @@ class _Position:
         self._sink = sink
         self.at = 0
         self.crc = 0
+        self.tail: tuple[int, int] | None = None
+        """The size and CRC32C of what is written since this was last set to (0, 0)."""
         self.closed = False
         self.is_over = False
         """Nothing reaches the sink any more."""
@@ -148,6 +150,8 @@ class _Position:
         self._sink.write(view)
         self.crc = crc32c(view, self.crc)
         self.at += view.nbytes
+        if self.tail is not None:
+            self.tail = self.tail[0] + view.nbytes, crc32c(view, self.tail[1])
         return view.nbytes
 
     def tell(self) -> int:
@@ -169,11 +173,13 @@ class _Position:
 
 
 class Written(NamedTuple):
-    """What was written: ``size`` bytes with the CRC32C ``crc``."""
+    """What was written: ``size`` bytes with the CRC32C ``crc``. ``tail``: the same of the Parquet footer at
+    the end, with its size and magic: pages have checksums of their own, and this has none."""
 
     summary: Summary
     size: int
     crc: int
+    tail: tuple[int, int]
 
 
 class LedgerWriter:
@@ -255,9 +261,10 @@ class LedgerWriter:
         """Write what is waiting and the footer."""
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: self._summary.encode()})
+        self._position.tail = 0, 0
         self._writer.close()
         pa.default_memory_pool().release_unused()
-        return Written(self._summary, self._position.at, self._position.crc)
+        return Written(self._summary, self._position.at, self._position.crc, self._position.tail)
 
     def abandon(self) -> None:
         """Write nothing more, and let go of what waits. Arrow's writer would end its file when it goes."""

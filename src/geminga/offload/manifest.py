@@ -7,7 +7,8 @@ It lies in the topic's folder as ``manifest.json`` and is for whoever reads the 
      "ledgers": [
         {"ledger": 81, "offset": ..., "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ...,
          "uuid": ..., "entries": ..., "messages": ..., "closed": ..., "entry_bytes": ...,
-         "publish": [first, last], "event": [first, last], "offloaded_ms": ..., "plain": ...}, ...]}
+         "publish": [first, last], "event": [first, last], "offloaded_ms": ..., "plain": ...,
+         "tail": [size, crc32c]}, ...]}
 
 The newest ledgers are in it, the others in pages, which have ``ledgers`` alone: so a ledger that is offloaded
 costs the writing of a page's worth at most, however many there are. A page is never changed. What it holds
@@ -17,8 +18,9 @@ Ledgers are in order. ``offset`` is the place of a ledger's first entry in all o
 one ends at the offset at which another begins, nothing lies between. ``file_bytes`` and ``crc32c`` are the
 file's; ``entry_bytes`` is what the entries took in the ledger; ``closed`` counts entries without rows, as
 encrypted ones are; ``plain`` says that nobody needs more than the rows (`geminga.offload.file`; where it
-is missing, somebody may). Times are milliseconds since 1970; a span is null where no message has one.
-``digest`` is of the uuids of a page's ledgers. Version 1, all in one file, is read too.
+is missing, somebody may); ``tail`` is of the Parquet footer with its size and magic. Times are milliseconds
+since 1970; a span is null where no message has one. ``digest`` is of the uuids of a page's ledgers. Version
+1, all in one file, is read too.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class OffloadedLedger:
     event: tuple[int, int] | None
     offloaded_ms: int
     plain: bool = False
+    tail: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,9 +79,13 @@ class OffloadedLedger:
     def of_json(cls, kept: dict[str, Any]) -> OffloadedLedger:
         """Raises `ManifestUnreadable`."""
         try:
-            spans = {name: None if kept[name] is None else tuple(kept[name]) for name in ("publish", "event")}
             known = {name: value for name, value in kept.items() if name in cls.__slots__}
-            return cls(**{**known, **spans})
+            pairs: dict[str, Any] = {
+                name: None if known[name] is None else tuple(known[name])
+                for name in ("publish", "event", "tail")
+                if name in known
+            }
+            return cls(**{**known, **pairs})
         except (TypeError, KeyError) as error:
             raise ManifestUnreadable(f"an offloaded ledger is named as {kept!r}") from error
 

@@ -30,6 +30,7 @@ from geminga.offload.places import folder_of
 from geminga.offload.residue import COLUMNS
 from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
+from geminga.wire.checksum import crc32c
 from geminga.wire.metadata import RawEntry
 
 logger = logging.getLogger("geminga.spark")
@@ -83,6 +84,27 @@ class Manifests:
                 self._place.location, ledger.ledger, last, topic,
             )  # fmt: skip
         return is_same
+
+    def undamaged(self, asked: Sequence[tuple[Partition, OffloadedLedger]]) -> list[bool]:
+        """Whether the file of each ledger is there, of the size and with the footer that were written. Parquet has
+        no checksum for its footer: a flipped bit there is a row group less, or rows that filters skip."""
+        with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
+            return list(threads.map(lambda each: self._is_undamaged(*each), asked))
+
+    def _is_undamaged(self, partition: Partition, ledger: OffloadedLedger) -> bool:
+        if ledger.tail is None:
+            return False
+        topic, (size, crc) = partition_topic(partition), ledger.tail
+        try:
+            with contextlib.closing(self._place.open(f"{folder_of(topic)}/{ledger.file}")) as source:
+                has_size = source.size() == ledger.file_bytes
+                if has_size and crc32c(source.read_at(size, ledger.file_bytes - size)) == crc:
+                    return True
+                problem = "its footer is damaged" if has_size else f"it is not {ledger.file_bytes} bytes long"
+        except (OSError, pa.ArrowException) as error:
+            problem = str(error)
+        logger.warning("%s of %s: %s; format('pulsar') reads what it holds", ledger.file, topic, problem)
+        return False
 
     def _load(self, partition: Partition) -> tuple[OffloadedLedger, ...]:
         topic = partition_topic(partition)

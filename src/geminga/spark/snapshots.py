@@ -36,6 +36,7 @@ from geminga.offload.manifest import OffloadedLedger
 from geminga.offload.places import folder_of
 from geminga.offload.residue import ROWS_MAX
 from geminga.spark import cluster as clusters
+from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions, read_options, without
 from geminga.spark.planning import Planner
@@ -73,9 +74,12 @@ _FILE_COLUMNS = StructType(
 )
 """The columns of an offloaded ledger's file that those of Spark are made of; Spark need not find them out."""
 
-_READING = {
+_READING: Mapping[str, str] = {
     # Off by default. Without it a flipped bit is a wrong row, with it an error.
     "parquet.page.verify-checksum.enabled": "true",
+    # The session may say otherwise of other files: what is not read here is not told.
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
     # Times before 1900 are in today's calendar; Spark would ask whose files these are.
     "datetimeRebaseMode": "CORRECTED",
     # A folder named `a=b` is a topic of that name, no column, and `[` in one is no pattern.
@@ -179,8 +183,12 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
     if wanted and options.value_schema == "BYTES":
         begins = planner.begins({p: begin for p, (begin, _) in wanted.items()})
         pieces = {p: [Piece(begins[p], place, None)] for p, (_, place) in wanted.items()}
-        for p, offloaded in planner.offloaded(pieces).items():
-            runs[p] = _runs(offloaded[0], begins[p], wanted[p][1])
+        whole = {
+            p: [each for each in offloaded[0] if _is_whole(each, begins[p], wanted[p][1])]
+            for p, offloaded in planner.offloaded(pieces).items()
+        }
+        for p, ledgers in _undamaged(options, whole).items():
+            runs[p] = _runs(ledgers)
             for each in (each for run in runs[p] for each in run):
                 found.files.append(f"{folder_of(partition_topic(p))}/{each.file}")
                 found.ledgers.append(each)
@@ -208,15 +216,33 @@ def _says_all(ledger: OffloadedLedger) -> bool:
     return ledger.plain and all(abs(time) <= MILLISECONDS_MAX for time in times)
 
 
-def _runs(ledgers: Sequence[OffloadedLedger], begin: Offset, end: Offset) -> list[list[OffloadedLedger]]:
-    """The ledgers that are read as files: whole ones, in runs in which nothing lies between two of them."""
-    whole = [
-        each
-        for each in ledgers
-        if each.entries and _says_all(each) and begin <= _first_place(each) and _last_place(each) <= end
-    ]
+def _is_whole(ledger: OffloadedLedger, begin: Offset, end: Offset) -> bool:
+    """Whether a ledger's rows are what is to be read of it."""
+    return (
+        ledger.entries > 0
+        and _says_all(ledger)
+        and begin <= _first_place(ledger)
+        and _last_place(ledger) <= end
+    )
+
+
+def _undamaged(
+    options: ReadOptions, ledgers: Mapping[Partition, Sequence[OffloadedLedger]]
+) -> dict[Partition, list[OffloadedLedger]]:
+    asked = [(p, each) for p, found in ledgers.items() for each in found]
+    if not asked or options.offload_location is None:
+        return {}
+    found: dict[Partition, list[OffloadedLedger]] = {}
+    for (p, each), is_right in zip(asked, Manifests(options.offload_location).undamaged(asked), strict=True):
+        if is_right:
+            found.setdefault(p, []).append(each)
+    return found
+
+
+def _runs(ledgers: Sequence[OffloadedLedger]) -> list[list[OffloadedLedger]]:
+    """The ledgers that are read as files, in runs in which nothing lies between two of them."""
     runs: list[list[OffloadedLedger]] = []
-    for each in whole:
+    for each in ledgers:
         if runs and runs[-1][-1].offset + runs[-1][-1].entries == each.offset:
             runs[-1].append(each)
         else:
