@@ -187,11 +187,14 @@ class Worker(LongRunning[None]):
         if sys.argv[1] == "fork":
             return await self._stopping.wait()
         os.kill(os.getpid(), signal.SIGTERM)
+        if sys.argv[1] == "busy":
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(600)  # the loop gets no turn
         await self._stopping.wait()
         os.kill(os.getpid(), signal.SIGTERM)
         await __import__("asyncio").sleep(600)
 
-if sys.argv[1] == "signals":
+if sys.argv[1] in ("signals", "busy"):
     Worker("worker").run()
 with Worker("worker") as worker:
     child = os.fork()
@@ -203,7 +206,9 @@ with Worker("worker") as worker:
 """
 
 
-@pytest.mark.parametrize(("what", "code"), [("signals", 128 + signal.SIGTERM), ("fork", 0)])
+@pytest.mark.parametrize(
+    ("what", "code"), [("signals", 128 + signal.SIGTERM), ("busy", 128 + signal.SIGTERM), ("fork", 0)]
+)
 def test_the_second_signal_ends_the_process_and_a_forked_child_waits_for_nobody(what: str, code: int) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, what], capture_output=True, text=True, timeout=SECONDS

@@ -150,24 +150,29 @@ class LongRunning(ABC, Generic[R_co]):
 
     @contextlib.contextmanager
     def _stopped_by_signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Whoever handled them before does so again afterwards: asyncio leaves Python's defaults."""
+        """Whoever handled them before does so again afterwards.
+
+        The loop's own handlers run on the loop alone: where a coroutine keeps it busy for ever, no signal
+        would end the process.
+        """
+
+        def on_signal(number: int, _: object) -> None:
+            if self._signalled:
+                os._exit(128 + number)
+            self._signalled = True
+            loop.call_soon_threadsafe(self._stop_for, signal.Signals(number))
+
         before = {}
-        for number in _SIGNALS:
-            handler = signal.getsignal(number)
-            with contextlib.suppress(NotImplementedError, RuntimeError):  # Windows; not the main thread
-                loop.add_signal_handler(number, self._on_signal, number)
-                before[number] = handler
+        with contextlib.suppress(ValueError):  # not the main thread
+            for number in _SIGNALS:
+                before[number] = signal.signal(number, on_signal)
         try:
             yield
         finally:
             for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                if handler is not None:  # set by Python
-                    signal.signal(number, handler)
+                # None: not set by Python, and it cannot set it
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _on_signal(self, number: signal.Signals) -> None:
-        if self._signalled:
-            os._exit(128 + number)
-        self._signalled = True
+    def _stop_for(self, number: signal.Signals) -> None:
         logger.info("%s: %s finishes what is under way", number.name, self._name)
         self._stop_here()
