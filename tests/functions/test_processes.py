@@ -27,11 +27,6 @@ KILLS = 6
 BEHIND_MAX = 4000
 
 
-@pytest.fixture(scope="module")
-def pulsar_settings() -> dict[str, Any]:
-    return {"deduplication": True}
-
-
 def _instance(settings: FunctionSettings) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE, cwd=ROOT

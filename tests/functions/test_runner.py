@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,70 +15,7 @@ import geminga
 from geminga.errors import InvalidConfiguration
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from tests.functions import relayed
-
-
-@pytest.fixture(scope="module")
-def pulsar_settings() -> dict[str, Any]:
-    return {"deduplication": True}
-
-
-@dataclass
-class Place:
-    broker: Any
-    client: Any
-    topic: str
-
-    def settings(self, function: Any, **given: Any) -> FunctionSettings:
-        name = self.topic.rpartition("/")[2]
-        return FunctionSettings(
-            **{
-                "function": function, "inputs": (self.topic,), "output": self.topic + "-out", "name": name,
-                "service_url": self.broker.service_url, "retry_delay_ms": 300, **given,
-            }
-        )  # fmt: skip
-
-    def send(self, *values: Any, **options: Any) -> None:
-        producer = self.client.create_producer(self.topic, batching_enabled=True, block_if_queue_full=True)
-        for value in values:
-            producer.send_async(str(value).encode(), lambda *_: None, **options)
-        producer.close()
-
-    def results(self, count: int, suffix: str = "-out") -> list[Any]:
-        consumer = self.client.subscribe(
-            self.topic + suffix, "results", initial_position=geminga.InitialPosition.Earliest
-        )
-        messages = []
-        for _ in range(count):
-            messages.append(consumer.receive(20_000))
-            consumer.acknowledge(messages[-1])
-        with pytest.raises(geminga.Timeout):
-            consumer.receive(150)
-        consumer.close()
-        return messages
-
-    def values(self, count: int, suffix: str = "-out") -> list[str]:
-        return [message.data().decode() for message in self.results(count, suffix)]
-
-    def backlog(self, subscription: str) -> int:
-        """How much a consumer of the function's subscription would still get."""
-        consumer = self.client.subscribe(self.topic, subscription, consumer_type=geminga.ConsumerType.Shared)
-        count = 0
-        try:
-            while True:
-                consumer.receive(300)
-                count += 1
-        except geminga.Timeout:
-            return count
-        finally:
-            consumer.close()
-
-
-@pytest.fixture
-def place(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str) -> Place:
-    return Place(pulsar_broker, pulsar_client, pulsar_topic)
-
-
-BOTH = pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
+from tests.functions.place import BOTH, Place, until
 
 
 @BOTH
@@ -110,8 +48,6 @@ def test_results_of_async_callables_as_they_come(place: Place) -> None:
 
 
 def test_no_more_calls_at_one_time_than_allowed(place: Place) -> None:
-    import asyncio
-
     running = most = 0
 
     async def counted(value: str) -> str:
@@ -196,15 +132,15 @@ def test_state_is_there_again_and_counters_of_instances_add_up(place: Place) -> 
         with FunctionRunner(settings):
             place.send(*values)
             wanted = before + len(values)
-            _until(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
+            until(lambda wanted=wanted: len(seen) == wanted)  # type: ignore[misc]
     assert seen == [(2, b"a"), (4, b"b"), (6, b"b"), (0, None), (2, None)]
     with FunctionRunner(settings) as one, FunctionRunner(settings) as other:
         place.send(*["x"] * 20)
-        _until(lambda: len(seen) == 25)
+        until(lambda: len(seen) == 25)
         both = one.metrics.processed, other.metrics.processed
     with FunctionRunner(settings):
         place.send("look")
-        _until(lambda: len(seen) == 26)
+        until(lambda: len(seen) == 26)
     assert seen[-1][0] == 2 + 40 + 2, both
 
 
@@ -353,6 +289,75 @@ def test_stopping_acknowledges_nothing_that_has_no_result(place: Place) -> None:
         assert sorted(place.values(100), key=int) == [str(n) for n in range(100)]
 
 
+@pytest.mark.parametrize("kind", ["plain", "async", "table"])
+def test_a_call_that_does_not_end_is_given_up(place: Place, kind: str) -> None:
+    """And a stop comes to its end: what was under way comes again."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def plain(value: str) -> None:
+        entered.set()
+        leave.wait(60)
+
+    async def on_the_loop(value: str) -> None:
+        entered.set()
+        await asyncio.sleep(3600)
+
+    def table(rows: Any) -> None:
+        plain("")
+
+    if kind == "table":
+        pytest.importorskip("pyarrow")
+    function = {"plain": plain, "async": on_the_loop, "table": table}[kind]
+    settings = place.settings(function, arrow=kind == "table", drain_seconds=0.1)
+    runner = FunctionRunner(settings).start()
+    place.send(1, 2, 3)
+    assert entered.wait(60)
+    runner.close()
+    assert place.backlog(settings.subscription_name) == 3
+    leave.set()
+
+
+def test_an_output_that_is_gone_for_good_ends_the_function(place: Place) -> None:
+    settings = place.settings(relayed.shout, retry_delay_ms=10, max_message_retries=1)
+    runner = FunctionRunner(settings).start()
+    place.send(1)
+    assert place.values(1) == ["1!"]
+    place.terminate(settings.output)
+    place.send(2)
+    with pytest.raises(geminga.TopicTerminated):
+        runner.wait(60)
+    assert place.backlog(settings.subscription_name) == 1  # not among the dead letters
+
+
+def test_a_state_that_cannot_be_followed_ends_the_function(place: Place) -> None:
+    def count(value: str, context: Any) -> str:
+        context.incr_counter("n", 1)
+        return str(context.get_counter("n"))
+
+    settings = place.settings(count)
+    runner = FunctionRunner(settings).start()
+    place.send("a")
+    assert place.values(1) == ["1"]
+    stranger = place.client.create_producer(f"{settings.tenant}/{settings.namespace}/{settings.name}-state")
+    stranger.send(b"no number", partition_key="counter/n/7")
+    with pytest.raises(ValueError, match="no number"):
+        runner.wait(60)
+
+
+def test_a_log_line_that_cannot_be_made_is_dropped(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def says(value: str, context: Any) -> str:
+        context.get_logger().error("%d things", "no number")
+        return value
+
+    settings = place.settings(says, log_topic=place.topic + "-log")
+    logging.getLogger(f"geminga.function.{settings.name}").propagate = False  # pytest's handler raises
+    with FunctionRunner(settings) as runner:
+        place.send(1)
+        assert place.values(1) == ["1"]
+    assert runner.metrics.user_exceptions == 0
+    assert "no number" in capsys.readouterr().err
+
+
 def test_a_function_may_close_its_own_runner(place: Place) -> None:
     """On the thread of plain callables, and on the loop: both are what the end waits for."""
 
@@ -413,12 +418,12 @@ def test_partitions_that_move_between_instances_effectively_once(place: Place) -
     thread.start()
     try:
         first = FunctionRunner(settings).start()
-        _until(lambda: first.metrics.processed > 500)
+        until(lambda: first.metrics.processed > 500)
         second = FunctionRunner(settings).start()
-        _until(lambda: second.metrics.processed > 500)  # the first lets go of what has moved
+        until(lambda: second.metrics.processed > 500)  # the first lets go of what has moved
         first.close()
         before = second.metrics.processed
-        _until(lambda: second.metrics.processed > before + 500)
+        until(lambda: second.metrics.processed > before + 500)
     finally:
         done.set()
         thread.join()
@@ -444,16 +449,3 @@ def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
         with pytest.raises(InvalidConfiguration, match="does not deduplicate"):
             until_it_ends()
         runner.close()  # it was told
-
-
-def _until(true: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not happen")
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL", "geminga.function")

@@ -285,6 +285,17 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBa
         handle.flush_soon()
 
 
+def refuse_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
+    """On the loop's thread: negatively acknowledge the messages of a table, which has the columns of
+    `receive_table`. They come again after the delay that their redeliveries so far call for."""
+    now = consumer.hub.now()
+    counts = table.column("redelivery_count").to_numpy()
+    for rows in _rows_by_entry(consumer, table):
+        rows.consumer.negative_acknowledge_id(MessageId(-1, *rows.key), now, int(counts[rows.first]))
+    for handle in consumer.group.handles.values():
+        handle.flush_soon()
+
+
 def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: float) -> None:
     """The rows of an entry that came in a table: all of it, or what its ``ack_set`` left."""
     handle = consumer.group.handles.get(entry.origin.topic)
@@ -326,6 +337,8 @@ class _Rows:
     key: tuple[int, int]
     size: int
     indexes: list[int]
+    first: int
+    """Which row of the table is the first of them."""
 
 
 def _acknowledge_by_columns(consumer: AsyncConsumer[Any], table: pa.Table, now: float) -> None:
@@ -362,7 +375,7 @@ def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_R
             continue
         key = (int(ledgers[start]), int(entries[start]))
         if indexes[start] < 0:
-            yield _Rows(handle.consumer, key, 0, [])
+            yield _Rows(handle.consumer, key, 0, [], start)
             continue
         known = handle.consumer.acks.known_batch(key)
         if known is not None:
@@ -380,7 +393,7 @@ def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_R
                 f"acknowledge_table: the batch {key[0]}:{key[1]} has {size} messages, and the table names "
                 f"batch_index={min(rows) if min(rows) < 0 else max(rows)} of it"
             )
-        yield _Rows(handle.consumer, key, size, rows)
+        yield _Rows(handle.consumer, key, size, rows, start)
 
 
 def _whole_numbers(table: pa.Table, name: str, missing: int | None = None) -> Any:

@@ -531,11 +531,12 @@ class ConsumerCore:
         keys = entry.chunk_ids or [(entry.ledger_id, entry.entry_id)]
         self._negative(keys, entry.redelivery_count, now)
 
-    def negative_acknowledge_id(self, message_id: MessageId, now: float) -> None:
-        """`negative_acknowledge` by id; the redelivery count is not known and taken as 0."""
+    def negative_acknowledge_id(self, message_id: MessageId, now: float, redelivery_count: int = 0) -> None:
+        """`negative_acknowledge` by id, which does not say how often the entry came before."""
         if message_id.cluster != self.origin.cluster:
             return
-        self._negative(self.acks.entries_of((message_id.ledger_id, message_id.entry_id)), 0, now)
+        keys = self.acks.entries_of((message_id.ledger_id, message_id.entry_id))
+        self._negative(keys, redelivery_count, now)
 
     def _negative(self, keys: Sequence[EntryKey], redelivery_count: int, now: float) -> None:
         self.counted.refused += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import time
 import types
@@ -19,7 +21,10 @@ CHUNK_SECONDS = 0.005
 class Outcome:
     """What became of one call.
 
-    ``error``: why it failed. ``publishes``: what it gave, in order. ``changes``: its changes of the state.
+    ``error``: why it failed. An extension's panic, ``sys.exit()`` of a library and a call that cancels itself
+    are no `Exception`, and failures of the call all the same: if they ended the function, their message would
+    end every instance that gets it, and never come to the dead letters.
+    ``publishes``: what it gave, in order. ``changes``: its changes of the state.
     ``payload`` with ``key`` in place of ``publishes`` is the usual case: one result for the output topic.
     """
 
@@ -27,12 +32,16 @@ class Outcome:
 
     def __init__(self, message: Any) -> None:
         self.message = message
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.publishes: Sequence[Publish] = ()
         self.changes: list[tuple[str, bytes | None]] = []
         self.plain = False
         self.payload: Any = None
         self.key: str | None = None
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.publishes, self.plain = (), False
 
     def as_publishes(self, output: str) -> Sequence[Publish]:
         if not self.plain:
@@ -57,6 +66,8 @@ class Caller:
         self._output = shared.settings.output
         self._forward = shared.settings.forward_keys
         self._source = shared.settings.source_properties
+        self.ending = False
+        """Calls are cancelled because the function ends, and not by themselves."""
 
     def call_some(self, messages: Sequence[Any], stop_at_failure: bool) -> list[Outcome]:
         """On the function's thread: outcomes of the first messages, as many as fit into `CHUNK_SECONDS`; with
@@ -74,9 +85,8 @@ class Caller:
                     self._fill(outcome, function(self._decode(message), context), context)
                 else:
                     self._fill(outcome, function(self._decode(message)), None)
-            except Exception as error:
-                outcome.error = error
-                outcome.publishes, outcome.plain = (), False
+            except BaseException as error:  # see `Outcome`
+                outcome.fail(error)
                 if stop_at_failure:
                     break
             if time.perf_counter() > until:
@@ -94,9 +104,12 @@ class Caller:
             result = self.call.function(value, context) if context else self.call.function(value)
             result = await _collected(result) if inspect.isasyncgen(result) else await result
             self._fill(outcome, result, context)
-        except Exception as error:
-            outcome.error = error
-            outcome.publishes, outcome.plain = (), False
+        except BaseException as error:  # see `Outcome`
+            if self.ending:
+                raise
+            outcome.fail(error)
+        if await uncancelled() and self.ending:
+            raise asyncio.CancelledError
         self._shared.metrics.process_seconds += time.perf_counter() - started
         return outcome
 
@@ -155,7 +168,23 @@ class Caller:
         if properties:
             options["properties"] = properties
         payload = None if given.value is None else self._encode(given.value)
-        publishes.append(Publish(topic, payload, options))
+        publish = Publish(topic, payload, options)
+        if options or given.topic:
+            publish.check()
+        publishes.append(publish)
+
+
+async def uncancelled() -> bool:
+    """On the loop: takes back what cancelled this task, if anything did; whether it had."""
+    task = asyncio.current_task()
+    assert task is not None
+    if not task.cancelling():
+        return False
+    while task.cancelling():
+        task.uncancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # where it would be raised
+    return True
 
 
 class _Several(list[Any]):

@@ -29,7 +29,7 @@ from geminga.client.enums import Result
 from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.calling import Outcome
 from geminga.functions.running_context import Publish
-from geminga.functions.sending import Settling, producer_arguments, tell
+from geminga.functions.sending import METADATA_BYTES, Settling, producer_arguments, tell
 from geminga.wire.hashing import partition_of
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ RESULTS_MAX = 1 << _RESULT_BITS
 """Results of one message."""
 _INDEX_MAX = 1 << _INDEX_BITS
 _ENTRY_MAX = 1 << (63 - _RESULT_BITS - _INDEX_BITS)
-_METADATA_BYTES = 10_240
-"""Left for what goes with a payload, as brokers count it."""
 
 
 def sequence_id(entry_id: int, batch_index: int, result: int) -> int:
@@ -84,7 +82,7 @@ class EffectivelyOnce:
         self._lanes: dict[tuple[str, str, int], _Lane] = {}
         self._confirmed: dict[tuple[str, str, int], int] = {}
         self._verified: set[str] = set()
-        self._size_max = 5 * 1024 * 1024 - _METADATA_BYTES
+        self._size_max = 5 * 1024 * 1024 - METADATA_BYTES
         self._partitions: dict[str, list[str]] = {}
         self._tending = asyncio.get_running_loop().create_task(self._tend())
         self._lock = asyncio.Lock()
@@ -121,11 +119,11 @@ class EffectivelyOnce:
         for key, payload in outcome.changes:
             assert state is not None
             left[0] += 1
-            state.producer.send_async(payload, _then(one, None), partition_key=key)
+            state.producer.send_async(payload, _then(one, state.producer.topic()), partition_key=key)
         for number, publish in enumerate(publishes):
             wanted = sequence_id(place.entry_id(), place.batch_index(), number)
             topic = await self._partition(publish, place)
-            lane_key = (topic, message.topic_name(), int(place.ledger_id()))
+            lane_key = (topic, *_origin(message))
             lane = await self._lane(lane_key, publish.topic)
             if settling.fatal is not None:
                 return
@@ -156,7 +154,7 @@ class EffectivelyOnce:
             topic = names[0]
         else:
             topic = await self._partition(outcome.as_publishes(output)[0], place)
-        lane_key = (topic, message.topic_name(), int(place.ledger_id()))
+        lane_key = (topic, *_origin(message))
         lane = await self._lane(lane_key, output)
         if settling.fatal is not None:
             return
@@ -171,7 +169,7 @@ class EffectivelyOnce:
 
         def receipted(result: Any, _message_id: Any) -> None:
             lane.in_flight -= 1
-            error = _error(result)
+            error = _error(result, topic)
             if error is not None:
                 settling.end(error)
                 return
@@ -188,7 +186,7 @@ class EffectivelyOnce:
 
         def receipted(result: Any, message_id: Any) -> None:
             lane.in_flight -= 1
-            error = _error(result)
+            error = _error(result, key[0])
             if error is None:
                 metrics.published += 1
                 self._confirmed[key] = wanted
@@ -197,9 +195,10 @@ class EffectivelyOnce:
 
         return receipted
 
-    def check(self, outcome: Outcome) -> None:
+    async def check(self, outcome: Outcome) -> None:
         """Before anything is sent: raises `MessageTooBig` or `InvalidConfiguration` for a call whose results
-        can never be stored, which is its own failure and nobody else's."""
+        can never be stored, and what the broker says of topics that it named itself. That is its own failure
+        and nobody else's."""
         limit = self._size_max
         if outcome.plain and type(outcome.payload) is bytes and len(outcome.payload) <= limit:
             return
@@ -212,6 +211,10 @@ class EffectivelyOnce:
             size += sum(len(k) + len(v) for k, v in publish.options.get("properties", {}).items())
             if size > limit:
                 raise MessageTooBig(f"a result of {size} bytes; the broker takes {limit}")
+            if publish.topic != self._settings.output:
+                topic = await self._partition(publish, place)
+                async with self._lock:
+                    await self._lane((topic, *_origin(outcome.message)), publish.topic)
 
     async def _partition(self, publish: Publish, place: Any) -> str:
         names = self._partitions.get(publish.topic)
@@ -256,7 +259,7 @@ class EffectivelyOnce:
                     said = True
                 await asyncio.sleep(_BUSY_SECONDS)
         lane = self._lanes[key] = _Lane(producer)
-        self._size_max = min(p.max_message_size for p in producer._state.partitions) - _METADATA_BYTES
+        self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
         confirmed = self._confirmed.pop(key, -1)
         if lane.stored < confirmed:
             error = InvalidConfiguration(
@@ -294,11 +297,15 @@ class EffectivelyOnce:
             lane.producer.abandon()
 
 
-def _error(result: Any) -> Exception | None:
+def _origin(message: Any) -> tuple[str, int]:
+    return message.topic_name(), int(message.message_id().ledger_id())
+
+
+def _error(result: Any, topic: str) -> Exception | None:
     if result is Result.Ok:
         return None
-    return PulsarException(f"a result could not be published: {result}")
+    return PulsarException(f"a result could not be published to {topic}: {result}")
 
 
-def _then(one: Any, _publish: Any) -> Any:
-    return lambda result, _message_id: one(_error(result))
+def _then(one: Any, topic: str) -> Any:
+    return lambda result, _message_id: one(_error(result, topic))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
+import time
 import traceback
 
 from geminga.errors import PulsarException, UsageError
 from geminga.functions.runner import FunctionRunner
 from geminga.functions.settings import FunctionSettings
+
+STUCK_SECONDS = 20.0
+"""Beyond ``drain_seconds``, an end that takes so long is none."""
 
 
 def main() -> int:
@@ -25,6 +30,8 @@ def main() -> int:
     def until_closed() -> None:
         sys.stdin.read()
         runner.stop()
+        time.sleep(settings.drain_seconds + STUCK_SECONDS)
+        os._exit(1)  # an async callable keeps the loop for itself, and nobody may be there to kill it
 
     threading.Thread(target=until_closed, daemon=True).start()
     try:

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import logging
 import re
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from geminga.client.long_running import LongRunning
@@ -22,6 +20,7 @@ from geminga.functions.metrics import Metrics
 from geminga.functions.running_context import Shared
 from geminga.functions.sending import AtLeastOnce, Sender, Settling
 from geminga.functions.settings import FunctionSettings
+from geminga.functions.thread import CallingThread
 
 logger = logging.getLogger("geminga.functions")
 
@@ -51,6 +50,7 @@ class FunctionRunner(LongRunning[None]):
         )  # fmt: skip
         super().__init__(f"function-{settings.name}")
         self._consumer: Any = None
+        self._limit: asyncio.Timeout | None = None
 
     def run(self, *, signals: bool = True) -> None:
         """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; the second ends the process.
@@ -63,6 +63,8 @@ class FunctionRunner(LongRunning[None]):
 
     def _stop_here(self) -> None:
         super()._stop_here()
+        if self._limit is not None and self._limit.when() is None:  # a second call gives no more time
+            self._limit.reschedule(asyncio.get_running_loop().time() + self.settings.drain_seconds)
         if self._consumer is not None:
             self._consumer.receivers.wake_all()
 
@@ -77,9 +79,8 @@ class FunctionRunner(LongRunning[None]):
         shared = Shared(settings, self.metrics)
         cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
         client = shared.client = Client(**cluster.client_arguments())
-        thread = ThreadPoolExecutor(
-            1, f"function-{settings.name}", lambda: self._own_threads.add(threading.current_thread())
-        )
+        thread = CallingThread(f"function-{settings.name}")
+        self._own_threads.add(thread.thread)
         web = log = None
         try:
             if settings.metrics_port is not None:
@@ -88,7 +89,7 @@ class FunctionRunner(LongRunning[None]):
             if settings.log_topic is not None:
                 log = await _LogTopic.open(client, settings.log_topic, shared.logger)
             self._prepare_shared(shared, client, call)
-            await self._relay_all(shared, client, call, thread)
+            await self._within_limit(self._relay_all(shared, client, call, thread))
         finally:
             if web is not None:
                 web.close()
@@ -96,9 +97,28 @@ class FunctionRunner(LongRunning[None]):
                 await log.close()
             if shared.state is not None:
                 await shared.state.close()
-            thread.shutdown(wait=False, cancel_futures=True)
+            thread.end()
             with contextlib.suppress(PulsarException):
                 await client.close()
+
+    async def _within_limit(self, relaying: Coroutine[Any, Any, None]) -> None:
+        """Given up ``drain_seconds`` after it was told to stop."""
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limit = limit
+                if self._is_stopping:
+                    self._stop_here()
+                await relaying
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            logger.warning(
+                "what was under way has not ended within drain_seconds=%g; it comes again",
+                self.settings.drain_seconds,
+            )
+        finally:
+            self._limit = None
 
     def _prepare_shared(self, shared: Shared, client: Any, call: Call) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -116,7 +136,9 @@ class FunctionRunner(LongRunning[None]):
             topic = settings.state_topic or (
                 f"persistent://{settings.tenant}/{settings.namespace}/{settings.name}-state"
             )
-            opening = State.open(client, topic, settings.full_name, settings.instance_id)
+            opening = State.open(
+                client, topic, settings.full_name, settings.instance_id, lambda error: shared.failed(error)
+            )
             return asyncio.run_coroutine_threadsafe(opening, loop).result(_STATE_SECONDS_MAX)
 
         def acknowledge(message_id: Any, topic: str) -> None:
@@ -128,21 +150,23 @@ class FunctionRunner(LongRunning[None]):
         shared.serialize, shared.acknowledge = serialize, acknowledge
         shared.open_state = open_state
 
-    async def _relay_all(self, shared: Shared, client: Any, call: Call, thread: ThreadPoolExecutor) -> None:
+    async def _relay_all(self, shared: Shared, client: Any, call: Call, thread: CallingThread) -> None:
         settings = self.settings
         output_schema = schema("output_schema", settings.output_schema)
         if call.is_async and call.takes_context:
             # An async callable cannot wait for it on the loop; asked for at the start, or not at all.
             assert shared.open_state is not None
-            shared.state = await asyncio.get_running_loop().run_in_executor(thread, shared.open_state)
+            shared.state = await thread.run(shared.open_state)
         consumer = self._consumer = await self._subscribe(client)
         settling = Settling(shared, consumer)
         sender: Sender
         if settings.arrow:
-            from geminga.functions.tables import relay_tables
+            from geminga.functions.tables import TableRelay
 
+            relay = TableRelay(shared, consumer, call, thread, self._stopping)
+            await relay.open()
             self._ready.set()
-            await relay_tables(shared, client, consumer, call, thread, self._stopping)
+            await relay.run()
             await consumer.close()
             return
         if settings.guarantee == "EFFECTIVELY_ONCE":
@@ -158,11 +182,7 @@ class FunctionRunner(LongRunning[None]):
                 await self._relay_async(caller, sender, settling)
             else:
                 await self._relay(caller, sender, settling, thread)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.drain_seconds):
-                    await settling.below(1)
-            if settling.in_flight:
-                logger.warning("%d messages were not finished; they come again", settling.in_flight)
+            await settling.below(1)
         finally:
             await sender.close()
         if settling.fatal is not None:
@@ -270,10 +290,7 @@ class FunctionRunner(LongRunning[None]):
         """Until there may be a message, or for a second."""
         await self._consumer.wait(self._consumer.hub.now() + _WAIT_SECONDS)
 
-    async def _relay(
-        self, caller: Caller, sender: Sender, settling: Settling, thread: ThreadPoolExecutor
-    ) -> None:
-        loop = asyncio.get_running_loop()
+    async def _relay(self, caller: Caller, sender: Sender, settling: Settling, thread: CallingThread) -> None:
         most = self.settings.max_pending
         while not self._is_stopping and settling.fatal is None:
             messages = await self._take(min(CHUNK_MESSAGES, most))
@@ -283,9 +300,7 @@ class FunctionRunner(LongRunning[None]):
             settling.in_flight += len(messages)
             start = 0
             while start < len(messages) and settling.fatal is None:
-                outcomes = await loop.run_in_executor(
-                    thread, caller.call_some, messages[start:], sender.in_place
-                )
+                outcomes = await thread.run(caller.call_some, messages[start:], sender.in_place)
                 start += len(outcomes)
                 if sender.in_place:
                     await self._settle_in_place(outcomes, caller, sender, settling, thread)
@@ -299,7 +314,7 @@ class FunctionRunner(LongRunning[None]):
 
     async def _settle_in_place(
         self, outcomes: list[Outcome], caller: Caller, sender: Any, settling: Settling,
-        thread: ThreadPoolExecutor | None,
+        thread: CallingThread | None,
     ) -> None:  # fmt: skip
         """Results in order; a failed call is repeated here, for what is behind it must wait."""
         good: list[Outcome] = []
@@ -308,7 +323,7 @@ class FunctionRunner(LongRunning[None]):
             while True:
                 if outcome.error is None:
                     try:
-                        sender.check(outcome)
+                        await sender.check(outcome)
                     except PulsarException as error:
                         outcome.error = error
                 if outcome.error is None:
@@ -332,9 +347,7 @@ class FunctionRunner(LongRunning[None]):
                 if thread is None:
                     outcome = await caller.call_one(outcome.message)
                 else:
-                    loop = asyncio.get_running_loop()
-                    message = [outcome.message]
-                    (outcome,) = await loop.run_in_executor(thread, caller.call_some, message, True)
+                    (outcome,) = await thread.run(caller.call_some, [outcome.message], True)
         if good:
             await sender.emit(good)
 
@@ -400,6 +413,7 @@ class FunctionRunner(LongRunning[None]):
                 await wake.wait()
                 wake.clear()
         finally:
+            caller.ending = True
             for task in pending:
                 task.cancel()
             if arrival is not None:
@@ -445,6 +459,8 @@ class _LogTopic(logging.Handler):
             self._loop.call_soon_threadsafe(self._send, payload, level)
         except RuntimeError:  # the loop has ended
             pass
+        except Exception:  # of what is to be formatted: as other handlers have it
+            self.handleError(record)
 
     def _send(self, payload: bytes, properties: dict[str, str]) -> None:
         self._producer.send_async(payload, lambda _result, _id: None, properties=properties)

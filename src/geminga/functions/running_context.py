@@ -7,6 +7,7 @@ it has its receipt.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.config import check_type
 from geminga.functions.context import Context
+from geminga.ids import TopicName
+from geminga.producer.message import build_message
 
 if TYPE_CHECKING:
     from geminga.functions.metrics import Metrics
@@ -45,13 +48,27 @@ class Output:
 
 @dataclass(slots=True)
 class Publish:
-    """A payload on its way. ``schema``: it is a value that the output's schema encodes."""
+    """A payload on its way, or a value for the output's schema. ``options`` are those of ``send``."""
 
     topic: str
     payload: Any
     options: dict[str, Any]
     callback: Callable[..., Any] | None = None
     compression: Any = None
+
+    def check(self) -> None:
+        """What is wrong with it is the failure of its call, and shows where it was said. Raises
+        `InvalidTopicName`, `InvalidMessage` and `TypeError`."""
+        TopicName.parse(self.topic)
+        if self.options:
+            if not self.options.keys() <= _OPTIONS:
+                unknown = min(self.options.keys() - _OPTIONS, key=str)
+                raise TypeError(f"message_conf has {unknown!r}; allowed: {', '.join(sorted(_OPTIONS))}")
+            build_message(b"", **self.options)
+
+
+_OPTIONS = frozenset(inspect.signature(build_message).parameters) - {"content", "now_ms"}
+"""What ``send`` takes beside its content."""
 
 
 class Shared:
@@ -65,6 +82,8 @@ class Shared:
         self.open_state: Callable[[], State] | None = None
         self.serialize: Callable[[str, Any], bytes]
         self.acknowledge: Callable[[Any, str], None]
+        self.failed: Callable[[Exception], None] = lambda error: None
+        """Told of what ends the function."""
         self.client: Any = None
 
 
@@ -191,7 +210,9 @@ class RunningContext(Context):
         if properties:
             options["properties"] = dict(properties)
         payload = self._shared.serialize(str(serde_class_name), message)
-        self.publishes.append(Publish(str(topic_name), payload, options, callback, compression_type))
+        publish = Publish(topic_name, payload, options, callback, compression_type)
+        publish.check()
+        self.publishes.append(publish)
 
     def _state(self) -> State:
         if self._shared.state is None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geminga.functions")
 
+METADATA_BYTES = 10_240
+"""Left for what goes with a payload, as brokers count it."""
+
 
 class Sender(Protocol):
     """Where outcomes go. ``in_place``: a failed call has to be repeated before the next goes on."""
@@ -44,6 +47,7 @@ class Settling:
         self._refuses = shared.settings.guarantee != "ATMOST_ONCE"
         self._less = asyncio.Event()
         self.fatal: Exception | None = None
+        shared.failed = self.end
 
     def done(self, message: Any) -> None:
         self.in_flight -= 1
@@ -153,13 +157,14 @@ class AtLeastOnce:
             await producer.send_many(
                 [outcome.payload for outcome in run], settled, keys=keys if any_key else None
             )
-            if not settling.consumer.queue:
-                # Nothing more is there to share the batch with.
-                producer._publisher.close_batches_soon()
-        except (PulsarException, TypeError, ValueError):
+        except Exception:  # a schema may raise anything
             # Something among them cannot be sent, and nothing was: each by itself.
             for outcome in run:
                 await self._send_one(outcome)
+            return
+        if not settling.consumer.queue:
+            # Nothing more is there to share the batch with.
+            producer._publisher.close_batches_soon()
 
     async def _send_one(self, outcome: Outcome) -> None:
         settling = self._settling
@@ -203,6 +208,10 @@ class AtLeastOnce:
     async def _producer(self, topic: str, compression: Any) -> Any:
         key = (topic, compression)
         found = self._producers.get(key)
+        if found is not None and is_lost(found):
+            del self._producers[key]
+            found.abandon()
+            found = None
         if found is None:
             settings = self._settings
             schema = self._schema if topic == settings.output else None
@@ -216,6 +225,12 @@ class AtLeastOnce:
             task.cancel()
         for producer in self._producers.values():
             producer.abandon()
+
+
+def is_lost(producer: Any) -> bool:
+    """Whether the broker has ended a producer for good, such as one of a terminated topic: another one is
+    opened, or what the broker then says ends the function."""
+    return any(partition.failure is not None for partition in producer._state.partitions)
 
 
 def producer_arguments(settings: Any, compression: Any = None) -> dict[str, Any]:

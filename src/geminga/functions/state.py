@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from geminga.errors import ProducerBusy, PulsarException
+from geminga.errors import MessageTooBig, ProducerBusy, PulsarException
+from geminga.functions.sending import METADATA_BYTES
 
 if TYPE_CHECKING:
     from geminga.asyncio import Client
@@ -42,11 +44,14 @@ class State:
         """Keys with writes of ours that did not come back yet: what is read meanwhile is older."""
         self._lock = threading.Lock()
         self._following: asyncio.Task[None] | None = None
-        self.failure: Exception | None = None
+        self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
 
     @staticmethod
-    async def open(client: Client, topic: str, name: str, instance_id: int) -> State:
-        """The state in ``topic``, read to its end. Raises what client and broker report."""
+    async def open(
+        client: Client, topic: str, name: str, instance_id: int, failed: Callable[[Exception], None]
+    ) -> State:
+        """The state in ``topic``, read to its end. Raises what client and broker report; ``failed`` is told
+        why it cannot be followed any more."""
         import geminga
 
         keeper = await client.subscribe(
@@ -74,15 +79,15 @@ class State:
         state = State(producer, reader, slot)
         while await reader.has_message_available():
             state._replay(await reader.read_next())
-        state._following = asyncio.get_running_loop().create_task(state._follow())
+        state._following = asyncio.get_running_loop().create_task(state._follow(failed))
         return state
 
-    async def _follow(self) -> None:
+    async def _follow(self, failed: Callable[[Exception], None]) -> None:
         try:
             while True:
                 self._replay(await self._reader.read_next())
-        except PulsarException as error:
-            self.failure = error
+        except Exception as error:  # a message that is none of ours, too
+            failed(error)
 
     def _replay(self, message: Any) -> None:
         key = message.partition_key()
@@ -127,7 +132,14 @@ class State:
             return sum(self._parts.get(key, {}).values())
 
     def commit(self, changes: list[Change]) -> list[tuple[str, bytes | None]]:
-        """The changes hold from now on; keys and payloads of the messages that are to be published."""
+        """The changes hold from now on; keys and payloads of the messages that are to be published. Raises
+        `MessageTooBig` for a value that the topic cannot hold, and then none of them does."""
+        for key, change in changes:
+            if isinstance(change, bytes) and len(change) > self._size_max:
+                raise MessageTooBig(
+                    f"the state of {key.partition('/')[2]!r} has {len(change)} bytes; the broker takes "
+                    f"{self._size_max}"
+                )
         messages: list[tuple[str, bytes | None]] = []
         with self._lock:
             for key, change in changes:

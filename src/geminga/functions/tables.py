@@ -1,7 +1,7 @@
 """Functions from Arrow table to Arrow table: no row becomes a Python object.
 
-A table is acknowledged when all that its call gave has its receipts, and negatively acknowledged as a whole
-if any of it fails.
+A table is acknowledged when all that its call gave has its receipts. One that fails is halved, and each half
+is called for by itself, until what fails is found: it is negatively acknowledged, and the others are done.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from geminga.errors import InvalidMessage, PulsarException, Timeout
+from geminga.client.columnar_consumer import refuse_rows
+from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeout
+from geminga.functions.calling import uncancelled
 from geminga.functions.loading import Call, schema
 from geminga.functions.running_context import RunningContext, Shared
-from geminga.functions.sending import producer_arguments
+from geminga.functions.sending import METADATA_BYTES, is_lost, producer_arguments
+from geminga.functions.thread import CallingThread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,89 +27,191 @@ logger = logging.getLogger("geminga.functions")
 
 IN_FLIGHT_MAX = 4
 """Tables whose results have no receipt yet."""
+FAILURES_MAX = 64
+"""Failed calls for the parts of one table; what is left then comes again. It takes 17 of them to find one row
+among 100,000, and where every call fails, halving finds nothing."""
 _WAIT_MS = 500
 
 
-async def relay_tables(
-    shared: Shared, client: Any, consumer: Any, call: Call, thread: ThreadPoolExecutor,
-    stopping: asyncio.Event,
-) -> None:  # fmt: skip
-    """Until ``stopping``, then until what is under way has its receipts (``drain_seconds`` at most)."""
-    settings, metrics = shared.settings, shared.metrics
-    loop = asyncio.get_running_loop()
-    arguments = producer_arguments(settings)
-    arguments["batching_max_messages"] = 10_000
-    producer: Any = None
-    if settings.output is not None:
-        producer = await client.create_producer(
-            settings.output, schema=schema("output_schema", settings.output_schema), **arguments
-        )
-    sending: set[asyncio.Task[None]] = set()
-    while not stopping.is_set():
-        try:
-            table = await consumer.receive_table(settings.max_rows, _WAIT_MS)
-        except Timeout:
-            continue
-        metrics.received += table.num_rows
-        metrics.last_invocation_ms = time.time_ns() // 1_000_000
-        started = time.perf_counter()
-        try:
-            context = RunningContext(shared, None) if call.takes_context else None
-            given = (table, context) if context else (table,)
-            if call.is_async:
-                result = await call.function(*given)
+class TableRelay:
+    """One instance of such a function, between its consumer and the producer of its results."""
+
+    def __init__(
+        self, shared: Shared, consumer: Any, call: Call, thread: CallingThread, stopping: asyncio.Event
+    ) -> None:
+        self._shared = shared
+        self._consumer = consumer
+        self._call = call
+        self._thread = thread
+        self._stopping = stopping
+        self._producer: Any = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self._again: deque[pa.Table] = deque()
+        """Whose results were handed over, and could not be sent for what is in them."""
+
+    async def open(self) -> None:
+        """Have a producer, where there is an output. Raises what the broker reports."""
+        settings = self._shared.settings
+        if self._producer is not None and is_lost(self._producer):
+            self._producer.abandon()
+            self._producer = None
+        if self._producer is None and settings.output is not None:
+            self._producer = await self._shared.client.create_producer(
+                settings.output,
+                schema=schema("output_schema", settings.output_schema),
+                **{**producer_arguments(settings), "batching_max_messages": 10_000},
+            )
+
+    async def run(self) -> None:
+        """Until it is to stop, and then until what is under way has its receipts."""
+        settings, metrics = self._shared.settings, self._shared.metrics
+        while not self._stopping.is_set():
+            if self._again:
+                await self._relay(self._again.popleft(), fails=True)
+                continue
+            try:
+                table = await self._consumer.receive_table(settings.max_rows, _WAIT_MS)
+            except Timeout:
+                continue
+            metrics.received += table.num_rows
+            metrics.last_invocation_ms = time.time_ns() // 1_000_000
+            await self.open()
+            await self._relay(table)
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def _relay(self, table: pa.Table, fails: bool = False) -> None:
+        """``fails``: the whole of it is known to."""
+        failures = 0
+        parts = deque(_halves(table) if fails else (table,))
+        while parts:
+            part = parts.popleft()
+            error = await self._relay_part(part)
+            if error is None:
+                continue
+            failures += 1
+            self._count_failure(part, error)
+            if part.num_rows > 1 and failures < FAILURES_MAX and not self._stopping.is_set():
+                parts.extendleft(reversed(_halves(part)))
             else:
-                result = await loop.run_in_executor(thread, call.function, *given)
-            result = _checked(result)
-            if context is not None and (context.publishes or context.changes):
-                raise InvalidMessage("publish and state are not there with tables: return what is to be sent")
-        except Exception as error:
-            metrics.user_exceptions += 1
-            if metrics.user_exceptions & (metrics.user_exceptions - 1) == 0:
-                logger.exception(
-                    "the function failed with a table of %d rows", table.num_rows, exc_info=error
-                )
-            refuse_rows(consumer, table)
-            continue
-        finally:
-            metrics.process_seconds += time.perf_counter() - started
-        if result is None or producer is None or not result.num_rows:
-            metrics.processed += table.num_rows
-            await consumer.acknowledge_table(table)
-            continue
+                refuse_rows(self._consumer, part)
+
+    async def _relay_part(self, table: pa.Table) -> BaseException | None:
+        """Why these rows failed; None: their results are on their way."""
+        metrics = self._shared.metrics
+        started = time.perf_counter()
+        result, error = await self._result_of(table)
+        metrics.process_seconds += time.perf_counter() - started
+        if error is not None:
+            return error
+        if result is None or self._producer is None or not result.num_rows:
+            await self._done(table)
+            return None
         # Handed over before the next is: results keep the order of the input. Their receipts may wait.
-        submitted = loop.run_in_executor(None, producer.columnar.submit_table, result)
-        task = asyncio.create_task(_settle(shared, consumer, submitted, table, result))
-        await asyncio.wait((submitted,))
-        sending.add(task)
-        task.add_done_callback(sending.discard)
-        while len(sending) >= IN_FLIGHT_MAX:
-            await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
-    if sending:
-        await asyncio.wait(sending, timeout=settings.drain_seconds)
+        loop = asyncio.get_running_loop()
+        try:
+            self._check_sizes(result)
+            receipts = await loop.run_in_executor(None, self._producer.columnar.submit_table, result)
+        except PulsarException as failure:
+            if isinstance(failure, (InvalidMessage, MessageTooBig)):
+                return failure
+            self._unsent(table, failure)
+            return None
+        except Exception as failure:  # pyarrow's, for columns that are of no use
+            return failure
+        task = asyncio.create_task(self._settle(asyncio.wrap_future(receipts), table))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        while len(self._sending) >= IN_FLIGHT_MAX:
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+        return None
+
+    def _check_sizes(self, result: pa.Table) -> None:
+        """Before anything of it is sent: raises `MessageTooBig` where a row is."""
+        import pyarrow.compute as pc
+
+        if self._shared.settings.compression != "NONE" or "value" not in result.column_names:
+            return
+        limit = min(p.max_message_size for p in self._producer._state.partitions) - METADATA_BYTES
+        if result.nbytes <= limit:
+            return
+        longest = pc.max(pc.binary_length(result.column("value"))).as_py()
+        if longest is not None and longest > limit:
+            raise MessageTooBig(f"a result of {longest} bytes; the broker takes {limit}")
+
+    async def _result_of(self, table: pa.Table) -> tuple[pa.Table | None, BaseException | None]:
+        """What the call gives, or what it raises: see `geminga.functions.calling.Outcome`."""
+        call = self._call
+        context = RunningContext(self._shared, None) if call.takes_context else None
+        given = (table, context) if context else (table,)
+
+        def called() -> tuple[Any, BaseException | None]:
+            try:
+                return _checked(call.function(*given), context), None
+            except BaseException as error:
+                return None, error
+
+        async def awaited() -> tuple[Any, BaseException | None]:
+            result = error = None
+            try:
+                result = _checked(await call.function(*given), context)
+            except BaseException as raised:
+                error = raised
+            await uncancelled()
+            return result, error
+
+        if not call.is_async:
+            return await self._thread.run(called)
+        task = asyncio.create_task(awaited())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:  # the end of the function, for the task has none
+            task.cancel()
+            raise
+
+    async def _settle(self, receipts: asyncio.Future[Any], table: pa.Table) -> None:
+        try:
+            sent = await receipts
+        except (InvalidMessage, MessageTooBig) as error:
+            self._count_failure(table, error)
+            if table.num_rows > 1:
+                self._again.append(table)
+            else:
+                refuse_rows(self._consumer, table)
+        except Exception as error:
+            self._unsent(table, error)
+        else:
+            self._shared.metrics.published += sent.rows
+            await self._done(table)
+
+    async def _done(self, table: pa.Table) -> None:
+        self._shared.metrics.processed += table.num_rows
+        if not self._consumer.closed:
+            await self._consumer.acknowledge_table(table)
+
+    def _unsent(self, table: pa.Table, error: Exception) -> None:
+        self._shared.metrics.system_exceptions += 1
+        logger.warning("results of %d rows could not be published: %s", table.num_rows, error)
+        if not self._consumer.closed:
+            refuse_rows(self._consumer, table)
+
+    def _count_failure(self, table: pa.Table, error: BaseException) -> None:
+        metrics = self._shared.metrics
+        metrics.user_exceptions += 1
+        if metrics.user_exceptions & (metrics.user_exceptions - 1) == 0:
+            logger.error("the function failed with a table of %d rows", table.num_rows, exc_info=error)
 
 
-async def _settle(
-    shared: Shared, consumer: Any, submitted: asyncio.Future[Any], table: pa.Table, result: pa.Table
-) -> None:
-    metrics = shared.metrics
-    try:
-        sent = await asyncio.wrap_future(await submitted)
-    except (PulsarException, TypeError, ValueError) as error:
-        metrics.system_exceptions += 1
-        logger.warning("a table of %d rows could not be published: %s", result.num_rows, error)
-        if not consumer.closed:
-            refuse_rows(consumer, table)
-        return
-    metrics.published += sent.rows
-    metrics.processed += table.num_rows
-    if not consumer.closed:
-        await consumer.acknowledge_table(table)
+def _halves(table: pa.Table) -> tuple[pa.Table, ...]:
+    middle = table.num_rows // 2
+    return (table.slice(0, middle), table.slice(middle)) if middle else (table,)
 
 
-def _checked(result: Any) -> pa.Table | None:
+def _checked(result: Any, context: RunningContext | None) -> pa.Table | None:
     import pyarrow as pa
 
+    if context is not None and (context.publishes or context.changes):
+        raise InvalidMessage("publish and state are not there with tables: return what is to be sent")
     if result is None or isinstance(result, pa.Table):
         return result
     if isinstance(result, pa.RecordBatch):
@@ -114,18 +219,3 @@ def _checked(result: Any) -> pa.Table | None:
     raise TypeError(
         f"with arrow=True a function returns a pyarrow.Table or None, not {type(result).__name__}"
     )
-
-
-def refuse_rows(consumer: Any, table: pa.Table) -> None:
-    """Negatively acknowledge the entries of a table: they come again, or go to the dead letter topic."""
-    import itertools
-
-    from geminga.ids import MessageId, TopicName
-
-    topics = table.column("topic").to_pylist()
-    ledgers = table.column("ledger_id").to_pylist()
-    entries = table.column("entry_id").to_pylist()
-    for (topic, ledger, entry), _ in itertools.groupby(zip(topics, ledgers, entries, strict=True)):
-        partition = TopicName.parse(topic).partition
-        partition = -1 if partition is None else partition
-        consumer.refuse(MessageId(partition, ledger, entry, topic=topic))

@@ -1,0 +1,55 @@
+"""The thread on which plain callables are called, away from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class CallingThread:
+    """Runs one call after the other. It is a daemon, as those of an executor are not: a call that never comes
+    back keeps no process alive."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+        self._queue = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def run(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """On the loop: what ``call`` gives, or raises."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put((future, call, arguments))
+        return future
+
+    def end(self) -> None:
+        """After what runs now."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, call, arguments = item
+            result = error = None
+            try:
+                result = call(*arguments)
+            except BaseException as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+            del item, future, call, arguments, result, error  # or they live until the next call
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # nobody waits any more
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,80 @@
+"""Where a test's function runs: a topic of the broker, and what comes out of it."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.functions import FunctionSettings
+
+BOTH = pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
+
+
+@dataclass
+class Place:
+    broker: Any
+    client: Any
+    topic: str
+
+    def settings(self, function: Any, **given: Any) -> FunctionSettings:
+        name = self.topic.rpartition("/")[2]
+        return FunctionSettings(
+            **{
+                "function": function, "inputs": (self.topic,), "output": self.topic + "-out", "name": name,
+                "service_url": self.broker.service_url, "retry_delay_ms": 300, **given,
+            }
+        )  # fmt: skip
+
+    def send(self, *values: Any, **options: Any) -> None:
+        producer = self.client.create_producer(self.topic, batching_enabled=True, block_if_queue_full=True)
+        for value in values:
+            producer.send_async(str(value).encode(), lambda *_: None, **options)
+        producer.close()
+
+    def results(self, count: int, suffix: str = "-out") -> list[Any]:
+        consumer = self.client.subscribe(
+            self.topic + suffix, "results", initial_position=geminga.InitialPosition.Earliest
+        )
+        messages = []
+        for _ in range(count):
+            messages.append(consumer.receive(20_000))
+            consumer.acknowledge(messages[-1])
+        with pytest.raises(geminga.Timeout):
+            consumer.receive(150)
+        consumer.close()
+        return messages
+
+    def values(self, count: int, suffix: str = "-out") -> list[str]:
+        return [message.data().decode() for message in self.results(count, suffix)]
+
+    def terminate(self, topic: str | None) -> None:
+        path = str(topic).replace("://", "/")
+        request = urllib.request.Request(f"{self.broker.admin_url}/admin/v2/{path}/terminate", method="POST")
+        urllib.request.urlopen(request).close()
+
+    def backlog(self, subscription: str) -> int:
+        """How much a consumer of the function's subscription would still get."""
+        consumer = self.client.subscribe(self.topic, subscription, consumer_type=geminga.ConsumerType.Shared)
+        count = 0
+        try:
+            while True:
+                consumer.receive(300)
+                count += 1
+        except geminga.Timeout:
+            return count
+        finally:
+            consumer.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not happen")

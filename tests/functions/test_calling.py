@@ -1,0 +1,142 @@
+"""Whatever a call raises or gives is that call's failure: it is tried again, and goes to the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.functions import FunctionRunner, Output
+from tests.functions.place import BOTH, Place
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Panic(BaseException):
+    """What extensions written in Rust raise."""
+
+
+RAISED = {
+    "exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "panic": Panic(),
+    "cancelled": asyncio.CancelledError(), "closed": GeneratorExit(), "stop": StopIteration(),
+    "memory": MemoryError(), "plain": ValueError(),
+}  # fmt: skip
+
+
+def _raises(value: str) -> Any:
+    if value in RAISED:
+        raise RAISED[value]
+    if value == "library":
+        sys.exit("usage: ...")
+    if value == "midway":
+        return _midway()
+    return value
+
+
+def _midway() -> Any:
+    yield "half of it"
+    raise Panic
+
+
+async def _raises_async(value: str) -> Any:
+    await asyncio.sleep(0)
+    if value == "cancels itself":
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+    return _raises(value)
+
+
+@BOTH
+@pytest.mark.parametrize("function", [_raises, _raises_async])
+def test_whatever_a_call_raises_is_its_failure(place: Place, guarantee: str, function: Any) -> None:
+    bad = [*RAISED, "library", "midway"]
+    if function is _raises_async:
+        bad.append("cancels itself")
+    settings = place.settings(
+        function, guarantee=guarantee, max_message_retries=1, retry_delay_ms=200,
+        dead_letter_topic=place.topic + "-dead",
+    )  # fmt: skip
+    with FunctionRunner(settings) as runner:
+        for value in bad:
+            place.send("before " + value, value)
+        place.send("last")
+        assert sorted(place.values(len(bad), "-dead")) == sorted(bad)
+        assert sorted(place.values(len(bad) + 1)) == sorted(["last", *("before " + value for value in bad)])
+    assert runner.metrics.user_exceptions == 2 * len(bad)
+    assert place.backlog(settings.subscription_name) == 0
+
+
+def test_a_call_that_cancels_itself_and_comes_back_has_succeeded(place: Place) -> None:
+    async def cancels(value: str) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return value
+
+    with FunctionRunner(place.settings(cancels)):
+        place.send(*range(5))
+        assert place.values(5) == ["0", "1", "2", "3", "4"]
+
+
+def _cannot_be_sent(value: str, context: Any) -> Any:
+    if value == "topic":
+        return Output(value, topic="nowhere://a/b")
+    if value == "namespace":
+        return Output(value, topic="persistent://no/such/topic")
+    if value == "key":
+        return Output(value, key=5)  # type: ignore[arg-type]
+    if value == "properties":
+        return Output(value, properties={"a": 1})  # type: ignore[dict-item]
+    if value == "time":
+        return Output(value, event_timestamp="now")  # type: ignore[arg-type]
+    if value == "value":
+        return {1, 2}
+    if value == "option":
+        context.publish("persistent://public/default/aside", value, message_conf={"bogus": 1})
+    if value == "context's topic":
+        context.publish("nowhere://a/b", value)
+    if value == "context's properties":
+        context.publish("persistent://public/default/aside", value, properties={"a": 1})
+    if value == "state":
+        context.put_state("k", bytes(6_000_000))
+    return value
+
+
+@BOTH
+def test_what_cannot_be_sent_is_its_calls_failure(place: Place, guarantee: str) -> None:
+    """Effectively once it has to be found before the first of a call's results is sent."""
+    bad = ["topic", "namespace", "key", "properties", "time", "value", "option", "context's topic",
+           "context's properties", "state"]  # fmt: skip
+    settings = place.settings(
+        _cannot_be_sent, guarantee=guarantee, max_message_retries=1, retry_delay_ms=200,
+        dead_letter_topic=place.topic + "-dead",
+    )  # fmt: skip
+    with FunctionRunner(settings):
+        place.send(*bad, "good")
+        assert sorted(place.values(len(bad), "-dead")) == sorted(bad)
+        assert place.values(1) == ["good"]
+    assert place.backlog(settings.subscription_name) == 0
+
+
+def test_what_a_schema_raises_is_the_failure_of_one_call(place: Place) -> None:
+    class Strange(geminga.schema.StringSchema):
+        def encode(self, obj: Any) -> bytes:
+            if obj == "7":
+                raise RuntimeError("no seven")
+            return super().encode(obj)
+
+    settings = place.settings(
+        lambda value: value, output_schema=Strange(), input_schema=geminga.schema.StringSchema(),
+        max_message_retries=1, retry_delay_ms=200, dead_letter_topic=place.topic + "-dead",
+    )  # fmt: skip
+    producer = place.client.create_producer(place.topic, schema=geminga.schema.StringSchema())
+    with FunctionRunner(settings):
+        for n in range(10):
+            producer.send(str(n))
+        assert place.values(1, "-dead") == ["7"]
+        assert sorted(place.values(9)) == [str(n) for n in range(10) if n != 7]

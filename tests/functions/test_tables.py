@@ -1,0 +1,127 @@
+"""Functions of tables: what fails in one is found, and the rest of it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.functions import FunctionRunner
+from tests.functions.place import Place, until
+
+pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
+pytestmark = pytest.mark.timeout(120)
+
+
+class Panic(BaseException):
+    """What extensions written in Rust raise."""
+
+
+def _bad(table: Any) -> bool:
+    return bool(pc.any(pc.equal(table["value"].cast(pa.binary()), pa.scalar(b"777"))).as_py())
+
+
+def _with(table: Any, name: str, column: Any) -> Any:
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def _raises(table: Any) -> Any:
+    if _bad(table):
+        raise ValueError("no")
+    return table
+
+
+def _panics(table: Any) -> Any:
+    if _bad(table):
+        raise Panic
+    return table
+
+
+async def _cancels_itself(table: Any) -> Any:
+    if _bad(table):
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+    return table
+
+
+async def _exits(table: Any) -> Any:
+    if _bad(table):
+        raise SystemExit(2)
+    return table
+
+
+def _no_table(table: Any) -> Any:
+    return 5 if _bad(table) else table
+
+
+def _no_value(table: Any) -> Any:
+    return table.drop_columns(["value"]) if _bad(table) else table
+
+
+def _numbers(table: Any) -> Any:
+    return _with(table, "value", pa.array(range(table.num_rows))) if _bad(table) else table
+
+
+def _strange_keys(table: Any) -> Any:
+    return _with(table, "key", pa.array([{"a": 1}] * table.num_rows)) if _bad(table) else table
+
+
+def _too_big(table: Any) -> Any:
+    if not _bad(table):
+        return table
+    values = [bytes(6_000_000) if value == b"777" else value for value in table["value"].to_pylist()]
+    return _with(table, "value", pa.array(values, pa.large_binary()))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_raises, _panics, _cancels_itself, _exits, _no_table, _no_value, _numbers, _strange_keys, _too_big],
+)
+def test_one_row_that_fails_takes_no_other_with_it(place: Place, function: Any) -> None:
+    settings = place.settings(
+        function,
+        arrow=True,
+        max_message_retries=1,
+        retry_delay_ms=200,
+        dead_letter_topic=place.topic + "-dead",
+    )
+    place.send(*range(1000))  # some to a batch
+    with FunctionRunner(settings) as runner:
+        assert place.values(1, "-dead") == ["777"]
+        assert sorted(place.values(999), key=int) == [str(n) for n in range(1000) if n != 777]
+    assert runner.metrics.processed == 999
+    assert place.backlog(settings.subscription_name) == 0
+
+
+def test_where_every_call_fails_calls_are_few_and_everything_comes_again(place: Place) -> None:
+    works = False
+
+    def waits(table: Any) -> Any:
+        if not works:
+            raise ConnectionError("the other side is gone")
+        return table
+
+    place.send(*range(500))
+    with FunctionRunner(place.settings(waits, arrow=True, retry_delay_ms=2000)) as runner:
+        until(lambda: runner.metrics.user_exceptions > 0)
+        received = runner.metrics.received
+        until(lambda: runner.metrics.user_exceptions >= min(64, 2 * received - 1))
+        works = True
+        assert sorted(place.values(500), key=int) == [str(n) for n in range(500)]
+
+
+def test_tables_whose_output_is_gone_for_good_end_the_function(place: Place) -> None:
+    settings = place.settings(_raises, arrow=True, retry_delay_ms=10)
+    runner = FunctionRunner(settings).start()
+    place.send(1)
+    assert place.values(1) == ["1"]
+    place.terminate(settings.output)
+    place.send(2)
+    with pytest.raises(geminga.TopicTerminated):
+        runner.wait(60)
+    assert place.backlog(settings.subscription_name) == 1

@@ -1,0 +1,88 @@
+"""The thread of plain callables."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from geminga.functions.thread import CallingThread
+
+
+class Thing:
+    pass
+
+
+def test_calls_run_in_order_and_what_they_raise_is_told() -> None:
+    async def main() -> None:
+        thread = CallingThread("calls")
+        assert await asyncio.gather(*(thread.run(int, str(n)) for n in range(5))) == list(range(5))
+        assert await thread.run(threading.current_thread) is thread.thread
+        with pytest.raises(ValueError, match="invalid literal"):
+            await thread.run(int, "x")
+        thread.end()
+        await asyncio.to_thread(thread.thread.join, 30)
+        assert not thread.thread.is_alive()
+
+    asyncio.run(main())
+
+
+def test_nothing_of_a_call_is_held_until_the_next_one() -> None:
+    async def main() -> None:
+        thread = CallingThread("calls")
+        thing = Thing()
+        gone = weakref.ref(thing)
+        assert await thread.run(lambda each: isinstance(each, Thing), thing)
+        del thing
+        done = await thread.run(lambda: True)  # the thread has come round
+        assert done
+        assert gone() is None
+        thread.end()
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_for_an_answer_any_more() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def held(_: Any = None) -> None:
+        entered.set()
+        leave.wait(30)
+
+    async def main() -> CallingThread:
+        thread = CallingThread("calls")
+        call = thread.run(held)
+        await asyncio.to_thread(entered.wait, 30)
+        call.cancel()
+        entered.clear()
+        leave.set()
+        assert await thread.run(lambda: 7) == 7
+        leave.clear()
+        thread.run(held)
+        await asyncio.to_thread(entered.wait, 30)
+        thread.end()
+        return thread
+
+    thread = asyncio.run(main())
+    leave.set()  # after the loop has ended
+    thread.thread.join(30)
+    assert not thread.thread.is_alive()
+
+
+def test_a_call_that_never_comes_back_keeps_no_process_alive() -> None:
+    program = """
+import asyncio, threading
+from geminga.functions.thread import CallingThread
+
+async def main():
+    CallingThread("calls").run(threading.Event().wait)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
