@@ -89,6 +89,10 @@ def fails_on_seven(value: str) -> str:
     return value
 
 
+async def fails_on_seven_async(value: str) -> str:
+    return fails_on_seven(value)
+
+
 _seen: dict[str, int] = {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from geminga.errors import InvalidConfiguration
-from geminga.functions.loading import find, resolve, serde
+from geminga.functions.loading import find, resolve, schema, serde
 from tests.functions import relayed
 
 
@@ -72,3 +72,9 @@ def test_serdes_by_the_names_that_workers_know() -> None:
     with pytest.raises(InvalidConfiguration, match="serialize"):
         serde("input_serde", dict)
     assert find("os:path.join")("a", "b") == "a/b"
+
+
+def test_what_is_no_schema_is_said_under_the_name_of_the_setting() -> None:
+    for wrong in (relayed.shout, 3, "tests.functions.relayed:shout"):
+        with pytest.raises(InvalidConfiguration, match=r"^output_schema=.*allowed: a schema"):
+            schema("output_schema", wrong)

@@ -317,6 +317,16 @@ def test_a_call_that_does_not_end_is_given_up(place: Place, kind: str) -> None:
     leave.set()
 
 
+@pytest.mark.parametrize("function", [relayed.fails_on_seven, relayed.fails_on_seven_async])
+def test_stopping_while_a_call_is_repeated_in_place(place: Place, function: Any) -> None:
+    settings = place.settings(function, guarantee="EFFECTIVELY_ONCE", retry_delay_ms=10)
+    with FunctionRunner(settings) as runner:
+        place.send(*range(10))
+        until(lambda: runner.metrics.user_exceptions > 2)
+    assert place.values(7) == [str(n) for n in range(7)]
+    assert place.backlog(settings.subscription_name) == 3
+
+
 def test_an_output_that_is_gone_for_good_ends_the_function(place: Place) -> None:
     settings = place.settings(relayed.shout, retry_delay_ms=10, max_message_retries=1)
     runner = FunctionRunner(settings).start()

@@ -144,7 +144,10 @@ def schema(field: str, given: Any) -> Any:
     found: Any = find(given) if isinstance(given, str) else given
     if inspect.isclass(found) and issubclass(found, Schema):
         found = found()  # type: ignore[call-arg]  # those that need arguments say so
-    checked = checked_schema(found)
+    try:
+        checked = checked_schema(found)
+    except InvalidConfiguration:  # under another name
+        checked = None
     if checked is None:
-        refuse(field, given, "a schema")
+        refuse(field, given, "a schema, a record class or a dataclass")
     return checked

@@ -318,7 +318,7 @@ class FunctionRunner(LongRunning[None]):
     ) -> None:  # fmt: skip
         """Results in order; a failed call is repeated here, for what is behind it must wait."""
         good: list[Outcome] = []
-        for outcome in outcomes:
+        for place, outcome in enumerate(outcomes):
             tries = 0
             while True:
                 if outcome.error is None:
@@ -341,7 +341,7 @@ class FunctionRunner(LongRunning[None]):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), delay)
                 if self._is_stopping:
-                    settling.in_flight -= len(outcomes) - outcomes.index(outcome)
+                    settling.in_flight -= len(outcomes) - place
                     return
                 tries += 1
                 if thread is None:
