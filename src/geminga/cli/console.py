@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,16 @@ def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: Cluster) 
 async def _serve(remote: Remote, settings: BrokerSettings) -> None:
     from aiohttp import web
 
+    from geminga.broker.admin.unquoted import unquoted
     from geminga.console.remote import make_application
 
-    runner = web.AppRunner(make_application(remote, settings), access_log=None, shutdown_timeout=2.0)
+    log = logging.getLogger("geminga.console")
+    runner = web.AppRunner(
+        make_application(remote, settings),
+        access_log=None,
+        logger=unquoted(log, log.warning),
+        shutdown_timeout=2.0,
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, settings.host, settings.web_port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from typing import cast
@@ -33,6 +34,9 @@ from geminga.broker.admin.schemas import Schemas
 from geminga.broker.admin.subscriptions import Subscriptions
 from geminga.broker.admin.tenants import Clusters, ResourceGroups, Tenants
 from geminga.broker.admin.topics import Topics
+from geminga.broker.admin.unquoted import Peer, unquoted
+
+log = logging.getLogger("geminga.broker")
 
 CONNECTIONS_MAX = 256
 """Web connections at once; they must not take the descriptors of the binary protocol."""
@@ -78,11 +82,10 @@ class WebServer:
         self._silent = application[SILENT]
         self._runner = web.AppRunner(
             application,
-            access_log=None,
             handle_signals=False,
-            keepalive_timeout=IDLE_SECONDS,
             shutdown_timeout=2 * LAST_ANSWERS_SECONDS,
         )
+        self._log = unquoted(log, self._complain)
         self._listeners: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
 
@@ -106,11 +109,22 @@ class WebServer:
         assert serving is not None
         if len(serving.connections) >= CONNECTIONS_MAX:
             return _Refusal()
-        made = serving()
+        loop = asyncio.get_running_loop()
+        made = Peer(
+            serving,
+            loop=loop,
+            keepalive_timeout=IDLE_SECONDS,
+            logger=self._log,
+            access_log=None,  # type: ignore[arg-type]
+        )
         self._silent.add(made)
         seconds = 2 * self._server.settings.handshake_seconds  # one for TLS, one for the headers
-        asyncio.get_running_loop().call_later(seconds, self._look, made)
+        loop.call_later(seconds, self._look, made)
         return made
+
+    def _complain(self, line: str, value: object) -> None:
+        broker = self._server.broker
+        self._server.call(lambda: broker.complaints.tell(line, value))
 
     def _look(self, made: web.RequestHandler) -> None:
         """Hangs up on who has asked for nothing, or not to the end of its headers: that takes a place."""
