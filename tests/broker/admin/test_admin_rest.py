@@ -877,3 +877,38 @@ def test_changes_that_waited_for_the_store_are_all_made(
     assert rest.get("namespaces/public/together/permissions/subscription") == {"s": ["third"]}
     assert rest.get("namespaces/public/together/properties") == {"a": "1", "b": "2"}
     assert set(rest.get("clusters/standalone/failureDomains")) >= {"one", "two"}
+
+
+# --- how much is kept for whoever asks ---
+
+
+def test_what_is_given_to_be_kept_is_bounded(rest: Rest, namespace: str, name: str) -> None:
+    """It is parsed, written and held as a whole, and by those who may do little else."""
+    topic = f"persistent/{namespace}/{name}"
+    rest.call("PUT", topic, {})
+    rest.call("PUT", f"{topic}/subscription/s", EARLIEST)
+    many = {f"k{number}": "v" * 100 for number in range(500)}
+    for path in (f"namespaces/{namespace}/properties", f"{topic}/properties"):
+        rest.call("PUT", path, many)
+        more = {f"l{number}": "v" * 100 for number in range(500)}
+        assert "at most 65536" in rest.fails(412, "PUT", path, more)
+        assert rest.get(path) == many
+    path = f"{topic}/subscription/s/properties"
+    assert "at most 65536" in rest.fails(412, "PUT", path, {"k": "v" * 70_000})
+    assert rest.get(path) == {}
+    assert "at most 65536" in rest.fails(412, "PUT", f"{topic}2", {"k": "v" * 70_000})
+
+
+def test_all_policies_of_a_namespace_are_bounded(rest: Rest, namespace: str) -> None:
+    roles = [f"role-{number}-{'x' * 80}" for number in range(6_000)]
+    path = f"namespaces/{namespace}/permissions/subscription"
+    rest.call("POST", f"{path}/one", roles)
+    assert "at most 1048576" in rest.fails(412, "POST", f"{path}/two", roles)
+    assert list(rest.get(path)) == ["one"]
+
+
+def test_bodies_and_reasons_are_bounded(rest: Rest, namespace: str) -> None:
+    path = f"namespaces/{namespace}/publishRate"
+    assert "at most 1048576" in rest.fails(413, "POST", path, ["x" * 1_100_000])
+    assert "5242880" in rest.fails(413, "POST", path, ["x" * 5_300_000])
+    assert len(rest.fails(412, "POST", path, ["x" * 1_000_000])) < 2_100

@@ -56,6 +56,12 @@ SILENT: web.AppKey[set[asyncio.Protocol]] = web.AppKey("silent", set)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
+BODY_BYTES_MAX = 1024 * 1024
+"""Of a request: it is parsed in one piece, and others wait."""
+LONG_BODY_BYTES_MAX = 5 * 1024 * 1024
+"""Of one that brings a schema."""
+_REASON_MAX = 2_000
+"""Characters of a refusal's reason, which may name what was sent."""
 Site = Callable[[web.Application], Mapping[Key, Needs]]
 """Adds pages to the web port, and says what their routes need."""
 
@@ -225,9 +231,11 @@ def whole_number(text: object, what: str, minimum: int = 0) -> int:
     return number
 
 
-async def body(request: web.Request, default: Any = _NO_BODY) -> Any:
+async def body(request: web.Request, default: Any = _NO_BODY, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """The JSON body; ``default`` where it is empty. 400 when it is not JSON or absent without a default."""
     raw = await request.read()
+    if len(raw) > bytes_max:
+        raise AdminError(413, f"the body has {len(raw)} bytes; at most {bytes_max} are allowed")
     if not raw.strip():
         if default is _NO_BODY:
             raise AdminError(400, f"{request.method} {request.path} needs a JSON body")
@@ -238,9 +246,11 @@ async def body(request: web.Request, default: Any = _NO_BODY) -> Any:
         raise AdminError(400, f"the body is not JSON: {error}") from None
 
 
-async def object_body(request: web.Request, *, optional: bool = False) -> dict[str, Any]:
+async def object_body(
+    request: web.Request, *, optional: bool = False, bytes_max: int = BODY_BYTES_MAX
+) -> dict[str, Any]:
     """A body that must be a JSON object."""
-    found = await body(request, {} if optional else _NO_BODY)
+    found = await body(request, {} if optional else _NO_BODY, bytes_max=bytes_max)
     if found is None and optional:
         return {}
     if not isinstance(found, dict):
@@ -383,6 +393,8 @@ async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
 
 
 def _refusal(status: int, reason: str) -> web.Response:
+    if len(reason) > _REASON_MAX:
+        reason = f"{reason[:_REASON_MAX]}..."
     return answer({"reason": reason}, status)
 
 

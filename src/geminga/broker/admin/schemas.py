@@ -10,6 +10,7 @@ from aiohttp import web
 
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
+    LONG_BODY_BYTES_MAX,
     Resource,
     answer,
     done_answer,
@@ -180,7 +181,7 @@ class Schemas(Resource):
             pass
 
     async def _posted(self, request: web.Request) -> pb.Schema:
-        document = await object_body(request)
+        document = await object_body(request, bytes_max=LONG_BODY_BYTES_MAX)
         kind, data = document.get("type"), document.get("schema") or ""
         if kind not in _TYPES:
             raise AdminError(422, f"no schema type is called {kind!r}{suggestion(kind, _TYPES)}")

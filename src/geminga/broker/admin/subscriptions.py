@@ -25,7 +25,7 @@ from geminga.broker.admin.http import (
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.topics import PATH, TopicResource
 from geminga.broker.delivery.subscription import COMPACTION
-from geminga.broker.rules.policies import flag, one_of, text_map
+from geminga.broker.rules.policies import flag, one_of, properties_map
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
 
@@ -94,7 +94,7 @@ class Subscriptions(TopicResource):
         document = await body(request, None)
         properties: dict[str, str] = {}
         if isinstance(document, dict) and "properties" in document:
-            properties = text_map("properties", document["properties"] or {})
+            properties = properties_map("properties", document["properties"] or {})
         position = MessageId.latest if document is None else message_id_of(document)
         if not self.actions.exists(topic):
             if not policies.auto_create_topics:
@@ -247,7 +247,7 @@ class Subscriptions(TopicResource):
     async def set_properties(self, request: web.Request) -> web.Response:
         """Replace them."""
         topics, name = self._with_subscription(request)
-        properties = text_map("properties", await object_body(request, optional=True))
+        properties = properties_map("properties", await object_body(request, optional=True))
         for topic in topics:
             await self.durable(partial(self.actions.set_subscription_properties, topic, name, properties))
         return done_answer()

@@ -27,7 +27,7 @@ from geminga.broker.admin.http import (
 )
 from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.namespaces import bundle_of, check_bundle
-from geminga.broker.rules.policies import AUTH_ACTIONS, text_map, words
+from geminga.broker.rules.policies import AUTH_ACTIONS, properties_map, words
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 
@@ -136,7 +136,7 @@ class Topics(TopicResource):
     async def create(self, request: web.Request) -> web.Response:
         """Make a topic. Body: its properties, or nothing."""
         topic = topic_of(request)
-        properties = text_map("properties", await object_body(request, optional=True))
+        properties = properties_map("properties", await object_body(request, optional=True))
         while not self.now(partial(self.topics.is_counted, topic)):
             await asyncio.sleep(_COUNTING_SECONDS)
         await self.durable(lambda done: self.actions.create(topic, done, properties=properties))
@@ -286,8 +286,8 @@ class Topics(TopicResource):
     async def add_properties(self, request: web.Request) -> web.Response:
         """Add to them, or replace single ones."""
         topic = self.existing(request)
-        added = text_map("properties", await object_body(request))
-        merged = {**self.actions.properties(topic), **added}
+        added = properties_map("properties", await object_body(request))
+        merged = properties_map("properties", {**self.actions.properties(topic), **added})
         await self.durable(lambda done: self.actions.set_properties(topic, merged, done))
         return done_answer()
 

@@ -15,6 +15,7 @@ from geminga.broker.admin.damage import DamagedThings
 from geminga.broker.admin.door import Doorkeeper
 from geminga.broker.admin.http import (
     DOORKEEPER,
+    LONG_BODY_BYTES_MAX,
     SERVER,
     SILENT,
     WEB_HOSTS,
@@ -44,7 +45,6 @@ IDLE_SECONDS = 75.0
 """A connection on which nothing more is asked for is closed after that."""
 LAST_ANSWERS_SECONDS = 1.0
 """So long requests that are under way may still take when the broker ends."""
-_BODY_BYTES_MAX = 16 * 1024 * 1024
 _RESOURCES = (
     Clusters, Tenants, ResourceGroups, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
     # Fixed last parts before the ones with a free name in the same place.
@@ -54,7 +54,7 @@ _RESOURCES = (
 
 def make_application(server: Server, site: Site | None = None) -> web.Application:
     """All routes over one broker; for `WebServer`, and for tests."""
-    application = web.Application(middlewares=[errors_as_json], client_max_size=_BODY_BYTES_MAX)
+    application = web.Application(middlewares=[errors_as_json], client_max_size=LONG_BODY_BYTES_MAX)
     application[SERVER] = server
     application[SILENT] = set()
     application[WEB_HOSTS] = WebHosts(server.settings)

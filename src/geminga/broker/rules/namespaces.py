@@ -48,6 +48,8 @@ SettingsWatcher = Callable[["PoliciesBefore"], None]
 PermissionWatcher = Callable[[str], None]
 """``watcher("tenant")`` when it changed who may do what in a tenant."""
 
+DOCUMENT_BYTES_MAX: Final = 1024 * 1024
+"""All policies of a namespace or a topic, as they are stored: each change writes them as a whole."""
 NAMESPACE = "namespace/"
 TOPIC_POLICIES = "topic-policies/"
 RESOLVED_TOPICS_MAX = 2048
@@ -639,8 +641,14 @@ class Namespaces:
     def _write(
         self, prefix: str, documents: dict[str, Json], name: str, document: Json, done: Done | None
     ) -> None:
+        encoded = json.dumps(document, separators=(",", ":")).encode()
+        if len(encoded) > DOCUMENT_BYTES_MAX:
+            raise RuleBroken(
+                Wrong.NOT_ALLOWED, f"all policies of {name} would take {len(encoded)} bytes; "
+                f"at most {DOCUMENT_BYTES_MAX} are allowed"
+            )  # fmt: skip
         # The store first: when it refuses, memory stays as it was.
-        self._store.put(prefix + name, json.dumps(document, separators=(",", ":")).encode(), done)
+        self._store.put(prefix + name, encoded, done)
         documents[name] = document
         self._copied = None
         self._cautious.discard(prefix + name)

@@ -137,6 +137,21 @@ def text_map(field: str, value: Any) -> dict[str, str]:
     return value
 
 
+PROPERTIES_BYTES_MAX: Final = 64 * 1024
+
+
+def properties_map(field: str, value: Any) -> dict[str, str]:
+    """What users give to be kept beside something: it is read, written and held in memory with that."""
+    found = text_map(field, value)
+    size = sum(len(key) + len(text) for key, text in found.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise RuleBroken(
+            Wrong.NOT_ALLOWED, f"{field}: names and values have {size} characters; "
+            f"at most {PROPERTIES_BYTES_MAX} are allowed"
+        )  # fmt: skip
+    return found
+
+
 def record(**fields: tuple[Check, Any]) -> Check:
     """A check for an object: known fields are checked and completed with defaults, others are kept."""
 
@@ -361,7 +376,7 @@ FIELDS: Final[Mapping[str, Check]] = {
     "is_allow_auto_update_schema": flag,
     "schema_validation_enforced": flag,
     "subscription_types_enabled": words(SUBSCRIPTION_TYPES),
-    "properties": text_map,
+    "properties": properties_map,
     "redeliver_unacked_policies": redeliver_unacked,
     "resource_group_name": lambda field, value: words()(field, [value])[0],
     "dispatcherPauseOnAckStatePersistentEnabled": flag,
