@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import random
 import struct
+import subprocess
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +29,7 @@ from geminga.ledger.store import FileStore
 from geminga.ledger.tier_claim import BEAT_SECONDS, NotClaimed, State
 from geminga.ledger.tier_sweeping import AGAIN_SECONDS
 from geminga.ledger.tiered import TieredStore
+from geminga.offload import claim as claims
 from geminga.offload import manifest
 from geminga.offload.claim import CLAIM
 from geminga.offload.file import LedgerFile
@@ -808,6 +811,137 @@ def test_ledgers_that_are_trimmed_give_back_the_room_of_a_full_place() -> None:
     check_tier(store, tier)
     assert not store.catalog.suspects()
     assert read(store, third) == kept[third]
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("room", [0, 300])
+def test_a_place_that_is_full_when_a_broker_starts_is_claimed(end: str, room: int) -> None:
+    """And gives back room by itself, instead of waiting for somebody to make some."""
+    tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
+    store = open_apart(tier, clock, disk)
+    kept = fill(store, ledgers=3)
+    for each in kept:
+        offload(store, each)
+    tier.others_bytes = tier.capacity_bytes - tier.used_bytes - room
+    if end == "closed":
+        store.close()
+    else:
+        disk = disk.kill()
+    store = open_apart(tier, clock, disk)
+    for _ in range(5):
+        settle(store)
+        clock.now += BEAT_SECONDS
+    assert store.claim.state is State.HELD, store.claim.problem
+    first, second, third = kept
+    store.delete_ledgers([first])
+    settle(store)
+    assert [each.ledger for each in store.offloaded(TOPIC)] == [second, third]
+    assert not store.catalog.suspects()
+    check_tier(store, tier)
+    assert read(store, third) == kept[third]
+    store.close()
+    assert not claims.load(store.place).open  # type: ignore[union-attr]
+
+
+def test_a_full_place_that_is_in_use_or_another_stores_is_not_claimed() -> None:
+    """Who holds it renews its claim in the room that it has."""
+    tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
+    store = open_apart(tier, clock, disk)
+    (first,) = fill(store, ledgers=1)
+    offload(store, first)
+    tier.others_bytes = tier.capacity_bytes - tier.used_bytes
+    other = open_apart(tier, clock, disk.kill())  # the clone of a disk
+    stranger = open_apart(tier, clock)
+    for _ in range(5):
+        for each in (store, other, stranger):
+            settle(each)
+        clock.now += BEAT_SECONDS
+    states = [each.claim.state for each in (store, other, stranger)]
+    assert states == [State.HELD, State.BORROWED, State.BORROWED]
+    for each in (other, stranger, store):
+        each.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_crash_while_the_claim_on_a_full_place_is_written_over(seed: int) -> None:
+    """It is the old one then, or the new one."""
+    chance = random.Random(seed)
+    tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
+    store = open_apart(tier, clock, disk)
+    (first,) = fill(store, ledgers=1)
+    offload(store, first)
+    tier.others_bytes = tier.capacity_bytes - tier.used_bytes
+    filesystem = store.place._filesystem  # type: ignore[attr-defined]
+    filesystem.plan.crash_at = filesystem.operations + 1 + chance.randrange(8)
+
+    def renew() -> None:
+        for _ in range(10):
+            clock.now += BEAT_SECONDS
+            settle(store)
+
+    with pytest.raises(PowerLoss):
+        renew()
+    tier, disk = tier.crash(Fate.by_chance(chance)), disk.kill()
+    store = open_apart(tier, clock, disk)
+    for _ in range(5):
+        settle(store)
+        clock.now += BEAT_SECONDS
+    assert store.claim.state is State.HELD, store.claim.problem
+    store.delete_ledgers([first])
+    settle(store)
+    assert not store.catalog.suspects()
+    store.close()
+
+
+def test_a_small_file_system_that_is_full_gives_back_room_by_itself(tmp_path: Path) -> None:
+    """On a real tmpfs, where this user may mount one."""
+    place = tmp_path / "place"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.strip()}")
+    files = RealFileSystem()
+
+    def opened() -> TieredStore:
+        local = FileStore.open(tmp_path / "store", threads=False, settings=SETTINGS)
+        return TieredStore(local, FolderPlace(files, str(place)), threads=False, clock=Clock())
+
+    try:
+        store = opened()
+        first, second = kept = fill(store)
+        offload(store, first)
+        offload(store, second)
+        with open(place / "somebody", "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)) == 4096:
+                pass
+        assert files.space(str(place))[1] == 0
+        store.close()
+        store = opened()
+        settle(store)
+        assert store.claim.state is State.HELD, store.claim.problem
+        store.delete_ledgers([first])
+        settle(store)
+        assert files.space(str(place))[1] > 0
+        assert [each.ledger for each in store.offloaded(TOPIC)] == [second]
+        assert read(store, second) == kept[second]
+        store.close()
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_place_that_nobody_has_claimed_is_left_alone() -> None:
+    tier, clock = SimulatedDisk(), Clock()
+    tier.others_bytes = tier.capacity_bytes
+    store = open_apart(tier, clock)
+    settle(store)
+    assert "No space left on device" in store.claim.problem
+    tier.others_bytes = 0
+    clock.now += BEAT_SECONDS
+    settle(store)
+    assert store.claim.state is State.HELD
     store.close()
 
 

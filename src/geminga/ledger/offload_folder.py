@@ -112,6 +112,14 @@ class FolderPlace:
             writing.abandon()
             raise
 
+    def overwrite(self, path: str, data: bytes) -> None:
+        file = self._filesystem.open(self._path(path))
+        try:
+            write_fully(file, [data], 0)
+            file.sync()
+        finally:
+            file.close()
+
     def delete(self, path: str) -> None:
         full = self._path(path)
         was_there = False

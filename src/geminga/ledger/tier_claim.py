@@ -21,6 +21,9 @@ clock, and no change waits for anything but the place. What a store that borrows
 list (`geminga.ledger.tier_catalog`), for the day on which somebody says that the other one is gone:
 `take_over`. Two that see a place free in the same instant are told apart a moment later, by which of both
 wrote last.
+
+A place that is full has no room for another file, so the claim is written over where it is: its holder must
+not seem dead, and what it deletes is what gives room back.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from geminga.errors import StoreError
 from geminga.ledger import identity as identities
 from geminga.ledger.filesystem import FileSystem
 from geminga.ledger.identity import Identity, new_id
+from geminga.ledger.space import is_no_space
 from geminga.offload import claim as claims
 from geminga.offload.claim import Claim, ClaimUnreadable
 from geminga.offload.places import Place
@@ -164,7 +168,7 @@ class PlaceClaim:
             if self.state is State.HELD and self._ours is not None:
                 try:
                     if self._is_ours(claims.load(self._place)):
-                        claims.save(self._place, replace(self._ours, open=False))
+                        self._save(replace(self._ours, open=False))
                 except Exception as error:
                     logger.debug("%s: the claim stays open: %s", self._place.location, error)
                 self.state, self.why = State.ASKING, "the store is closed"
@@ -235,7 +239,16 @@ class PlaceClaim:
 
     def _save(self, claim: Claim) -> None:
         self._ours = claim  # also when the place fails: it may have it all the same
-        claims.save(self._place, claim)
+        try:
+            claims.save(self._place, claim)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            # Who holds a place that is full would seem dead, and who finds it could not even delete.
+            try:
+                claims.save_in_place(self._place, claim)
+            except OSError as refused:
+                raise error from refused
 
     def _borrow(self, found: Claim, what: str) -> None:
         self.state = State.BORROWED

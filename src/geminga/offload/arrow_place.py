@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,9 @@ class ArrowPlace:
         writing = self.create(path)
         writing.write(data)
         writing.finish()
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        raise OSError(errno.EOPNOTSUPP, "files are replaced as a whole here", path)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -13,13 +13,17 @@ as the store is open.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import asdict, dataclass
 
 from geminga.offload.places import Place
 
 VERSION = 1
 CLAIM = "_claim.json"
+_PADDED_BYTES = 512
+"""Most disks write so much as a whole."""
 
 
 class ClaimUnreadable(Exception):
@@ -62,4 +66,26 @@ def load(place: Place) -> Claim | None:
 
 def save(place: Place, claim: Claim) -> None:
     """Make it the claim on the place. Raises `OSError`."""
-    place.replace(CLAIM, json.dumps({"version": VERSION, **asdict(claim)}, indent=1).encode())
+    place.replace(CLAIM, _padded(json.dumps(_fields(claim), indent=1)))
+
+
+def save_in_place(place: Place, claim: Claim) -> None:
+    """The same over the claim that is there, in the room that it takes: for a place that has no other. Raises
+    `OSError`, also where that cannot be."""
+    there = place.read(CLAIM)
+    data = _padded(json.dumps(_fields(claim), indent=1))
+    if there is not None and len(data) > len(there):
+        data = json.dumps(_fields(claim), separators=(",", ":")).encode().ljust(len(there))
+    if there is None or len(data) > len(there):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{place.location}/{CLAIM}")
+    place.overwrite(CLAIM, data.ljust(len(there)))
+
+
+def _fields(claim: Claim) -> dict[str, object]:
+    return {"version": VERSION, **asdict(claim)}
+
+
+def _padded(text: str) -> bytes:
+    """With spaces behind it, so that whatever becomes of it later takes no more room."""
+    data = text.encode()
+    return data.ljust(-(-len(data) // _PADDED_BYTES) * _PADDED_BYTES)

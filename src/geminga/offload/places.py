@@ -52,6 +52,10 @@ class Place(Protocol):
     def replace(self, path: str, data: bytes) -> None:
         """Make the file hold this."""
 
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Make a file that is there hold this, which is as long as what it holds, without more room. A crash
+        may leave some of both. Raises `OSError` as well where a place cannot."""
+
     def delete(self, path: str) -> None:
         """The file is gone; no error when it was not there."""
 
