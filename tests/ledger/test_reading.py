@@ -143,6 +143,30 @@ def test_an_unreadable_disk_names_the_entry(settings: StoreSettings, monkeypatch
 
 
 # --- a bad disk ---
+def test_a_bad_sector_between_entries_takes_none_of_them(
+    settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies in an entry of somebody else, over which they are read together. Each one has its own id."""
+    store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
+    ledger, other = store.create_ledger("a"), store.create_ledger("b")
+    for number in range(12):
+        store.append(ledger, bytes([number]) * 20, nothing)
+        store.append(other, bytes(50 if number % 4 < 3 else 40_000), nothing)
+        store.poll()
+    read = FaultyFile.read
+
+    def harmed(self: FaultyFile, size: int, offset: int) -> bytes:
+        if size > 20:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self, size, offset)
+
+    monkeypatch.setattr(FaultyFile, "read", harmed)
+    expected = [bytes([number]) * 20 for number in range(12)]
+    for first in range(12):
+        assert store.read(ledger, first, entries_max=12, bytes_max=10_000) == expected[first:]
+    store.close()
+
+
 def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Set its first element, and every read of a file fails with that errno."""
     code, read = [0], FaultyFile.read

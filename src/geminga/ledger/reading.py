@@ -363,10 +363,12 @@ def _read_run(files: LogFiles, run: list[Place], found: Found) -> None:
             raise
         if len(run) == 1:
             found.bad, found.what, found.may_pass = run, f"the entry cannot be read ({error})", True
-        while len(run) > 1 and not found.bad:
-            # One by one, to learn which it is.
-            _read_run(files, run[:1], found)
-            run = run[1:]
+            return
+        for place in run:
+            # One by one, to learn which it is: none may be, for what lies between them is read as well.
+            _read_run(files, [place], found)
+            if found.bad:
+                break
         return
     if len(run) == 1:
         _take(data if len(data) == size else b"", run[0], found)
