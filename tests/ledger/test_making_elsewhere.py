@@ -26,7 +26,7 @@ from geminga.ledger.catalog import Chunk
 from geminga.ledger.format import OFFSET_BITS
 from geminga.ledger.making import Order
 from geminga.ledger.making_elsewhere import MakerProcess, NoProcess, NotMade, ProcessLost
-from geminga.ledger.making_process import GROUP_STEP, HEAD
+from geminga.ledger.making_process import GROUP_STEP, HEAD, NO_MEMORY
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_places import place_at
 from geminga.ledger.tiered import TieredStore
@@ -509,6 +509,29 @@ def test_a_place_without_room_is_said_by_the_process_and_mends_itself(
     assert offload(store, ledger) is None
     assert process_of(store) is process
     assert not open_files(process.pid, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
+def test_one_that_gets_no_memory_any_more_is_replaced(
+    store: TieredStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has is not given back while it goes on: each ledger after that would fail, too."""
+    import resource
+
+    assert offload(store, fill(store)) is None
+    process = process_of(store)
+    size = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+    ledger, written = store.create_ledger(TOPIC), list[StoreError | None]()
+    for number in range(12):
+        store.append(ledger, os.urandom(1 << 20) + b"%d" % number, written.append)
+    until(store, lambda: len(written) == 12)
+    assert offload(store, ledger) is None
+    assert "the process that makes files of ledgers got no memory any more; it is begun anew" in caplog.text
+    assert process_of(store) is not process
+    assert process.poll() == NO_MEMORY
+    assert len(files(tmp_path)) == 2
+    until(store, lambda: not store.catalog.suspects())
 
 
 def open_files(process: int, folder: Path) -> list[str]:

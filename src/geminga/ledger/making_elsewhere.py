@@ -35,7 +35,7 @@ from geminga import pythons
 from geminga._version import __version__
 from geminga.ledger.catalog import Chunk
 from geminga.ledger.making import Making, MakingHere, NotRead, Order
-from geminga.ledger.making_process import HEAD, Pace
+from geminga.ledger.making_process import HEAD, NO_MEMORY, Pace
 from geminga.ledger.thread_load import is_rationed
 from geminga.offload.file import Summary, Written
 from geminga.offload.places import Place
@@ -227,6 +227,8 @@ class MakerProcess:
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 return f"the process that makes files of ledgers was ended by {signal.Signals(-code).name}"
+        if code == NO_MEMORY:
+            return "the process that makes files of ledgers got no memory any more"
         return f"the process that makes files of ledgers has ended with {code}"
 
 

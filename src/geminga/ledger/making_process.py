@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from geminga.offload.places import Place
 
 HEAD = struct.Struct(">II")
+NO_MEMORY = 12
+"""The process ends with this where it gets no memory any more."""
 
 
 class Pace(StrEnum):
@@ -186,17 +188,21 @@ def serve(connection: socket.socket, parent: int) -> None:
     maker = Maker()
 
     def work(request: dict[str, Any], body: memoryview) -> None:
-        began = time.thread_time()
         try:
-            answer = maker.answer(request, body)
-        except Exception as error:
-            answer = {"failed": str(error) or type(error).__name__}
-        answer["worked"] = time.thread_time() - began
-        text = json.dumps(answer).encode()
-        try:
+            began = time.thread_time()
+            try:
+                answer = maker.answer(request, body)
+            except MemoryError:
+                raise  # the next one would fare no better here, and a new process may
+            except Exception as error:
+                answer = {"failed": str(error) or type(error).__name__}
+            answer["worked"] = time.thread_time() - began
+            text = json.dumps(answer).encode()
             connection.sendall(HEAD.pack(len(text), 0) + text)
-        except OSError:
-            os._exit(1)  # nobody wants to know
+        except MemoryError:
+            os._exit(NO_MEMORY)
+        except BaseException:
+            os._exit(1)  # nobody wants to know, or it cannot be said: who asked sees that there is no answer
 
     def aside(step: int) -> None:
         step_back(step)
@@ -239,6 +245,8 @@ def main() -> None:
         serve(connection, parent)
     except (OSError, EOFError):
         pass  # whoever started it is gone, or wants no more
+    except MemoryError:
+        os._exit(NO_MEMORY)
     except Exception:
         traceback.print_exc()
     finally:
