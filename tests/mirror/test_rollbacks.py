@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.mirror import Mirror
+from geminga.mirror import Cluster, Mirror
 from geminga.mirror.pairing import RECEIPT_PROPERTY
 from tests.mirror.helpers import left, mirror, mirrored, stored
+from tests.mirror.test_kills import BrokerProcess, Load, MirrorProcess, prepare
+from tests.mirror.test_kills import reached as arrived
 
 MINE = "geminga-mirror.standalone"
 
@@ -91,14 +94,15 @@ def test_all_is_copied_again_on_demand(tmp_path: Path) -> None:
         assert payloads(target) == numbers(range(10), range(22))
 
 
-def test_a_target_that_has_nothing_left(tmp_path: Path) -> None:
-    """But the pair: it was saved when nothing had been mirrored."""
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_target_that_has_nothing_left(tmp_path: Path, others: int) -> None:
+    """But the pair: it was saved when nothing had been mirrored, as it is with a topic that is new."""
     with geminga.embedded() as source:
         client = source.client()
         client.create_producer("t").close()
         with geminga.embedded(tmp_path / "target") as target:
             mirrored(source, target)
-            fill(target, 0, 1)
+            fill(target, 0, others)
         shutil.copytree(tmp_path / "target", tmp_path / "backup")
         fill(source, 0, 10)
         with geminga.embedded(tmp_path / "target") as target:
@@ -106,7 +110,7 @@ def test_a_target_that_has_nothing_left(tmp_path: Path) -> None:
         with geminga.embedded(tmp_path / "backup") as target:
             assert mirror(source, target, once=True).run(signals=False).failed
             mirrored(source, target, on_mismatch="continue")
-            assert payloads(target) == numbers(range(1), range(10))
+            assert payloads(target) == numbers(range(others), range(10))
 
 
 def test_subscriptions_are_told_again(tmp_path: Path) -> None:
@@ -186,3 +190,45 @@ def test_the_subscription_does_not_get_ahead_of_the_receipt_that_is_noted() -> N
         mirrored(source, target)
         noted = here.subscriptions.properties("t", MINE)[RECEIPT_PROPERTY]
         assert noted.split() == [here.topics.internal_stats("t").cursors[MINE].mark_delete_position, "0:9"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_rolled_back_again_and_again_with_kills(tmp_path: Path, seed: int) -> None:
+    """The target goes back to what it was at a moment; the mirror and the source are killed around that."""
+    chance = random.Random(seed)
+    source, target = BrokerProcess(tmp_path / "source"), BrokerProcess(tmp_path / "target")
+    with source, target:
+        prepare(source, "t")
+        with source.client() as client:
+            client.subscribe("t", "s").close()
+        running = MirrorProcess(source, target, ".*")
+        running.words += ("--on-mismatch", "continue")
+        with running, Load(source, "t", 0.02):
+            arrived(target, "t", 100)
+            for _ in range(8):
+                target.kill()
+                shutil.rmtree(tmp_path / "saved", ignore_errors=True)
+                shutil.copytree(tmp_path / "target", tmp_path / "saved")
+                target.start()
+                time.sleep(chance.random() * 3)
+                if chance.random() < 0.5:
+                    running.kill()
+                if chance.random() < 0.3:
+                    source.again()
+                target.kill()
+                shutil.rmtree(tmp_path / "target")
+                shutil.copytree(tmp_path / "saved", tmp_path / "target")
+                target.start()
+                time.sleep(chance.random())
+                running.again()
+                time.sleep(chance.random() * 2)
+        ends = (Cluster(service_url=each.service_url, admin_url=each.admin_url) for each in (source, target))
+        mirrored(*ends, on_mismatch="continue")
+        with source.client() as here, target.client() as there:
+            for index in range(2):
+                name = f"t-partition-{index}"
+                was, found = stored(here, name), stored(there, name)
+                assert len(was) > 50
+                assert found == was

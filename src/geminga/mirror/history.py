@@ -45,6 +45,8 @@ class Shape:
 
     def __init__(self, stats: InternalStats) -> None:
         self.last = last = parse_position(stats.last_confirmed_entry)
+        self.is_new = last == NOWHERE and not stats.entries_added_counter
+        """Nothing was ever there."""
         self._ledgers: list[int] = []
         self._begins: list[int] = []
         self.entries = 0
@@ -62,7 +64,7 @@ class Shape:
             end = self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
             return position.entry < end - self._begins[index]
         # Ledgers go from the front, and whole.
-        return False if index >= 0 or NOWHERE < self.last < position else None
+        return False if index >= 0 or self.is_new or NOWHERE < self.last < position else None
 
     def position(self, offset: int) -> Position:
         index = bisect_right(self._begins, offset) - 1
