@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import urllib.request
@@ -14,6 +15,7 @@ import pytest
 import geminga
 from geminga.errors import InvalidConfiguration
 from geminga.functions import FunctionRunner, FunctionSettings, Output
+from geminga.functions import runner as runner_module
 from tests.functions import relayed
 from tests.functions.place import BOTH, Place, until
 
@@ -73,6 +75,26 @@ def test_several_results_none_and_results_with_keys(place: Place, guarantee: str
         (b"all", "a", "all good things"), (b"good", "g", "all good things"),
     ]  # fmt: skip
     assert place.backlog(place.settings("a:b").subscription_name) == 0
+
+
+def test_at_most_once_acknowledgements_are_stored_before_the_calls(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_ACK_GROUPING_MS", 60_000)
+    path = place.topic.replace("://", "/")
+    waiting: list[int] = []
+
+    def looks(value: str) -> str:
+        with urllib.request.urlopen(f"{place.broker.admin_url}/admin/v2/{path}/stats") as answer:
+            (subscription,) = json.load(answer)["subscriptions"].values()
+        waiting.append(subscription["msgBacklog"])
+        return value
+
+    place.send(*range(20))
+    settings = place.settings(looks, guarantee="ATMOST_ONCE")
+    with FunctionRunner(settings):
+        assert place.values(20) == [str(n) for n in range(20)]
+    assert all(behind < 20 - n for n, behind in enumerate(waiting)), waiting
 
 
 def test_none_is_no_result(place: Place) -> None:

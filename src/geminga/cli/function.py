@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import show_warnings
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
@@ -116,7 +115,6 @@ def run(
     if not inputs and not config and "topics_pattern" not in given:
         raise click.UsageError("--input TOPIC, or --topics-pattern PATTERN, is missing")
     settings = from_config(config, **given)
-    show_warnings()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     click.echo(
         f"geminga function {settings.full_name}: {', '.join(settings.inputs) or settings.topics_pattern} -> "

@@ -13,7 +13,7 @@ from typing import Any
 
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
-from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.errors import InvalidConfiguration, PulsarException, Timeout
 from geminga.functions.calling import Caller, Outcome
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
@@ -218,6 +218,7 @@ class FunctionRunner(LongRunning[None]):
             dead_letter_policy=policy,
             batch_index_ack_enabled=True,
             ack_grouping_time_ms=_ACK_GROUPING_MS,
+            ack_receipt_enabled=settings.guarantee == "ATMOST_ONCE",
             properties={
                 "application": "pulsar-function", "id": settings.full_name,
                 "instance_id": str(settings.instance_id),
@@ -278,12 +279,16 @@ class FunctionRunner(LongRunning[None]):
 
             for message in messages:
                 consumer.inbox.add(Taken(message))
-        if messages:
-            self.metrics.received += len(messages)
-            self.metrics.last_invocation_ms = time.time_ns() // 1_000_000
-            if self.settings.guarantee == "ATMOST_ONCE":
-                for message in messages:
-                    consumer.inbox.add(message)
+        if not messages:
+            return messages
+        self.metrics.received += len(messages)
+        self.metrics.last_invocation_ms = time.time_ns() // 1_000_000
+        if self.settings.guarantee == "ATMOST_ONCE":
+            try:
+                await consumer.acknowledge(messages)
+            except Timeout as error:
+                logger.warning("%d messages are left out: they may come again: %s", len(messages), error)
+                return []
         return messages
 
     async def _wait(self) -> None:
