@@ -43,6 +43,13 @@ class Outcome:
         self.error = error
         self.publishes, self.plain = (), False
 
+    @property
+    def size(self) -> int:
+        """Bytes of what it gave, as far as they are bytes by now."""
+        if self.plain:
+            return len(self.payload) if type(self.payload) is bytes else 0
+        return sum(len(each.payload) for each in self.publishes if type(each.payload) is bytes)
+
     def as_publishes(self, output: str) -> Sequence[Publish]:
         if not self.plain:
             return self.publishes

@@ -296,9 +296,8 @@ class FunctionRunner(LongRunning[None]):
         await self._consumer.wait(self._consumer.hub.now() + _WAIT_SECONDS)
 
     async def _relay(self, caller: Caller, sender: Sender, settling: Settling, thread: CallingThread) -> None:
-        most = self.settings.max_pending
         while not self._is_stopping and settling.fatal is None:
-            messages = await self._take(min(CHUNK_MESSAGES, most))
+            messages = await self._take(min(CHUNK_MESSAGES, settling.most))
             if not messages:
                 await self._wait()
                 continue
@@ -307,6 +306,7 @@ class FunctionRunner(LongRunning[None]):
             while start < len(messages) and settling.fatal is None:
                 outcomes = await thread.run(caller.call_some, messages[start:], sender.in_place)
                 start += len(outcomes)
+                settling.note_results(len(outcomes), sum(outcome.size for outcome in outcomes))
                 if sender.in_place:
                     await self._settle_in_place(outcomes, caller, sender, settling, thread)
                 else:
@@ -315,7 +315,7 @@ class FunctionRunner(LongRunning[None]):
                 if self._is_stopping:
                     settling.in_flight -= len(messages) - start  # they come again
                     return
-            await settling.below(most)
+            await settling.below()
 
     async def _settle_in_place(
         self, outcomes: list[Outcome], caller: Caller, sender: Any, settling: Settling,
@@ -388,8 +388,8 @@ class FunctionRunner(LongRunning[None]):
         arrival: asyncio.Task[None] | None = None
         try:
             while settling.fatal is None:
-                room = settings.max_concurrency - len(pending)
-                if room and not self._is_stopping:
+                room = min(settings.max_concurrency - len(pending), settling.most - settling.in_flight)
+                if room > 0 and not self._is_stopping:
                     for message in await self._take(room):
                         settling.in_flight += 1
                         task = asyncio.create_task(caller.call_one(message))
@@ -398,22 +398,26 @@ class FunctionRunner(LongRunning[None]):
                 finished = _finished(pending, ordered)
                 if finished:
                     outcomes = [task.result() for task in finished]
+                    settling.note_results(len(outcomes), sum(outcome.size for outcome in outcomes))
                     if sender.in_place:
                         await self._settle_in_place(outcomes, caller, sender, settling, None)
                     else:
                         self._count_failures(outcomes)
                         await sender.emit(outcomes)
-                    await settling.below(settings.max_pending)
+                    await settling.below()
                     continue
-                if self._is_stopping and not pending:
-                    break
+                if not pending and (self._is_stopping or room <= 0):
+                    if self._is_stopping:
+                        break
+                    await settling.below()
+                    continue
                 if arrival is not None and arrival.done():
                     arrival.result()
                     arrival = None
-                if arrival is None and len(pending) < settings.max_concurrency and not self._is_stopping:
+                if arrival is None and room > 0 and not self._is_stopping:
                     arrival = asyncio.create_task(self._wait())
                     arrival.add_done_callback(lambda _: wake.set())
-                if self._consumer.queue and len(pending) < settings.max_concurrency and not self._is_stopping:
+                if self._consumer.queue and room > 0 and not self._is_stopping:
                     continue
                 await wake.wait()
                 wake.clear()

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("geminga.functions")
 
+PENDING_BYTES_MAX = 128 * 1024 * 1024
+"""What messages without a receipt may take together with their results, as far as the sizes so far tell."""
+_WEIGHT = 0.25
+"""Of the newest sizes in the average."""
 METADATA_BYTES = 10_240
 """Left for what goes with a payload, as brokers count it."""
 
@@ -46,6 +50,8 @@ class Settling:
         self._acknowledges = shared.settings.guarantee in ("ATLEAST_ONCE", "EFFECTIVELY_ONCE")
         self._refuses = shared.settings.guarantee != "ATMOST_ONCE"
         self._less = asyncio.Event()
+        self._arrived = (0, 0)
+        self._message_bytes = self._result_bytes = 0.0
         self.fatal: Exception | None = None
         shared.failed = self.end
 
@@ -73,15 +79,36 @@ class Settling:
             )  # fmt: skip
         self.again(message)
 
-    async def below(self, most: int) -> None:
+    @property
+    def most(self) -> int:
+        """How many messages may be in flight: as many as asked for, fewer where they are large."""
+        flows = [handle.consumer.flow for handle in self.consumer.group.handles.values()]
+        arrived = sum(flow.received_messages for flow in flows), sum(flow.received_bytes for flow in flows)
+        messages, size = arrived[0] - self._arrived[0], arrived[1] - self._arrived[1]
+        if messages > 0 and size >= 0:  # else a topic of several is no more read
+            self._message_bytes = _average(self._message_bytes, size / messages)
+        self._arrived = arrived
+        each = self._message_bytes + self._result_bytes
+        most = self.shared.settings.max_pending
+        return most if most * each <= PENDING_BYTES_MAX else max(1, int(PENDING_BYTES_MAX / each))
+
+    def note_results(self, count: int, size: int) -> None:
+        """So many messages gave results of so many bytes."""
+        self._result_bytes = _average(self._result_bytes, size / count)
+
+    async def below(self, most: int | None = None) -> None:
         """Until less than ``most`` are in flight, or something ended it all."""
-        while self.in_flight >= most and self.fatal is None:
+        while self.in_flight >= (self.most if most is None else most) and self.fatal is None:
             self._less.clear()
             await self._less.wait()
 
     def end(self, error: Exception) -> None:
         self.fatal = self.fatal or error
         self._less.set()
+
+
+def _average(known: float, newest: float) -> float:
+    return known + (newest - known) * _WEIGHT if known else newest
 
 
 class _Work:

@@ -70,7 +70,7 @@ class FunctionSettings:
     keep_order: bool = True
     """Whether their results come in the order of the input."""
     max_pending: int = 20_000
-    """Messages whose results have no receipt yet; the next wait."""
+    """Messages whose results have no receipt yet; the next wait. Fewer of large ones: 128 MiB in all."""
     receiver_queue_size: int | None = None
     """Messages that the broker sends ahead; None: 5,000, with ``arrow`` twice ``max_rows``."""
     arrow: bool = False

@@ -1,0 +1,78 @@
+"""How many messages may be in flight, and what of them is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geminga.functions import FunctionRunner, sending
+from geminga.functions.sending import Settling
+from tests.functions.place import Place, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _settling(flows: list[Any], max_pending: int = 1000) -> Settling:
+    handles = {number: SimpleNamespace(consumer=SimpleNamespace(flow=f)) for number, f in enumerate(flows)}
+    consumer: Any = SimpleNamespace(group=SimpleNamespace(handles=handles), closed=False)
+    settings = SimpleNamespace(guarantee="ATLEAST_ONCE", max_pending=max_pending)
+    return Settling(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
+
+
+def test_the_larger_messages_and_results_are_the_fewer_may_be_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
+
+    async def main() -> None:
+        one, other = (SimpleNamespace(received_messages=0, received_bytes=0) for _ in range(2))
+        settling = _settling([one, other])
+        assert settling.most == 1000
+        one.received_messages, one.received_bytes = 10, 100
+        assert settling.most == 1000
+        other.received_messages, other.received_bytes = 100, 4_000_000
+        first = settling.most
+        assert 1_000_000 / 40_000 < first < 1000
+        for _ in range(50):
+            other.received_messages += 1
+            other.received_bytes += 100_000
+            assert settling.most <= first
+        assert settling.most == 10
+        for _ in range(50):
+            settling.note_results(2, 200_000)
+        assert settling.most == 5
+        settling.note_results(1, 50_000_000)
+        assert settling.most == 1  # never none
+        one.received_messages = one.received_bytes = 0  # a topic is no more read, or opened again
+        assert settling.most == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_large_messages_are_not_taken_before_there_is_room(
+    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PENDING_BYTES_MAX", 1_000_000)
+    leave = threading.Event()
+
+    def plain(value: bytes) -> bytes:
+        leave.wait(60)
+        return value[:5]
+
+    async def on_the_loop(value: bytes) -> bytes:
+        while not leave.is_set():
+            await asyncio.sleep(0.01)
+        return value[:5]
+
+    place.send(*(f"{n:05}" + "x" * 100_000 for n in range(60)))
+    with FunctionRunner(place.settings(plain if kind == "plain" else on_the_loop)) as runner:
+        until(lambda: runner.metrics.received > 0)
+        assert not runner.wait(0.2)
+        assert runner.metrics.received <= 10
+        leave.set()
+        assert place.values(60) == [f"{n:05}" for n in range(60)]
