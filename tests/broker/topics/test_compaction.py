@@ -515,10 +515,9 @@ def test_crash_at_every_step(how: str) -> None:
     assert point > 50
 
 
-def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the cursor names is never deleted: what is below its horizon may be nowhere else soon."""
-    disk, writer = SimulatedDisk(), Writer()
-    harness = Harness(open_store(disk), **SMALL)
+def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    """A topic with something compacted, whose next compaction waits for nothing but its cursor's write."""
+    writer = Writer()
     writer.live(harness, 1, Random(1))
     peer = publisher(harness)
     for number in range(30):
@@ -526,6 +525,7 @@ def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPa
         writer.sent.append(pair)
         peer.send(0, single(*pair))
     assert peer.receipts()
+    peer.disconnect()
     writer.receipted = len(writer.sent)
     named: list[bool] = []
     write_snapshot = PersistentSubscription.write_snapshot
@@ -545,11 +545,35 @@ def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPa
             harness.broker.turn(harness.now, harness.now_ms)
     topic: Any = harness.broker.topics.in_memory(NAME)
     assert topic.compaction.is_running
+    return writer
+
+
+def test_an_end_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cursor names is never deleted: what is below its horizon may be nowhere else soon."""
+    disk = SimulatedDisk()
+    harness = Harness(open_store(disk), **SMALL)
+    writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
     harness.broker.close()
     harness.store.close()
     harness = Harness(open_store(disk.kill()), **SMALL)
     writer.check(harness)
     harness.advance(600)
+    writer.check(harness)
+
+
+def test_a_reader_while_the_new_ledger_is_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes its time, and what only the old mark kept is trimmed."""
+    harness = Harness(open_store(SimulatedDisk()), **SMALL)
+    writer = until_the_new_ledger_is_being_named(harness, monkeypatch)
+    topic: Any = harness.broker.topics.in_memory(NAME)
+    compaction = topic.compaction
+    monkeypatch.setattr(compaction, "_go_on", lambda: None)  # nobody has told it yet
+    assert harness.actions.trim(NAME) > 0
+    assert newest([pair for _, pair in read(harness)]) == newest(list(writer.sent))
+    assert compaction.is_running
+    monkeypatch.undo()
+    compaction._go_on()
+    finish(harness)
     writer.check(harness)
 
 

@@ -500,8 +500,10 @@ class Compaction:
         before, mark = dict(cursor.properties), cursor.mark
         cursor.properties = _named(new)
         cursor.acknowledge_below(seal.horizon)
-        # Whoever ends in the midst of this leaves both ledgers: the next load takes what the disk names.
+        # Whoever ends in the midst of this leaves both ledgers: the next load takes what the disk names. Who
+        # begins to read meanwhile needs the new one: what only the old mark kept may be trimmed from now on.
         self._new = None
+        old, topic.compacted = topic.compacted, new
         subscription.write_snapshot(done)
         while not reported:
             self._is_parked = True
@@ -509,11 +511,10 @@ class Compaction:
         if reported[0] is not None:
             cursor.properties = before
             cursor.reset(mark)
-            self._new = new.ledger_id
+            self._new, topic.compacted = new.ledger_id, old
             raise reported[0]
         if self._is_cancelled:
             return
-        old, topic.compacted = topic.compacted, new
         if old is not None:
             old.replaced()
         log.info(
