@@ -37,6 +37,9 @@ class Received:
 def test_names() -> None:
     assert dead_letter_topic(TOPIC, "s", None) == "persistent://public/default/orders-s-DLQ"
     assert retry_topic(TOPIC, "s", None) == "persistent://public/default/orders-s-RETRY"
+    # A function's subscription is called after its tenant and namespace.
+    assert dead_letter_topic(TOPIC, "a/b/c", None) == "persistent://public/default/orders-a-b-c-DLQ"
+    assert retry_topic(TOPIC, "a/b/c", None) == "persistent://public/default/orders-a-b-c-RETRY"
     policy = ConsumerDeadLetterPolicy(3, "graves", retry_letter_topic="again")
     assert dead_letter_topic(TOPIC, "s", policy) == "persistent://public/default/graves"
     assert retry_topic(TOPIC, "s", policy) == "persistent://public/default/again"

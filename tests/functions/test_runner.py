@@ -201,6 +201,15 @@ def test_what_fails_for_good_goes_to_the_dead_letters(place: Place, guarantee: s
 
 
 @BOTH
+def test_dead_letters_go_where_no_topic_is_named(place: Place, guarantee: str) -> None:
+    settings = place.settings(relayed.fails_on_seven, guarantee=guarantee, max_message_retries=1)
+    with FunctionRunner(settings):
+        place.send(7)
+        assert place.values(1, f"-public-default-{settings.name}-DLQ") == ["7"]
+    assert place.backlog(settings.subscription_name) == 0
+
+
+@BOTH
 def test_what_fails_is_tried_again(place: Place, guarantee: str) -> None:
     relayed._seen.clear()
     with FunctionRunner(place.settings(relayed.fails_twice_on_three, guarantee=guarantee)):

@@ -36,17 +36,21 @@ class _Received(Protocol):
 
 
 def dead_letter_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
-    """``<topic>-<subscription>-DLQ``, without the partition's suffix, unless the policy names another."""
+    """``<topic>-<subscription>-DLQ``, without the partition's suffix, unless the policy names another.
+
+    Slashes of the subscription's name, as those of functions have, are dashes there: no topic has any.
+    """
     if policy is not None and policy.dead_letter_topic:
         return str(TopicName.parse(policy.dead_letter_topic))
-    return f"{TopicName.parse(topic).base}-{subscription}{DEAD_LETTER_SUFFIX}"
+    return f"{TopicName.parse(topic).base}-{subscription.replace('/', '-')}{DEAD_LETTER_SUFFIX}"
 
 
 def retry_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
-    """``<topic>-<subscription>-RETRY``, without the partition's suffix, unless the policy names another."""
+    """``<topic>-<subscription>-RETRY``, without the partition's suffix, unless the policy names another; see
+    `dead_letter_topic`."""
     if policy is not None and policy.retry_letter_topic:
         return str(TopicName.parse(policy.retry_letter_topic))
-    return f"{TopicName.parse(topic).base}-{subscription}{RETRY_SUFFIX}"
+    return f"{TopicName.parse(topic).base}-{subscription.replace('/', '-')}{RETRY_SUFFIX}"
 
 
 def is_dead(redelivery_count: int, policy: ConsumerDeadLetterPolicy | None) -> bool:
