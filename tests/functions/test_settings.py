@@ -50,6 +50,15 @@ def test_a_file_with_pulsar_admins_names(tmp_path: Path) -> None:
     assert FunctionSettings.from_json(settings.to_json()) == settings
 
 
+def test_schemas_by_pulsars_names() -> None:
+    specs = {"a": {"schemaType": "STRING", "schemaProperties": {}, "serdeClassName": ""}}
+    settings = from_config({"className": "a.B", "inputSpecs": specs, "outputSchemaType": "string"})
+    assert settings.input_schema == settings.output_schema == "geminga.schema:StringSchema"
+    assert (
+        from_config({"className": "a.B", "inputSpecs": {"a": {"schemaType": "bytes"}}}).input_schema is None
+    )
+
+
 def test_a_module_beside_the_file(tmp_path: Path) -> None:
     settings = from_config({"py": "code.py", "className": "code.Shout", "inputs": ["a"], "autoAck": False})
     assert (settings.function, settings.guarantee, settings.name) == ("code.py:Shout", "MANUAL", "Shout")
@@ -65,6 +74,10 @@ def test_a_module_beside_the_file(tmp_path: Path) -> None:
         ({"className": "a.B", "inputs": ["a"], "deadLetterTopic": "d"}, "max_message_retries"),
         ({"className": "a.B", "inputs": ["a"], "windowConfig": {}}, "windows are not supported"),
         ({"className": "a.B", "inputs": ["a"], "parallelism": 0}, "parallelism=0"),
+        ({"className": "a.B", "inputs": ["a"], "outputSchemaType": "avro"}, "--output-schema MODULE:NAME"),
+        ({"className": "a.B", "inputSpecs": {"a": {"schemaType": "json"}}}, "--input-schema MODULE:NAME"),
+        ({"className": "a.B", "inputSpecs": {"a.*": {"regexPattern": True}}}, "topicsPattern"),
+        ({"className": "a.B", "inputs": ["a"], "retainKeyOrdering": True}, "retainKeyOrdering"),
         ({"className": "a.B", "inputs": ["a"], "userConfig": "{"}, "userConfig"),
         ({"className": "a.B", "inputs": ["a"], "processingGuarantees": "EFFECTIVELY_ONCE"}, "output"),
         ({"className": "a.B", "inputs": {"a": 1}, "name": "x/y"}, "name='x/y'"),

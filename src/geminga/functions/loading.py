@@ -139,9 +139,13 @@ def schema(field: str, given: Any) -> Any:
     if given is None or given == "":
         return None
     from geminga.client.arguments import checked_schema
+    from geminga.functions.borrowed_schemas import borrowed
     from geminga.schema import Schema
 
     found: Any = find(given) if isinstance(given, str) else given
+    known = borrowed(found)
+    if known is not None:
+        return known
     if inspect.isclass(found) and issubclass(found, Schema):
         found = found()  # type: ignore[call-arg]  # those that need arguments say so
     try:

@@ -210,7 +210,8 @@ class RunningContext(Context):
         if properties:
             options["properties"] = dict(properties)
         payload = self._shared.serialize(str(serde_class_name), message)
-        publish = Publish(topic_name, payload, options, callback, compression_type)
+        topic = topic_name if topic_name is None else str(topic_name)
+        publish = Publish(topic, payload, options, callback, _compression(compression_type))
         publish.check()
         self.publishes.append(publish)
 
@@ -253,3 +254,15 @@ class RunningContext(Context):
 
 def _key(key: object) -> str:
     return str(check_type("key", key, str))
+
+
+def _compression(given: Any) -> Any:
+    """Of ours or of ``pulsar-client``'s module, which has the same names."""
+    from geminga.client.enums import CompressionType
+
+    if given is None:
+        return None
+    found = getattr(CompressionType, getattr(given, "name", ""), None)
+    if found is None:
+        raise TypeError(f"compression_type={given!r} is not allowed; allowed: a CompressionType")
+    return found

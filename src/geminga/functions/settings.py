@@ -60,7 +60,7 @@ class FunctionSettings:
     max_message_retries: int | None = None
     """How often a failing message is tried again before it goes to ``dead_letter_topic``; None: for ever."""
     dead_letter_topic: str | None = None
-    """None: ``<topic>-<subscription>-DLQ``."""
+    """None: ``<topic>-<subscription>-DLQ``, with dashes for the subscription's slashes."""
     retry_delay_ms: int = 1000
     """Before the first new try; it doubles with each one up to 60 s."""
     timeout_ms: int | None = None
@@ -218,8 +218,8 @@ _OF_CONFIG = {
 
 _WITHOUT_EFFECT = {
     "jar", "go", "runtime", "runtimeFlags", "resources", "cleanupSubscription", "windowConfig",
-    "exposePulsarAdminClientEnabled", "maxPendingAsyncRequests", "outputSchemaType", "outputTypeClassName",
-    "retainKeyOrdering", "customRuntimeOptions", "inputTypeClassName",
+    "exposePulsarAdminClientEnabled", "maxPendingAsyncRequests", "outputTypeClassName",
+    "customRuntimeOptions", "inputTypeClassName",
 }  # fmt: skip
 
 
@@ -241,9 +241,15 @@ def from_config(config: Mapping[str, Any], **given: Any) -> FunctionSettings:
             for topic, spec in dict(value).items():
                 if topic not in inputs:
                     inputs.append(topic)
-                serde = spec.get("serdeClassName") if isinstance(spec, Mapping) else spec
+                serde, schema = _of_input(
+                    key, spec if isinstance(spec, Mapping) else {"serdeClassName": spec}
+                )
                 if found.setdefault("input_serde", serde) != serde:
                     refuse(key, value, "one serde for all inputs")
+                if found.setdefault("input_schema", schema) != schema:
+                    refuse(key, value, "one schema for all inputs")
+        elif key == "outputSchemaType":
+            found["output_schema"] = _schema_of_type(key, value, "output_schema")
         elif key == "autoAck":
             if value is False or str(value).lower() == "false":
                 found["guarantee"] = "MANUAL"
@@ -251,6 +257,9 @@ def from_config(config: Mapping[str, Any], **given: Any) -> FunctionSettings:
             found["subscription_position"] = str(value).lower()
         elif key == "py":
             found["_file"] = value
+        elif key == "retainKeyOrdering":
+            if value is True:
+                refuse(key, value, "False: instances share the messages without regard to keys")
         elif key == "windowConfig":
             refuse(key, value, "nothing: windows are not supported; aggregate with Spark, or keep state")
         elif key not in _WITHOUT_EFFECT:
@@ -267,6 +276,24 @@ def from_config(config: Mapping[str, Any], **given: Any) -> FunctionSettings:
     if "function" not in found:
         refuse("className", None, "the function's class or callable")
     return FunctionSettings(**found)
+
+
+def _of_input(key: str, spec: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """The serde and the schema of one input."""
+    for name, value in spec.items():
+        if value and name not in ("serdeClassName", "schemaType"):
+            refuse(f"{key}.{name}", value, "serdeClassName and schemaType; topicsPattern for a pattern")
+    return spec.get("serdeClassName") or None, _schema_of_type(key, spec.get("schemaType"), "input_schema")
+
+
+def _schema_of_type(key: str, value: Any, setting: str) -> str | None:
+    kind = str(value or "").lower()
+    if kind == "string":
+        return "geminga.schema:StringSchema"
+    if kind not in ("", "bytes"):
+        option = "--" + setting.replace("_", "-")
+        refuse(key, value, f"'string' or 'bytes'; {option} MODULE:NAME ({setting}) names any other schema")
+    return None
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
