@@ -80,6 +80,13 @@ def test_half_open_handshakes_of_the_web_port_are_within_its_limit(
                 assert time.monotonic() < deadline
 
 
+def test_the_end_of_a_broker_hangs_up_on_who_is_not_through(tls: dict[str, Any]) -> None:
+    with contextlib.ExitStack() as stack:
+        with embedded(**tls) as broker:
+            peers = [stack.enter_context(silent(url)) for url in (broker.service_url, broker.admin_url) * 3]
+        assert all(map(was_hung_up_on, peers))
+
+
 def test_a_handshake_that_takes_too_long_ends(tls: dict[str, Any]) -> None:
     with embedded(**tls, handshake_seconds=0.2) as broker, silent(broker.service_url) as peer:
         peer.sendall(b"\x16\x03\x01\x02\x00")  # the beginning of a ClientHello

@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 log = logging.getLogger("geminga.broker")
@@ -71,7 +72,7 @@ class TlsPort:
             accepted.setblocking(False)
             task = self._loop.create_task(self._shake(accepted))
             self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            task.add_done_callback(partial(self._ended, accepted))
 
     async def _shake(self, accepted: socket.socket) -> None:
         try:
@@ -80,6 +81,11 @@ class TlsPort:
             )
         except OSError as error:  # all errors of TLS are some, and that of the time
             log.debug("a TLS handshake failed: %s", error)
+            accepted.close()
+
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._shaking.discard(task)
+        if task.cancelled():  # perhaps before it began
             accepted.close()
 
     def close(self) -> None:
