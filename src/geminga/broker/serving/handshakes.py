@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from geminga.broker.serving.listening import ACCEPTED_AT_ONCE
+
 log = logging.getLogger("geminga.broker")
 
-ACCEPTED_AT_ONCE: Final = 64
-"""So many are accepted before the loop looks at everybody else."""
 AGAIN_SECONDS: Final = 1.0
 """So long nobody is accepted when the system has no room for one more."""
 

@@ -9,6 +9,9 @@ from geminga.errors import UsageError
 
 BACKLOG = 1024
 """Connections that wait to be accepted."""
+ACCEPTED_AT_ONCE = 64
+"""So many are accepted before the loop looks at everybody else. asyncio accepts as many as the backlog it is
+given, and tells of them later, when they may have taken all descriptors."""
 
 
 class PortInUse(UsageError, OSError):

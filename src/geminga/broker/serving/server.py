@@ -30,7 +30,7 @@ from geminga.broker.commands.session import State
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.handshakes import TlsPort
-from geminga.broker.serving.listening import BACKLOG, bind
+from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind
 from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
 from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
@@ -360,8 +360,9 @@ class BrokerServer:
                         undo.callback(port.close)
                         continue
                     server = await self._loop.create_server(
-                        self._connection, sock=bound[name], backlog=BACKLOG
+                        self._connection, sock=bound[name], backlog=ACCEPTED_AT_ONCE
                     )
+                    bound[name].listen(BACKLOG)
                     undo.callback(server.close)
                     self._listeners.append(server)
             undo.pop_all()
