@@ -86,11 +86,8 @@ class Manifests:
         return is_same
 
     def undamaged(self, asked: Sequence[tuple[Partition, OffloadedLedger]]) -> list[bool]:
-        """Whether the file of each ledger is there, of the size and with the footer that were written.
-
-        Parquet has no checksum for its footer: a flipped bit there is a row group less, or rows that filters
-        skip.
-        """
+        """Whether the file of each ledger is there, with the size and the footer that were written. Parquet
+        has no checksum for footers: with a flipped bit there, rows are missing without a word."""
         with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
             return list(threads.map(lambda each: self._is_undamaged(*each), asked))
 
