@@ -23,7 +23,7 @@ from geminga.ids import MessageId, TopicName
 from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.schema import COLUMNS
-from geminga.spark.snapshots import _gaps, _is_whole, _runs
+from geminga.spark.snapshots import LISTING_TASKS_MAX, _gaps, _is_whole, _runs
 from geminga.testing.inside import inside
 
 if TYPE_CHECKING:
@@ -269,7 +269,8 @@ def test_a_flipped_bit_and_a_lost_file_fail_the_query(
         taken = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))
         frame, files = taken.frame, taken.files
         expected = sorted(map(repr, frame.collect()))
-        file = next((tmp_path / "{tier} [1]").rglob("*.parquet"))
+        # By the newest one it is known whose they are.
+        file = min((tmp_path / "{tier} [1]").rglob("*.parquet"))
         whole = file.read_bytes()
         refused = 0
         for at in range(24, 200, 8):
@@ -315,6 +316,27 @@ def test_a_place_that_spark_cannot_open_costs_speed_alone(
             assert found.files == 0
             assert "files_location says" in caplog.text
             assert rows(found.frame) == plain_rows(spark, options)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_many_files_are_looked_at_by_a_few_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_with(tmp_path) as broker:
+        with broker.client() as client:
+            publish(client.create_producer(TOPIC, batching_enabled=False), 0, 7 * 40)
+        offload_all(broker)
+        tracker = spark.sparkContext.statusTracker()
+        spark.sparkContext.setJobGroup("looking", "")
+        found = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))
+        stages = [
+            stage
+            for job in tracker.getJobIdsForGroup("looking")
+            for stage in tracker.getJobInfo(job).stageIds
+        ]
+        assert found.files >= 36
+        assert 0 < sum(tracker.getStageInfo(stage).numTasks for stage in stages) <= LISTING_TASKS_MAX
+        assert spark.conf.get("spark.sql.sources.parallelPartitionDiscovery.parallelism") == "10000"
+        assert found.frame.count() == 7 * 40
 
 
 @pytest.mark.spark
