@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import geminga
+from geminga.mirror.entries import EntryRewriter, Forwarded
 from geminga.mirror.keys import KEY_PREFIX, MarkKeys, fingerprint
-from geminga.mirror.marks import Origin, mark_field
 from geminga.mirror.pairing import SIGNER_PROPERTY, subscription_of
-from geminga.mirror.positions import NOWHERE, Position
+from geminga.mirror.positions import Position
 from tests.mirror.helpers import mirror, mirrored
 from tests.mirror.test_forgeries import (
     MINE,
-    forged,
+    entries,
     forget_progress,
     held,
     messages,
@@ -107,9 +107,11 @@ def test_a_mirror_that_waited_knows_what_the_other_has_signed(sides: tuple[Any, 
         publish(one, 1, 2)
         with geminga.Admin(one.admin_url) as admin:
             ledger = admin.topics.internal_stats("t").ledgers[0].ledger_id
-        for entry in (1, 2):
-            field = mark_field(Origin(pair, Position(ledger, entry), NOWHERE), theirs)
-            publish_raw(other, forged(b"%d" % entry, field, replicated_from="standalone"))
+        rewriter = EntryRewriter(pair=pair, source_name="standalone", target_name="standalone", key=theirs)
+        for number in (1, 2):
+            forwarded = rewriter.rewrite(entries(one)[number], Position(ledger, number))
+            assert isinstance(forwarded, Forwarded)
+            publish_raw(other, forwarded.head + bytes(forwarded.payload))
         release()
         publish(one, 3)
         until(lambda: 3 in messages(other))

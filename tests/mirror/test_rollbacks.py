@@ -85,6 +85,26 @@ def test_a_target_that_was_brought_back_is_not_passed_over(tmp_path: Path, other
         assert mirrored(source, target).messages == 0  # what was decided is done
 
 
+@pytest.mark.parametrize("more", [5, 10, 11, 30])
+def test_a_source_that_was_brought_back_and_has_grown_is_found_out(tmp_path: Path, more: int) -> None:
+    """Its positions are those of other messages, which would be taken for mirrored."""
+    with geminga.embedded() as target:
+        with geminga.embedded(tmp_path / "source") as source:
+            fill(source, 0, 10)
+            mirrored(source, target)
+        shutil.copytree(tmp_path / "source", tmp_path / "backup")
+        with geminga.embedded(tmp_path / "source") as source:
+            fill(source, 10, 20)
+            mirrored(source, target)
+        with geminga.embedded(tmp_path / "backup") as source:
+            fill(source, 100, 100 + more)
+            status = mirror(source, target, once=True).run(signals=False)
+            assert "brought back from a backup" in status.failed[0]
+            assert payloads(target) == numbers(range(20))
+            mirrored(source, target, name="anew")
+            assert payloads(target) == numbers(range(20), range(10), range(100, 100 + more))
+
+
 def test_all_is_copied_again_on_demand(tmp_path: Path) -> None:
     with geminga.embedded() as source, rolled_back(tmp_path, source) as target:
         mirrored(source, target, on_mismatch="restart")

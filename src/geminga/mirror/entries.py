@@ -19,7 +19,7 @@ from geminga.errors import CorruptPayload
 from geminga.mirror.marks import PAIR_BYTES, Mark, Origin, mark_field, marks_in
 from geminga.mirror.positions import NOWHERE, Position
 from geminga.wire.checksum import Buffer, crc32c
-from geminga.wire.metadata import checksum_matches, metadata_size, parse_entry
+from geminga.wire.metadata import Entry, checksum_matches, metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 from geminga.wire.varint import varint
@@ -186,6 +186,16 @@ def mark_of(
         if is_own and (keys is None or mark.is_signed_with(keys)):
             found = mark.origin
     return found
+
+
+def is_same(one: Entry, other: Entry) -> bool:
+    """Whether two entries are the same messages, whatever mirrors have changed of them."""
+    if one.payload != other.payload:
+        return False
+    first, second = one.metadata, other.metadata
+    return (first.producer_name, first.sequence_id, first.publish_time) == (
+        second.producer_name, second.sequence_id, second.publish_time,
+    )  # fmt: skip
 
 
 def pairs_of(entry: Buffer, keys: Sequence[bytes]) -> set[bytes]:

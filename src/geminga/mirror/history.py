@@ -20,7 +20,7 @@ from geminga.mirror.entries import mark_of, pairs_of
 from geminga.mirror.marks import Origin
 from geminga.mirror.place_map import PlaceMap, Range
 from geminga.mirror.positions import NOWHERE, Position, parse_position
-from geminga.wire.metadata import RawEntry
+from geminga.wire.metadata import Entry, RawEntry, parse_entry
 
 _LOOK_ENTRIES = 4
 """How many of the newest entries are looked at first; then four times as many, and so on."""
@@ -117,6 +117,16 @@ class TargetHistory:
             return there is None
         offset = self.shape.offset(target)
         return any([one[0].position == source async for one in self._marked(offset, offset + 1)])
+
+    async def entry(self, position: Position) -> Entry | None:
+        """The entry at a position; None where there is none to read."""
+        offset = self.shape.offset(position)
+        try:
+            async for raw in self._entries(offset, offset + 1):
+                return parse_entry(raw.entry, verify=False)
+        except CorruptPayload:
+            pass
+        return None
 
     async def newest(self, claimed: Position = NOWHERE) -> Mirrored | None:
         """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes.

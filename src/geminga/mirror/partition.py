@@ -33,7 +33,13 @@ from geminga.errors import (
 from geminga.ids import MessageId, TopicName
 from geminga.mirror.echoes import Echoes
 from geminga.mirror.ends import Counters, Ends, State
-from geminga.mirror.entries import EntryRewriter, Forwarded, PairsUnknownError, SchemaUnknownError
+from geminga.mirror.entries import (
+    EntryRewriter,
+    Forwarded,
+    PairsUnknownError,
+    SchemaUnknownError,
+    is_same,
+)
 from geminga.mirror.history import TargetHistory
 from geminga.mirror.keys import fingerprint
 from geminga.mirror.ledger_sizes import LedgerSizes
@@ -319,10 +325,26 @@ class PartitionMirror:
                 f"{last}: it was brought back from a backup, or lost something. Its positions mean other "
                 "messages now; choose another --name, which copies all that it has"
             )
+        if mirrored != NOWHERE and not await self._is_still_there(pair, stats):
+            raise MirrorRefused(
+                f"{self.topic}: what was at {mirrored} in the source, and is in the target, is not in the "
+                "source any more: it was brought back from a backup, and has grown since. Its positions mean "
+                "other messages now; choose another --name, which copies all that it has"
+            )
         if is_older and mirrored < marked:
             await self._mend_rollback(pair, mirrored)
             raise _BeginAnew
         return max(marked, mirrored), mirrored
+
+    async def _is_still_there(self, pair: Pair, stats: InternalStats) -> bool:
+        """Whether the source's entry is the one that the target's newest was; True where nobody can tell."""
+        place, target = self._receipt
+        history = TargetHistory(self._ends.source, self.topic, pair.id, stats, None)
+        there = history.shape.has(place)
+        if not there:
+            return there is None
+        one, other = await history.entry(place), await (await self.history(pair)).entry(target)
+        return one is None or other is None or is_same(one, other)
 
     async def _mend_rollback(self, pair: Pair, mirrored: Position) -> None:
         """The target does not have what it gave receipts for: as somebody has decided, copy that again."""
