@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,6 +88,11 @@ def fails_on_seven(value: str) -> str:
     if value == "7":
         raise ValueError("seven")
     return value
+
+
+def hangs(value: str) -> None:
+    print("hangs", flush=True)
+    threading.Event().wait()
 
 
 async def fails_on_seven_async(value: str) -> str:

@@ -147,6 +147,41 @@ def test_a_process_that_dies_is_started_again(
     assert not _children()
 
 
+def test_the_second_signal_ends_all_processes_at_once(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    psutil = pytest.importorskip("psutil")
+    settings = FunctionSettings(
+        function="tests.functions.relayed:hangs", inputs=(pulsar_topic,), parallelism=2,
+        service_url=pulsar_broker.service_url, drain_seconds=600,
+    )  # fmt: skip
+    program = (
+        "import sys\nfrom geminga.functions import FunctionSettings\n"
+        "from geminga.functions.processes import supervise\n"
+        "supervise(FunctionSettings.from_json(sys.stdin.readline()))"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, cwd=ROOT,
+    )  # fmt: skip
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(settings.to_json().encode() + b"\n")
+    parent.stdin.flush()
+    producer = pulsar_client.create_producer(pulsar_topic)
+    for n in range(20):
+        producer.send(str(n).encode())
+    assert parent.stdout.readline() == b"hangs\n"
+    instances = psutil.Process(parent.pid).children()
+    assert len(instances) == 2
+    parent.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        parent.wait(1)  # the instances are given their time
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(30) == 128 + signal.SIGINT
+    assert psutil.wait_procs(instances, 30)[1] == []
+
+
 def test_what_cannot_run_is_not_tried_for_ever(pulsar_broker: Any, capfd: Any) -> None:
     settings = FunctionSettings(
         function="tests.functions.relayed:nothing", inputs=("a",), parallelism=2,

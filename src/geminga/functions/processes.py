@@ -7,6 +7,7 @@ close, and ends as if it had been asked to.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -55,8 +56,9 @@ def supervise(
 ) -> int:
     """Run ``parallelism`` instances until Ctrl-C, SIGTERM or ``stop``; 0, or 2 when one cannot start at all.
 
-    One that dies is started again, after 0.2 s at first and twice as long each time up to a minute; `say` is
-    told. Raises `InvalidConfiguration` for settings that other processes cannot have.
+    The second Ctrl-C or SIGTERM kills them and ends the process. One that dies is started again, after 0.2 s
+    at first and twice as long each time up to a minute; `say` is told.
+    Raises `InvalidConfiguration` for settings that other processes cannot have.
     """
     asked = stop or threading.Event()
     instances = [
@@ -67,7 +69,7 @@ def supervise(
     before = {}
     if threading.current_thread() is threading.main_thread():
         for one in (signal.SIGINT, signal.SIGTERM):
-            before[one] = signal.signal(one, lambda *_: asked.set())
+            before[one] = signal.signal(one, lambda number, _: _asked_by(number, asked, instances))
     code = 0
     try:
         for instance in instances:
@@ -80,6 +82,15 @@ def supervise(
         for number, handler in before.items():
             signal.signal(number, handler)
     return code
+
+
+def _asked_by(number: int, asked: threading.Event, instances: list[_Instance]) -> None:
+    if asked.is_set():
+        for instance in instances:
+            if instance.process is not None:
+                instance.process.kill()
+        os._exit(128 + number)
+    asked.set()
 
 
 def _look_after(instances: list[_Instance], say: Callable[[str], None]) -> int:
