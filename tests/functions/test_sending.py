@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from geminga.functions import FunctionRunner, sending
-from geminga.functions.sending import Settling
+from geminga.functions import FunctionRunner, Output, sending
+from geminga.functions.sending import AtLeastOnce, Settling
 from tests.functions.place import Place, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -76,3 +76,26 @@ def test_large_messages_are_not_taken_before_there_is_room(
         assert runner.metrics.received <= 10
         leave.set()
         assert place.values(60) == [f"{n:05}" for n in range(60)]
+
+
+def test_topics_made_of_data_do_not_have_ever_more_producers(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PRODUCERS_MAX", 3)
+    counts: list[int] = []
+
+    def route(value: str) -> Output:
+        return Output(value, topic=f"{place.topic}-{int(value) % 7}")
+
+    class Watched(AtLeastOnce):
+        async def _producer(self, topic: str, compression: Any) -> Any:
+            found = await super()._producer(topic, compression)
+            counts.append(len(self._producers))
+            return found
+
+    monkeypatch.setattr("geminga.functions.runner.AtLeastOnce", Watched)
+    with FunctionRunner(place.settings(route, output=None)):
+        place.send(*range(70))
+        for n in range(7):
+            assert place.values(10, f"-{n}") == [str(m) for m in range(n, 70, 7)]
+    assert max(counts) == 3

@@ -24,6 +24,8 @@ logger = logging.getLogger("geminga.functions")
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
 """What messages without a receipt may take together with their results, as far as the sizes so far tell."""
+PRODUCERS_MAX = 1000
+"""Topics, chosen by results, that have a producer at one time."""
 _WEIGHT = 0.25
 """Of the newest sizes in the average."""
 METADATA_BYTES = 10_240
@@ -240,12 +242,27 @@ class AtLeastOnce:
             found.abandon()
             found = None
         if found is None:
+            if len(self._producers) >= PRODUCERS_MAX:
+                await self._close_oldest()
             settings = self._settings
             schema = self._schema if topic == settings.output else None
             found = self._producers[key] = await self._client.create_producer(
                 topic, schema=schema, **producer_arguments(settings, compression)
             )
+        elif len(self._producers) > 1:
+            self._producers[key] = self._producers.pop(key)  # the newest is behind all others
         return found
+
+    async def _close_oldest(self) -> None:
+        """The one that was not used for longest. What it has on its way goes before what another one of its
+        topic will send."""
+        producer = self._producers.pop(next(iter(self._producers)))
+        await asyncio.sleep(0)  # sends that were begun in this turn hand over their messages
+        try:
+            await producer.flush()
+        except PulsarException as error:  # its messages know, and come again
+            logger.info("closing a producer of %s: %s", producer.topic(), error)
+        await producer.end()
 
     async def close(self) -> None:
         for task in list(self._tasks):
