@@ -43,17 +43,22 @@ class Outcome:
         self.error = error
         self.publishes, self.plain = (), False
 
-    @property
-    def size(self) -> int:
-        """Bytes of what it gave, as far as they are bytes by now."""
-        if self.plain:
-            return len(self.payload) if type(self.payload) is bytes else 0
-        return sum(len(each.payload) for each in self.publishes if type(each.payload) is bytes)
-
     def as_publishes(self, output: str) -> Sequence[Publish]:
         if not self.plain:
             return self.publishes
         return (Publish(output, self.payload, {} if self.key is None else {"partition_key": self.key}),)
+
+
+def size_of(outcomes: Sequence[Outcome]) -> int:
+    """Bytes of what they gave, as far as it is bytes by now."""
+    size = 0
+    for outcome in outcomes:
+        if type(outcome.payload) is bytes:
+            size += len(outcome.payload)
+        for each in outcome.publishes:
+            if type(each.payload) is bytes:
+                size += len(each.payload)
+    return size
 
 
 class Caller:

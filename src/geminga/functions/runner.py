@@ -14,7 +14,7 @@ from typing import Any
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout
-from geminga.functions.calling import Caller, Outcome
+from geminga.functions.calling import Caller, Outcome, size_of
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
 from geminga.functions.running_context import Shared
@@ -306,7 +306,7 @@ class FunctionRunner(LongRunning[None]):
             while start < len(messages) and settling.fatal is None:
                 outcomes = await thread.run(caller.call_some, messages[start:], sender.in_place)
                 start += len(outcomes)
-                settling.note_results(len(outcomes), sum(outcome.size for outcome in outcomes))
+                settling.note_results(len(outcomes), size_of(outcomes))
                 if sender.in_place:
                     await self._settle_in_place(outcomes, caller, sender, settling, thread)
                 else:
@@ -398,7 +398,7 @@ class FunctionRunner(LongRunning[None]):
                 finished = _finished(pending, ordered)
                 if finished:
                     outcomes = [task.result() for task in finished]
-                    settling.note_results(len(outcomes), sum(outcome.size for outcome in outcomes))
+                    settling.note_results(len(outcomes), size_of(outcomes))
                     if sender.in_place:
                         await self._settle_in_place(outcomes, caller, sender, settling, None)
                     else:
