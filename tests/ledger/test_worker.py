@@ -81,3 +81,27 @@ def test_what_a_job_held_is_let_go_of_before_the_next_one_comes() -> None:
         assert time.monotonic() < deadline, "the thread that waits for more still has it"
         time.sleep(0.001)
     worker.stop()
+
+
+def test_whatever_a_job_ends_with_the_next_one_is_done() -> None:
+    """A panic of a compiled library is no Exception, and whoever waited for the job waited for ever."""
+
+    class Panic(BaseException): ...
+
+    finished: deque[Callable[[], None]] = deque()
+    signalled = threading.Event()
+    worker = Worker(finished, signalled.set)
+    told: list[Exception | None] = []
+
+    def panic() -> None:
+        raise Panic("out of bounds")
+
+    worker.start()
+    worker.submit(panic, told.append)
+    worker.submit(lambda: None, told.append)
+    assert worker.stop(10)
+    while finished:
+        finished.popleft()()
+    assert not worker.busy
+    assert "Panic('out of bounds')" in str(told[0])
+    assert told[1] is None

@@ -102,6 +102,12 @@ class Worker:
             job()
         except Exception as raised:
             error = raised
+        except BaseException as raised:
+            # Libraries raise such too (a panic of a compiled one). The thread goes on: who waits for the job
+            # would wait for ever, and nobody would be told.
+            if self._thread is None:
+                raise
+            error = RuntimeError(f"a job of the store's thread ended with {raised!r}")
         self._finished.append(lambda: finish(error))
         self._done += 1
         self._signal()
