@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from offloading import offload_all
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import ScriptedCluster
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
-from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.offload import manifest
@@ -29,7 +28,6 @@ from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Range
 from geminga.spark.reading import read_range
 from geminga.spark.schema import ArrowShaper
-from geminga.testing.inside import inside
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -201,19 +199,6 @@ def publish(broker: EmbeddedBroker, first: int, count: int) -> None:
         producer.send_table(pa.table({"value": pa.array(values, pa.binary())}))
 
 
-def offload_all(broker: EmbeddedBroker) -> None:
-    path = TOPIC.replace("://", "/")
-    newest = {"ledgerId": MessageId.latest.ledger_id, "entryId": 0, "partitionIndex": -1}
-    admin(broker.admin_url, "PUT", f"{path}/offload", newest)
-    deadline = time.monotonic() + 60
-    while admin(broker.admin_url, "GET", f"{path}/offload")["status"] == "RUNNING":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(TOPIC))) > 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def rows(reader: Any, parts: Any) -> list[bytes]:
     return [value for part in parts for batch in reader.read(part) for value in batch.column(0).to_pylist()]
 
@@ -225,7 +210,7 @@ def test_a_scan_takes_files_and_the_live_tail_each_message_once(tmp_path: Path) 
         tmp_path / "store", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
     ) as broker:
         publish(broker, 0, 200)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         publish(broker, 200, 30)
         reader = source(broker, place).reader(schema)
         parts = reader.partitions()
@@ -242,7 +227,7 @@ def test_a_scan_takes_files_and_the_live_tail_each_message_once(tmp_path: Path) 
             # What was planned stays right when everything is offloaded before it is read.
             publish(broker, published, 60)
             published += 60
-            offload_all(broker)
+            offload_all(broker, TOPIC)
             taken += rows(stream, parts)
             start = end
         taken += rows(stream, stream.partitions(start, stream.latestOffset(start, ReadAllAvailable())))
@@ -255,7 +240,7 @@ def test_tasks_read_files_when_the_broker_is_gone(tmp_path: Path) -> None:
         tmp_path / "store", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
     ) as broker:
         publish(broker, 0, 200)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         reader = source(broker, place).reader(StructType().add("value", BinaryType()))
         parts = reader.partitions()
     # The first task has to learn where the topic begins, the last ones read what was not offloaded.
@@ -274,7 +259,7 @@ def test_a_place_of_another_store_is_not_read(tmp_path: Path, caplog: pytest.Log
         tmp_path / "other", offload_location=str(place), ledger_entries_max=9, offload_deletion_lag_seconds=0
     ) as broker:
         publish(broker, 0, 200)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
     with embedded(tmp_path / "store", ledger_entries_max=9) as broker:
         publish(broker, 1000, 200)
         reader = source(broker, place).reader(schema)
@@ -298,7 +283,7 @@ def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: 
         offload_deletion_lag_seconds=0,
     ) as broker:  # fmt: skip
         publish(broker, 0, 400)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         publish(broker, 400, 60)
         options = {"service.url": broker.service_url, "maxEntriesPerSplit": "20", "columns": "value"}
         if is_told:
@@ -314,7 +299,7 @@ def test_a_session_reads_files_and_the_live_tail(spark: SparkSession, tmp_path: 
         def take(frame: DataFrame, batch: int) -> None:
             if batch == 1:
                 publish(broker, 460, 40)
-                offload_all(broker)
+                offload_all(broker, TOPIC)
             taken.extend(int(row.value) for row in frame.collect())
 
         def run() -> None:
@@ -408,7 +393,7 @@ def test_columns_of_files_are_what_entries_would_give(
             if number % 3 == 2:
                 plain.flush()
         client.close()
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         options = {
             "crypto.privateKeyPath": str(keys / "k1_private_pkcs1.pem"), "receiverQueueSize": "50"
         }  # fmt: skip

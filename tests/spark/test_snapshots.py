@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from offloading import offload_all
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
@@ -19,12 +19,11 @@ from geminga.client.admin import admin, topic_path
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import hadoop_location
-from geminga.ids import MessageId, TopicName
+from geminga.ids import TopicName
 from geminga.offload.manifest import OffloadedLedger
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.schema import COLUMNS
 from geminga.spark.snapshots import LISTING_TASKS_MAX, _gaps, _is_whole, _runs
-from geminga.testing.inside import inside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,19 +138,6 @@ def publish(producer: Producer[bytes], first: int, count: int) -> None:
     producer.flush()
 
 
-def offload_all(broker: EmbeddedBroker, topic: str = TOPIC) -> None:
-    path = topic_path(TopicName.parse(topic))
-    newest = {"ledgerId": MessageId.latest.ledger_id, "entryId": 0, "partitionIndex": -1}
-    admin(broker.admin_url, "PUT", f"{path}/offload", newest)
-    deadline = time.monotonic() + 60
-    while admin(broker.admin_url, "GET", f"{path}/offload")["status"] == "RUNNING":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) > 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     """In the topics' order."""
     found = [tuple(row) for row in frame.collect()]
@@ -180,7 +166,7 @@ def test_a_snapshot_has_every_message_once_in_all_columns(spark: SparkSession, t
         batched = client.create_producer(TOPIC)
         publish(single, 0, 30)
         publish(batched, 30, 60)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         publish(batched, 90, 10)  # the live tail
         options = options_of(broker, tmp_path)
         found = geminga.spark.snapshot(spark, options)
@@ -193,7 +179,7 @@ def test_a_snapshot_has_every_message_once_in_all_columns(spark: SparkSession, t
 
         # Whatever becomes of the topic meanwhile, and what comes behind is told.
         publish(batched, 100, 40)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         assert rows(found.frame) == expected
         rest = plain_rows(spark, {**options, "startingOffsets": found.following})
         assert rest == plain_rows(spark, options)[100:]
@@ -265,7 +251,7 @@ def test_a_flipped_bit_and_a_lost_file_fail_the_query(
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
             publish(client.create_producer(TOPIC, batching_enabled=False), 0, 30)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         taken = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))
         frame, files = taken.frame, taken.files
         expected = sorted(map(repr, frame.collect()))
@@ -308,7 +294,7 @@ def test_a_place_that_spark_cannot_open_costs_speed_alone(
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
             publish(client.create_producer(TOPIC, batching_enabled=False), 0, 30)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         options = options_of(broker, tmp_path)
         for elsewhere in ("nosuch://bucket/tier", str(tmp_path / "nowhere")):
             caplog.clear()
@@ -324,7 +310,7 @@ def test_many_files_are_looked_at_by_a_few_tasks(spark: SparkSession, tmp_path: 
     with broker_with(tmp_path) as broker:
         with broker.client() as client:
             publish(client.create_producer(TOPIC, batching_enabled=False), 0, 7 * 40)
-        offload_all(broker)
+        offload_all(broker, TOPIC)
         tracker = spark.sparkContext.statusTracker()
         spark.sparkContext.setJobGroup("looking", "")
         found = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))

@@ -1,0 +1,24 @@
+"""A topic of an embedded broker that is offloaded, all but the ledger that is written to."""
+
+from __future__ import annotations
+
+import time
+
+from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga.client.admin import admin, topic_path
+from geminga.ids import MessageId, TopicName
+from geminga.testing.inside import inside
+
+
+def offload_all(broker: EmbeddedBroker, topic: str) -> None:
+    """Returns when the copies in the store are gone, too."""
+    path = topic_path(TopicName.parse(topic))
+    newest = {"ledgerId": MessageId.latest.ledger_id, "entryId": 0, "partitionIndex": -1}
+    admin(broker.admin_url, "PUT", f"{path}/offload", newest)
+    deadline = time.monotonic() + 60
+    while admin(broker.admin_url, "GET", f"{path}/offload")["status"] == "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    while len(inside(broker, lambda: broker._server.store.tier.local_ledgers(topic))) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
