@@ -14,6 +14,7 @@ import pytest
 
 import geminga
 from geminga.mirror import Cluster, Mirror
+from geminga.mirror.notes import Notes
 from geminga.mirror.pairing import RECEIPT_PROPERTY
 from tests.mirror.helpers import left, mirror, mirrored, stored
 from tests.mirror.test_kills import BrokerProcess, Load, MirrorProcess, prepare
@@ -210,6 +211,53 @@ def test_the_subscription_does_not_get_ahead_of_the_receipt_that_is_noted() -> N
         mirrored(source, target)
         noted = here.subscriptions.properties("t", MINE)[RECEIPT_PROPERTY]
         assert noted.split() == [here.topics.internal_stats("t").cursors[MINE].mark_delete_position, "0:9"]
+
+
+def test_a_mirror_that_is_killed_while_it_mends_tells_subscriptions_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with geminga.embedded() as source:
+        client = source.client()
+        consumer = client.subscribe("t", "s")
+        fill(source, 0, 10)
+        with geminga.embedded(tmp_path / "target") as target:
+            mirrored(source, target)
+        shutil.copytree(tmp_path / "target", tmp_path / "backup")
+        fill(source, 10, 20)
+        for _ in range(8):
+            consumer.acknowledge(consumer.receive(10_000))
+        consumer.close()
+        with geminga.embedded(tmp_path / "target") as target:
+            mirrored(source, target)
+            assert left(target, "t", "s") == numbers(range(8, 20))
+
+        async def killed(*_: object) -> None:
+            raise RuntimeError("killed")
+
+        with geminga.embedded(tmp_path / "backup") as target:
+            with monkeypatch.context() as during:
+                during.setattr(Notes, "forget", killed)
+                assert mirror(source, target, once=True, on_mismatch="continue").run(signals=False).failed
+            mirrored(source, target, on_mismatch="continue")
+            assert payloads(target) == numbers(range(20))
+            assert left(target, "t", "s") == numbers(range(8, 20))
+
+
+def test_it_is_said_from_where_on_the_source_has_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with geminga.embedded() as source, geminga.Admin(source.admin_url) as here:
+        fill(source, 0, 10)
+        with geminga.embedded(tmp_path / "target") as target:
+            mirrored(source, target)
+        shutil.copytree(tmp_path / "target", tmp_path / "backup")
+        fill(source, 10, 20)
+        with geminga.embedded(tmp_path / "target") as target:
+            mirrored(source, target)
+        here.topics.truncate("t")
+        fill(source, 20, 23)
+        with geminga.embedded(tmp_path / "backup") as target:
+            mirrored(source, target, on_mismatch="continue")
+            assert payloads(target) == numbers(range(10), range(20, 23))
+            assert "from 1:0 on" in caplog.text
 
 
 @pytest.mark.long

@@ -63,15 +63,20 @@ class Notes:
         if receipt != self.receipt:
             await self._write()
 
-    async def forget(self) -> None:
-        """Nothing of it holds any more. Raises as `tell`."""
-        self._wanted, self._told = NO_RECEIPT, {}
+    async def forget(self, receipt: Receipt) -> None:
+        """Nothing holds any more but this receipt. Raises as `tell`."""
+        self._wanted, self._told = receipt, {}
         await self._write()
+
+    async def settled(self) -> None:
+        """Wait for what is being written: that outlives whoever asked for it, and must not come behind what
+        another writes, or reads."""
+        while self._writing is not None and not self._writing.done():
+            await asyncio.wait([self._writing])
 
     async def _write(self) -> None:
         # One call after the other, also when whoever waits for one is cancelled: what is written last counts.
-        while self._writing is not None and not self._writing.done():
-            await asyncio.wait([self._writing])
+        await self.settled()
         self._writing = asyncio.ensure_future(self._put())
         self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._writing)

@@ -40,7 +40,7 @@ from geminga.mirror.entries import (
     SchemaUnknownError,
     is_same,
 )
-from geminga.mirror.history import TargetHistory
+from geminga.mirror.history import Shape, TargetHistory
 from geminga.mirror.keys import fingerprint
 from geminga.mirror.ledger_sizes import LedgerSizes
 from geminga.mirror.marks import Mark, Origin
@@ -185,6 +185,7 @@ class PartitionMirror:
         self.counters.sessions += 1
         self._pending.clear()
         self._pending_bytes = 0
+        await self.notes.settled()
         await self._want_deduplication()
         key = await ends.source_keys.own(self._namespace)
         there = ends.source_keys.known(self._namespace)
@@ -331,8 +332,8 @@ class PartitionMirror:
                 "source any more: it was brought back from a backup, and has grown since. Its positions mean "
                 "other messages now; choose another --name, which copies all that it has"
             )
-        if is_older and mirrored < marked:
-            await self._mend_rollback(pair, mirrored)
+        if is_older:
+            await self._mend_rollback(pair, mirrored, mirrored < marked, Shape(stats))
             raise _BeginAnew
         return max(marked, mirrored), mirrored
 
@@ -346,30 +347,34 @@ class PartitionMirror:
         one, other = await history.entry(place), await (await self.history(pair)).entry(target)
         return one is None or other is None or is_same(one, other)
 
-    async def _mend_rollback(self, pair: Pair, mirrored: Position) -> None:
-        """The target does not have what it gave receipts for: as somebody has decided, copy that again."""
+    async def _mend_rollback(self, pair: Pair, mirrored: Position, is_missed: bool, source: Shape) -> None:
+        """The target does not have what it gave receipts for: as somebody has decided, copy that again. What
+        it was told is to be told again in any case: the last time may have ended in the midst of this."""
         ends, noted = self._ends, self.notes.receipt
-        if ends.on_mismatch == "stop":
+        if is_missed and ends.on_mismatch == "stop":
             raise MirrorRefused(
                 f"{self.topic}: the target gave a receipt for what was at {noted.source} in the source, and "
                 f"has not got it (at {noted.target}) any more: it was brought back from a backup, or lost "
                 "something. --on-mismatch continue copies again what is missing, as far as the source still "
                 "has it; restart copies all that the source still has"
             )
-        if ends.on_mismatch == "restart":
+        # Before anything that may fail: then what is known would be taken for what the target has.
+        self._claimed = NOWHERE
+        self._schemas.forget()  # its schemas are older, too
+        self.rollbacks += 1
+        if is_missed and ends.on_mismatch == "restart":
             await make_pair(ends.source_admin, ends.target_admin, self.topic, ends.mirror, pair.signer)
-        else:
+            return
+        if is_missed:
             logger.warning(
                 "%s: the target has lost what lay behind %s in the source. It is copied again, as far as the "
-                "source still has it", self.topic, mirrored if mirrored != NOWHERE else "all",
+                "source still has it: %s", self.topic, mirrored if mirrored != NOWHERE else "all",
+                f"from {source.position(0)} on" if source.entries else "nothing",
             )  # fmt: skip
             mine = subscription_of(ends.mirror)
             behind = MessageId.earliest if mirrored == NOWHERE else mirrored.message_id()
             await ends.source_admin.subscriptions.reset_to_id(self.topic, mine, behind)
-            await self.notes.forget()
-        self._claimed = NOWHERE
-        self._schemas.forget()  # its schemas are older, too
-        self.rollbacks += 1
+        await self.notes.forget(self._receipt)
 
     async def _newest(self, pair: Pair, marked: Position, claimed: Position) -> Position:
         """The source position of the newest entry in the target. One that is ``claimed`` to be there is
