@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import shutil
@@ -16,6 +17,7 @@ import geminga
 from geminga.mirror import Cluster, Mirror
 from geminga.mirror.notes import Notes
 from geminga.mirror.pairing import RECEIPT_PROPERTY
+from geminga.mirror.schemas import SchemaMirror
 from tests.mirror.helpers import left, mirror, mirrored, stored
 from tests.mirror.test_kills import BrokerProcess, Load, MirrorProcess, prepare
 from tests.mirror.test_kills import reached as arrived
@@ -241,6 +243,37 @@ def test_a_mirror_that_is_killed_while_it_mends_tells_subscriptions_again(
             mirrored(source, target, on_mismatch="continue")
             assert payloads(target) == numbers(range(20))
             assert left(target, "t", "s") == numbers(range(8, 20))
+
+
+def test_what_another_mirror_of_the_name_has_noted_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        geminga.embedded() as source,
+        geminga.embedded() as target,
+        geminga.Admin(source.admin_url) as here,
+    ):
+        client = source.client()
+        consumer = client.subscribe("t", "s")
+        fill(source, 0, 10)
+        mirrored(source, target)
+        copy = SchemaMirror.copy
+
+        async def slowly(self: SchemaMirror) -> None:
+            """The first one that is asked has another come and go before it has the producer."""
+            monkeypatch.setattr(SchemaMirror, "copy", copy)
+
+            def other() -> None:
+                fill(source, 10, 20)
+                mirrored(source, target)
+                consumer.acknowledge(consumer.receive(10_000))
+                consumer.close()
+
+            await asyncio.to_thread(other)
+            await copy(self)
+
+        monkeypatch.setattr(SchemaMirror, "copy", slowly)
+        mirrored(source, target)
+        noted = here.subscriptions.properties("t", MINE)[RECEIPT_PROPERTY]
+        assert noted.split()[0] == here.topics.internal_stats("t").cursors[MINE].mark_delete_position
 
 
 def test_it_is_said_from_where_on_the_source_has_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

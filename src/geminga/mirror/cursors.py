@@ -152,8 +152,8 @@ class CursorMirror:
     async def _note(self) -> bool:
         """Note it for the next process. Raises what admin REST reports."""
         pair, notes = self._partition.pair, notes_of(self.topic, self.applied)
-        if pair is None or notes == self._noted:
-            return False
+        if pair is None or notes == self._noted or self._partition.state is not State.COPYING:
+            return False  # what is written besides may be another mirror's by now
         self._noted = None  # whatever becomes of the call
         await self._partition.notes.tell(notes)
         self._noted = notes

@@ -74,7 +74,7 @@ async def find_pair(
     """
     name, signer = subscription_of(mirror), signers[0]
     in_target = _id((await target.topics.properties(topic)).get(name))
-    noted = await _noted_in_source(source, topic, name)
+    noted = await noted_in_source(source, topic, mirror)
     # One without a pair was not made by a mirror: a new partition gets the subscriptions of the others.
     in_source = pair_of(noted)
     if in_source is not None and in_source == in_target:
@@ -141,9 +141,10 @@ async def make_pair(source: Admin, target: Admin, topic: str, mirror: str, signe
     return made
 
 
-async def _noted_in_source(source: Admin, topic: str, name: str) -> Mapping[str, str]:
+async def noted_in_source(source: Admin, topic: str, mirror: str) -> Mapping[str, str]:
+    """What the mirror's subscription says; nothing where there is none."""
     try:
-        return await source.subscriptions.properties(topic, name)
+        return await source.subscriptions.properties(topic, subscription_of(mirror))
     except AdminNotFound:
         return {}
 

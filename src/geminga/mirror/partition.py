@@ -50,6 +50,8 @@ from geminga.mirror.pairing import (
     Pair,
     find_pair,
     make_pair,
+    noted_in_source,
+    pair_of,
     readers_of,
     subscription_of,
 )
@@ -312,6 +314,7 @@ class PartitionMirror:
         marked = NOWHERE if cursor is None else parse_position(cursor.mark_delete_position)
         last = parse_position(stats.last_confirmed_entry)
         self._sizes.learn(stats, min(marked, self.done).ledger if self._begun else marked.ledger)
+        await self._note_again(pair)
         mirrored, noted = NOWHERE, self.notes.receipt
         is_older = noted != NO_RECEIPT and not await (await self.history(pair)).has(*noted)
         if is_older:
@@ -336,6 +339,15 @@ class PartitionMirror:
             await self._mend_rollback(pair, mirrored, mirrored < marked, Shape(stats))
             raise _BeginAnew
         return max(marked, mirrored), mirrored
+
+    async def _note_again(self, pair: Pair) -> None:
+        """Whoever had the producer's name before may have gone on since the pair was looked for: it noted
+        that before it moved the subscription, which was looked at just now."""
+        noted = await noted_in_source(self._ends.source_admin, self.topic, self._ends.mirror)
+        if pair_of(noted) != pair.id:
+            raise ConnectError(f"{self.topic} was paired anew meanwhile, by another mirror of that name")
+        self.notes.begin(pair._replace(noted=noted))
+        self._receipt = self.notes.receipt
 
     async def _is_still_there(self, pair: Pair, stats: InternalStats) -> bool:
         """Whether the source's entry is the one that the target's newest was; True where nobody can tell."""
