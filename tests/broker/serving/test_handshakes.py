@@ -106,3 +106,18 @@ def test_who_has_asked_may_ask_again() -> None:
             peer.sendall(b"GET /status.html HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert peer.recv(4096).startswith(b"HTTP/1.1 200 ")
             time.sleep(0.15)
+
+
+def test_who_was_let_into_the_handshake_is_not_refused_behind_it(
+    authority: Authority, tls: dict[str, Any]
+) -> None:
+    """Its own handshake takes its place, and so may those of others who came later."""
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(embedded(**tls, connections_max=2))
+        stack.enter_context(silent(broker.service_url))
+        with geminga.Client(
+            broker.service_url, tls_trust_certs_file_path=str(authority.certificate),
+            operation_timeout_seconds=10,
+        ) as client:  # fmt: skip
+            client.create_producer("t").send(b"the last place")
+            assert was_hung_up_on(stack.enter_context(silent(broker.service_url)))

@@ -63,11 +63,12 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused", "_pending_bytes",
-        "_reading", "_server", "_session", "_starved", "_transport", "unsent_bytes",
+        "_reading", "_server", "_session", "_starved", "_transport", "_was_admitted", "unsent_bytes",
     )  # fmt: skip
 
-    def __init__(self, server: BrokerServer) -> None:
+    def __init__(self, server: BrokerServer, was_admitted: bool = False) -> None:
         self._server = server
+        self._was_admitted = was_admitted  # when it was accepted: its handshake still counts
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
         self._chunks: list[Buffer] = []
@@ -95,14 +96,14 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
         server = self._server
-        if not server.admits(transport.get_extra_info("peername")):
+        peer = transport.get_extra_info("peername")
+        if not server.admits(peer, self._was_admitted):
             transport.abort()
             return
         settings = server.settings
         self._transport = transport
         self._is_open = True
         transport.set_write_buffer_limits(settings.write_buffer_high_bytes, settings.write_buffer_low_bytes)
-        peer = transport.get_extra_info("peername")
         server.connections.add(self)
         with server.entry():
             self._session = server.broker.open_session(
@@ -355,12 +356,12 @@ class BrokerServer:
             for name in ("port", "tls_port"):
                 if name in bound:
                     if speaks_tls[name]:
-                        port = self.tls_port(bound[name], self._connection, self.admits)
+                        port = self.tls_port(bound[name], lambda: Connection(self, True), self.admits)
                         self._tls_ports.append(port)
                         undo.callback(port.close)
                         continue
                     server = await self._loop.create_server(
-                        self._connection, sock=bound[name], backlog=ACCEPTED_AT_ONCE
+                        lambda: Connection(self), sock=bound[name], backlog=ACCEPTED_AT_ONCE
                     )
                     bound[name].listen(BACKLOG)
                     undo.callback(server.close)
@@ -441,9 +442,6 @@ class BrokerServer:
         finally:
             self.web_ready.set()
 
-    def _connection(self) -> Connection:
-        return Connection(self)
-
     def tls_port(
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPort:
@@ -510,10 +508,10 @@ class BrokerServer:
             connection.abort()
 
     # --- what connections ask ---
-    def admits(self, address: object) -> bool:
+    def admits(self, address: object, was_admitted: bool = False) -> bool:
         """Whether one more connection is within the cap."""
-        shaking = sum(map(len, self._tls_ports))
-        if not self._stopping and len(self.connections) + shaking < self.connections_max:
+        count = len(self.connections) + sum(map(len, self._tls_ports))
+        if not self._stopping and (was_admitted or count < self.connections_max):
             return True
         self.connections_refused += 1
         now = time.monotonic()
