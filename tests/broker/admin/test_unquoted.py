@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from geminga.broker.admin import http
 from geminga.broker.admin.unquoted import unquoted
 from geminga.broker.serving.embedded import embedded
 
@@ -44,6 +45,34 @@ def test_what_cannot_be_read_is_quoted_nowhere(
     assert b"canary" not in answer
     assert "canary" not in caplog.text
     assert "127.0.0.1" in caplog.text
+
+
+BODY = b"PUT /admin/v2/tenants/x HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (BODY + b"Transfer-Encoding: chunked\r\n\r\n" + CANARY + b"\r\n\r\n", b"400"),
+        (BODY + b"Content-Encoding: gzip\r\nContent-Length: 36\r\n\r\n" + CANARY, b"400"),
+        (BODY + b"Content-Length: 100\r\n\r\n" + CANARY, b"408"),
+    ],
+    ids=["chunks", "gzip", "no end"],
+)
+def test_a_body_that_cannot_be_read_or_does_not_come(
+    request_bytes: bytes, status: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
+    with (
+        embedded() as broker,
+        socket.create_connection(("127.0.0.1", int(broker.admin_url.rpartition(":")[2])), 10) as peer,
+    ):
+        peer.sendall(request_bytes)
+        answer = peer.recv(4096)
+    assert answer.split()[1] == status
+    assert b"canary" not in answer
+    assert "Traceback" not in caplog.text
+    assert "canary" not in caplog.text
 
 
 def test_other_errors_stay_whole(caplog: pytest.LogCaptureFixture) -> None:

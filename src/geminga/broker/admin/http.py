@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from geminga.broker.admin.door import Doorkeeper, Key, Needs
 from geminga.broker.admin.errors import AdminError, admin_error
@@ -60,6 +61,8 @@ BODY_BYTES_MAX = 1024 * 1024
 """Of a request: it is parsed in one piece, and others wait."""
 LONG_BODY_BYTES_MAX = 5 * 1024 * 1024
 """Of one that brings a schema."""
+BODY_SECONDS = 60.0
+"""Until it is there: who sends it takes a place."""
 _REASON_MAX = 2_000
 """Characters of a refusal's reason, which may name what was sent."""
 Site = Callable[[web.Application], Mapping[Key, Needs]]
@@ -231,9 +234,21 @@ def whole_number(text: object, what: str, minimum: int = 0) -> int:
     return number
 
 
+async def sent(request: web.Request) -> bytes:
+    """The body as it came. 408 when it does not come to its end, 400 when it cannot be read; neither quotes
+    it, nor does the log."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise AdminError(408, f"the body did not come within {BODY_SECONDS:g} s") from None
+    except RequestPayloadError:
+        raise AdminError(400, "the body cannot be read: it is not encoded as its headers say") from None
+
+
 async def body(request: web.Request, default: Any = _NO_BODY, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """The JSON body; ``default`` where it is empty. 400 when it is not JSON or absent without a default."""
-    raw = await request.read()
+    raw = await sent(request)
     if len(raw) > bytes_max:
         raise AdminError(413, f"the body has {len(raw)} bytes; at most {bytes_max} are allowed")
     if not raw.strip():

@@ -24,6 +24,7 @@ from geminga.broker.admin.http import (
     object_body,
     part,
     query_flag,
+    sent,
     topic_of,
     whole_number,
 )
@@ -344,12 +345,12 @@ class NamespacePolicies(_PolicyResource):
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
         """Kept and shown. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
-        sent = (await request.text()).strip()
+        text = (await sent(request)).decode("utf-8", "replace").strip()
         try:
-            group = json.loads(sent)
+            group = json.loads(text)
         except ValueError:
-            group = sent
-        await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else sent)
+            group = text
+        await self.write(request, "antiAffinityGroup", group if isinstance(group, str) else text)
         return done_answer()
 
     async def anti_affinity_namespaces(self, request: web.Request) -> web.Response:

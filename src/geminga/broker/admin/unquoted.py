@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
 
 Tell = Callable[[str, object], None]
 """``tell(line, value)``: as `logging.Logger.warning`."""
@@ -31,7 +32,7 @@ class _Unquoted(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
+        if isinstance(error, (HttpProcessingError, RequestPayloadError)):
             self._tell(f"{record.getMessage()}: %s", type(error).__name__)
             return False
         return True
