@@ -97,6 +97,25 @@ def test_at_most_once_acknowledgements_are_stored_before_the_calls(
     assert all(behind < 20 - n for n, behind in enumerate(waiting)), waiting
 
 
+def test_at_most_once_a_stop_leaves_nothing_out_that_was_acknowledged(place: Place) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def blocks(value: str) -> str:
+        entered.set()
+        leave.wait(60)
+        threading.Event().wait(0.006)  # longer than calls are made without a look at what comes
+        return value
+
+    place.send(*range(30))
+    runner = FunctionRunner(place.settings(blocks, guarantee="ATMOST_ONCE")).start()
+    assert entered.wait(60)
+    runner.stop()
+    leave.set()
+    runner.close()
+    assert runner.metrics.received > 1
+    assert place.values(runner.metrics.received) == [str(n) for n in range(runner.metrics.received)]
+
+
 def test_none_is_no_result(place: Place) -> None:
     with FunctionRunner(place.settings(relayed.odd)):
         place.send(1, 2, 3, 4, 5)
@@ -234,6 +253,21 @@ def test_a_result_that_is_too_big_is_the_failure_of_its_call(place: Place) -> No
             assert place.values(2, f"-{guarantee}") == ["a", "b"]
             assert place.values(1, "-dead") == ["big"]
         place.topic += "2"
+
+
+@pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])
+def test_a_record_that_is_too_big_is_the_failure_of_its_call(place: Place, guarantee: str) -> None:
+    def grow(value: str) -> Any:
+        return Reading("x" * 6_000_000 if value == "big" else value, 1.0)
+
+    settings = place.settings(
+        grow, guarantee=guarantee, output_schema=Reading, max_message_retries=1,
+        dead_letter_topic=place.topic + "-dead",
+    )  # fmt: skip
+    with FunctionRunner(settings):
+        place.send("a", "big", "b")
+        assert [json.loads(value)["name"] for value in place.values(2)] == ["a", "b"]
+        assert place.values(1, "-dead") == ["big"]
 
 
 def test_serdes_and_schemas(place: Place) -> None:

@@ -209,12 +209,16 @@ class EffectivelyOnce:
         for publish in publishes:
             size = len(publish.payload) if isinstance(publish.payload, (bytes, bytearray)) else 0
             size += sum(len(k) + len(v) for k, v in publish.options.get("properties", {}).items())
-            if size > limit:
-                raise MessageTooBig(f"a result of {size} bytes; the broker takes {limit}")
+            self.check_size(size)
             if publish.topic != self._settings.output:
                 topic = await self._partition(publish, place)
                 async with self._lock:
                     await self._lane((topic, *_origin(outcome.message)), publish.topic)
+
+    def check_size(self, size: int) -> None:
+        """Raises `MessageTooBig`. On any thread."""
+        if size > self._size_max:
+            raise MessageTooBig(f"a result of {size} bytes; the broker takes {self._size_max}")
 
     async def _partition(self, publish: Publish, place: Any) -> str:
         names = self._partitions.get(publish.topic)

@@ -175,7 +175,7 @@ class FunctionRunner(LongRunning[None]):
             sender = EffectivelyOnce(settling, client, output_schema)
         else:
             sender = AtLeastOnce(settling, client, output_schema)
-        caller = Caller(call, shared, self._decoder(call), self._encoder(output_schema, sender.in_place))
+        caller = Caller(call, shared, self._decoder(call), self._encoder(output_schema, sender))
         self._ready.set()
         try:
             if call.is_async:
@@ -238,7 +238,7 @@ class FunctionRunner(LongRunning[None]):
         deserialize = serde("input_serde", settings.input_serde).deserialize
         return lambda message: deserialize(message.data())
 
-    def _encoder(self, output_schema: Any, in_place: bool) -> Callable[[Any], Any]:
+    def _encoder(self, output_schema: Any, sender: Any) -> Callable[[Any], Any]:
         if output_schema is None:
             serialize = serde("output_serde", self.settings.output_serde).serialize
 
@@ -247,11 +247,11 @@ class FunctionRunner(LongRunning[None]):
                 return payload if type(payload) is bytes else bytes(payload)
 
             return encode
-        if not in_place:
+        if not sender.in_place:
             return lambda value: value
 
         def checked(value: Any) -> Any:
-            output_schema.encode(value)  # what cannot be encoded is the call's failure
+            sender.check_size(len(output_schema.encode(value)))  # what cannot be sent is the call's failure
             return value
 
         return checked
@@ -312,7 +312,7 @@ class FunctionRunner(LongRunning[None]):
                 else:
                     self._count_failures(outcomes)
                     await sender.emit(outcomes)
-                if self._is_stopping:
+                if self._is_stopping and self.settings.guarantee != "ATMOST_ONCE":
                     settling.in_flight -= len(messages) - start  # they come again
                     return
             await settling.below()
