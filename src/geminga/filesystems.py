@@ -16,6 +16,7 @@ from pyarrow import fs
 from geminga.errors import InvalidConfiguration
 
 _S3 = ("s3", "s3a", "s3n")
+_KEYED = (*_S3, "gs", "gcs")
 _SAME = {"s3a": "s3", "s3n": "s3"}
 """Names that Hadoop's connectors have for what Arrow calls otherwise."""
 
@@ -52,8 +53,8 @@ def resolve(location: str) -> tuple[fs.FileSystem, str]:
 def hadoop_location(location: str) -> str:
     """The same location as Spark's own file systems (Hadoop's) call it.
 
-    What stands in the URI of an S3 place besides bucket and path is Arrow's: the session's
-    ``spark.hadoop.fs.s3a.*`` say it there.
+    What stands in the URI besides host and path is Arrow's, secrets among it, and Spark shows its locations
+    in plans: the session's ``spark.hadoop.fs.*`` say it there.
     """
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
     if match is None:
@@ -61,10 +62,13 @@ def hadoop_location(location: str) -> str:
     scheme, rest = match[1].lower(), match[2]
     if scheme == "file":
         return f"file:{os.path.abspath(_local_path(location, rest))}"
-    if scheme in _S3:
-        bucket, slash, path = rest.partition("?")[0].removeprefix("//").partition("/")
-        return f"s3a://{bucket.rpartition('@')[2]}{slash}{path}"
-    return f"{scheme}:{rest}"
+    if not rest.startswith("//"):
+        return f"{scheme}:{rest}"
+    host, slash, path = rest.partition("?")[0].removeprefix("//").partition("/")
+    user, at, host = host.rpartition("@")
+    # Of S3 it is the key; of Azure the container, with which a password may be.
+    user = "" if scheme in _KEYED else user.partition(":")[0]
+    return f"{'s3a' if scheme in _S3 else scheme}://{user}{at if user else ''}{host}{slash}{path}"
 
 
 def puts_whole_files(files: fs.FileSystem) -> bool:

@@ -103,7 +103,14 @@ def test_places_as_spark_calls_them(tmp_path: Path) -> None:
     assert hadoop_location("abfss://box@account.dfs.core.windows.net/p") == (
         "abfss://box@account.dfs.core.windows.net/p"
     )
+    assert hadoop_location("abfss://box:word@account.dfs.core.windows.net/p?x=y") == (
+        "abfss://box@account.dfs.core.windows.net/p"
+    )
     assert hadoop_location("hdfs:/p") == "hdfs:/p"
+    assert hadoop_location("hdfs:///p") == "hdfs:///p"
+    assert hadoop_location("hdfs://host:9000/p?replication=1") == "hdfs://host:9000/p"
+    assert hadoop_location("gs://anonymous@bucket/p?scheme=http") == "gs://bucket/p"
+    assert hadoop_location("sftp://me:word@host/p") == "sftp://me@host/p"
 
 
 # --- in Spark ---------------------------------------------------------------------------------------------
