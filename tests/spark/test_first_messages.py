@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,8 @@ from scripted_cluster import TOPIC, ScriptedCluster
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
+from geminga.errors import InvalidConfiguration
+from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
 from geminga.spark import reading
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
@@ -56,6 +59,29 @@ def test_a_first_micro_batch_that_is_run_again(
         assert query.run(planned) == []
     assert "is gone, the first one left is" in caplog.text
     assert query.batch() == numbers(20, 5)
+
+
+def test_a_batch_query_that_is_told_what_was_first(
+    broker: EmbeddedBroker, client: Client, pulsar_topic: str
+) -> None:
+    """What a snapshot has found is gone when it is run."""
+    publish(client, pulsar_topic, 0, 25)
+
+    def read(**others: str) -> int:
+        options = {"service.url": broker.service_url, "topic": pulsar_topic, **others}
+        reader = PulsarDataSource(options).reader(PulsarDataSource(options).schema())
+        return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
+
+    first = client.create_reader(pulsar_topic, MessageId.earliest).read_next().message_id()
+    found = {"firstOffsets": json.dumps({pulsar_topic: {"-1": f"{first.ledger_id()}:{first.entry_id()}"}})}
+    assert read(**found) == 25
+    trim(broker, pulsar_topic)
+    assert read() < 25
+    with pytest.raises(DataLossError, match=r"the entry \d+:0 of .* is gone, the first one left is \d+:0"):
+        read(**found)
+    for wrong in ("earliest", "5:1"):
+        with pytest.raises(InvalidConfiguration, match="option firstOffsets="):
+            read(firstOffsets=wrong)
 
 
 def test_a_partition_that_had_no_turn_yet(broker: EmbeddedBroker, client: Client, pulsar_topic: str) -> None:

@@ -61,6 +61,18 @@ def test_ends_are_never_behind_the_newest_message() -> None:
     assert planner(cluster, ending_offsets={ONE: Offset(9, 9)}).ending([ONE]) == {ONE: Offset(5, 3)}
 
 
+def test_ends_may_be_named_of_partitions_that_a_filter_rules_out() -> None:
+    cluster, other = one_ledger(4), ("persistent://public/default/u", 1)
+    for ends in (
+        {"ending_offsets": {ONE: Offset(5, 1), other: Offset(7, 7)}},
+        {"ending_times": {ONE: 1, other: 1}},
+    ):
+        asked = planner(cluster, **ends).ending([ONE], [ONE, other])
+        assert list(asked) == [ONE]
+        with pytest.raises(InvalidConfiguration, match="u-partition-1, which this query does not read"):
+            planner(cluster, **ends).ending([ONE])
+
+
 def test_offsets_of_what_is_not_read_are_refused() -> None:
     with pytest.raises(
         InvalidConfiguration, match="startingOffsets names persistent://public/default/u-partition-1"

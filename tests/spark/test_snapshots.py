@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -352,3 +353,41 @@ def test_topics_without_messages_or_places_give_frames_too(spark: SparkSession, 
         for wrong in ({"startingOffsets": "latest"}, {"readCompacted": "true"}):
             with pytest.raises(InvalidConfiguration, match=next(iter(wrong))):
                 geminga.spark.snapshot(spark, {**options, **wrong})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_what_is_removed_before_a_snapshot_is_run_fails_it(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_with(tmp_path) as broker:
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        admin(broker.admin_url, "POST", "namespaces/public/default/retention", nothing)
+        with broker.client() as client:
+            publish(client.create_producer(TOPIC, batching_enabled=False), 0, 30)
+        taken = geminga.spark.snapshot(spark, options_of(broker, tmp_path, columns="value"))
+        assert taken.files == 0
+        admin(broker.admin_url, "POST", f"{topic_path(TopicName.parse(TOPIC))}/trim")
+        with pytest.raises(REFUSED, match="is gone, the first one left is"):
+            taken.frame.count()
+
+
+@dataclass
+class Named:
+    name: str
+
+
+@dataclass
+class Counted:
+    name: str
+    count: int
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_columns_of_topics_without_messages_are_there(spark: SparkSession) -> None:
+    with embedded() as broker, broker.client() as client:
+        client.create_producer("empty", schema=Counted).close()
+        client.create_producer("one", schema=Named).send(Named("a"))
+        options = {"service.url": broker.service_url, "topics": "empty,one", "valueSchema": "TOPIC"}
+        frame = geminga.spark.snapshot(spark, options).frame
+        assert frame.schema == spark.read.format("pulsar").options(**options).load().schema
+        assert [(row["name"], row["count"]) for row in frame.collect()] == [("a", None)]

@@ -197,7 +197,9 @@ class PulsarReader(DataSourceReader):
         try:
             start = planner.starting("earliest")
             wanted = wanted_partitions(self.tests, start)
-            return [PulsarRange(part) for part in planner.ranges(start, planner.ending(wanted))]
+            end = planner.ending(wanted, start)
+            first = {p: place.inclusive_start for p, place in self.options.first_offsets.items()}
+            return [PulsarRange(part) for part in planner.ranges(start, end, first)]
         finally:
             planner.close()
 

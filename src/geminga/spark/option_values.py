@@ -189,6 +189,15 @@ def places(name: str, value: str) -> str | offsets.Offsets:
         raise InvalidConfiguration(f"option {name}: {error}") from None
 
 
+def firsts(name: str, value: str) -> offsets.Offsets:
+    """The same, and only as JSON."""
+    if not value.lstrip().startswith("{"):
+        raise refused(name, value, 'JSON like {"topic": {"0": "5:12"}}')
+    found = places(name, value)
+    assert not isinstance(found, str)
+    return found
+
+
 def times(name: str, value: str) -> Times:
     """Milliseconds since 1970 by partition: ``{"topic": {"0": 1700000000000}}``, or for a whole topic."""
     example = '{"topic": {"0": 1700000000000}}'

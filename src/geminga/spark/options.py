@@ -138,6 +138,9 @@ _TABLE = (
                 "first message a partition. A restarted stream goes on from its checkpoint."),
     Option(name="endingOffsets", field="ending_offsets", use=READ, parse=values.places,
            text="``latest`` (default) or JSON of the last message a partition. Batch queries only."),
+    Option(name="firstOffsets", field="first_offsets", use=READ, parse=values.firsts,
+           text="What the first message of partitions was that are read from ``earliest`` on, as JSON of the "
+                "same form: where that is gone, messages are lost. Batch queries; snapshots say it."),
     Option(name="startingTime", field="starting_time_ms", use=READ, parse=values.number(0),
            aliases=("startingTimestamp",),
            text="Start at the first message published at or after this time, in milliseconds since 1970, not "
@@ -316,6 +319,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     starting_offsets: str | offsets.Offsets | None = None
     ending_offsets: str | offsets.Offsets = "latest"
+    first_offsets: offsets.Offsets = field(default_factory=dict)
     starting_time_ms: int | None = None
     ending_time_ms: int | None = None
     starting_times: Times = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -219,18 +219,25 @@ class Planner:
         self._check_past(times)
         return {**places, **self._before_times(times)}
 
-    def ending(self, partitions: Iterable[Partition]) -> Offsets:
-        """Where a batch query ends; never behind the newest message."""
+    def ending(self, partitions: Iterable[Partition], known: Iterable[Partition] = ()) -> Offsets:
+        """Where a batch query ends; never behind the newest message. ``known``: what options may name too,
+        as filters rule it out."""
         asked, options = list(partitions), self.options
-        times = self._times("endingOffsetsByTimestamp", options.ending_times, options.ending_time_ms, asked)
+        known = {*asked, *known}
+        times = self._times("endingOffsetsByTimestamp", options.ending_times, options.ending_time_ms, known)
+        times = {partition: times[partition] for partition in asked if partition in times}
         rest = [partition for partition in asked if partition not in times]
         latest = self.latest(rest)
-        named = self._named("endingOffsets", options.ending_offsets, "latest", rest, latest)
+        named = self._named("endingOffsets", options.ending_offsets, "latest", rest, latest, known)
         places = {partition: min(place, latest[partition]) for partition, place in named.items()}
         return {**places, **self._before_times(times)}
 
     def _times(
-        self, option: str, given: Mapping[Partition, int], all_ms: int | None, partitions: list[Partition]
+        self,
+        option: str,
+        given: Mapping[Partition, int],
+        all_ms: int | None,
+        partitions: Collection[Partition],
     ) -> dict[Partition, int]:
         """The time of each partition that has one."""
         if all_ms is not None:
@@ -268,10 +275,12 @@ class Planner:
         default: str,
         partitions: list[Partition],
         latest: Offsets | None = None,
+        known: Collection[Partition] = (),
     ) -> Offsets:
-        """``latest`` of the partitions, where it is known: asking is what takes time."""
+        """``latest`` of the partitions, where it is known: asking is what takes time. ``known``: others that
+        may be named."""
         given = {} if isinstance(places, str) else places
-        unknown = set(given) - set(partitions)
+        unknown = set(given) - {*partitions, *known}
         if unknown:
             raise _not_read(option, unknown)
         otherwise = EARLIEST if (places if isinstance(places, str) else default) == "earliest" else LATEST

@@ -93,7 +93,7 @@ _READING: Mapping[str, str] = {
 }
 _SAID_ANEW = (
     "topics", "topics_pattern", "starting_offsets", "ending_offsets", "starting_time_ms", "ending_time_ms",
-    "starting_times", "ending_times", "future_is_latest",
+    "starting_times", "ending_times", "future_is_latest", "first_offsets",
 )  # fmt: skip
 """What the scans of gaps are told by themselves: partitions and places."""
 
@@ -118,6 +118,8 @@ class _Cut:
     ledgers: list[OffloadedLedger] = field(default_factory=list)
     partitions: set[int] = field(default_factory=set)
     gaps: list[dict[Partition, tuple[Offset, Offset]]] = field(default_factory=list)
+    firsts: Offsets = field(default_factory=dict)
+    """Of partitions that are read from their first message on, the place before it."""
 
 
 def snapshot(
@@ -130,11 +132,12 @@ def snapshot(
     and its filters on pages; everything else by ``format("pulsar")``: the live tail, ledgers with encrypted
     messages, chunks or keys of bytes, and all of it where payloads are read by schema (``valueSchema``).
     ``files_location`` is the same place as Spark's file systems call it (default: ``offloadLocation``, with
-    ``s3a:`` for ``s3:`` and without its options); one that Spark cannot read costs speed, and a warning.
+    ``s3a:`` for ``s3:`` and without its options and keys); one that Spark cannot read costs speed, and a
+    warning.
 
-    Where the frame ends is decided here and now, and it gives the same rows whenever it is run; files that
-    retention has removed meanwhile, and damaged ones, fail the query. Raises `InvalidConfiguration`, and
-    what ``format("pulsar")`` raises.
+    Where the frame begins and ends is decided here and now, and it gives the same rows whenever it is run;
+    what retention has removed meanwhile, and damaged files, fail the query. Raises `InvalidConfiguration`,
+    and what ``format("pulsar")`` raises.
     """
     read = read_options(options)
     _check(read)
@@ -149,11 +152,11 @@ def snapshot(
     if cut.files:
         native = _native(spark, read, cut, files_location)
         if native is None:
-            cut = _Cut(gaps=[_behind(start, end)])
+            cut = _Cut(gaps=[_behind(start, end)], firsts=cut.firsts)
         else:
             frames.append(native)
     rest = without(options, _SAID_ANEW)
-    frames += [_scan(spark, rest, gaps) for gaps in cut.gaps]
+    frames += [_scan(spark, rest, gaps, cut.firsts) for gaps in cut.gaps]
     if not frames:  # the topics are empty
         columns = spark.read.format("pulsar").options(**options).load().schema
         frames = [spark.createDataFrame([], columns)]
@@ -183,10 +186,19 @@ def _behind(start: Offsets, end: Offsets) -> dict[Partition, tuple[Offset, Offse
 
 def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -> _Cut:
     wanted = _behind(start, end)
-    found = _Cut()
+    begins = planner.begins({p: begin for p, (begin, _) in wanted.items()})
+    found = _Cut(firsts={p: begins[p] for p, (begin, _) in wanted.items() if begins[p] > begin == EARLIEST})
     runs: dict[Partition, list[list[OffloadedLedger]]] = {}
-    if wanted and options.value_schema == "BYTES":
-        begins = planner.begins({p: begin for p, (begin, _) in wanted.items()})
+    if options.value_schema != "BYTES":
+        # Topics without messages have columns, too.
+        found.gaps.append(
+            {
+                p: (start.get(p, EARLIEST), max(place, start.get(p, EARLIEST)))
+                for p, place in sorted(end.items())
+            }
+        )
+        return found
+    if wanted:
         pieces = {p: [Piece(begins[p], place, None)] for p, (_, place) in wanted.items()}
         whole = {
             p: [each for each in offloaded[0] if _is_whole(each, begins[p], wanted[p][1])]
@@ -199,7 +211,7 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
                 found.ledgers.append(each)
                 found.partitions.add(p[1])
     for p, (begin, place) in wanted.items():
-        at_begin = begins[p] if p in runs else begin
+        at_begin = begins[p]
         for number, (before, behind) in enumerate(_gaps(runs.get(p, []), at_begin, place)):
             if number == len(found.gaps):
                 found.gaps.append({})
@@ -268,9 +280,13 @@ def _gaps(
 
 
 def _scan(
-    spark: SparkSession, options: Mapping[str, str], gaps: Mapping[Partition, tuple[Offset, Offset]]
+    spark: SparkSession,
+    options: Mapping[str, str],
+    gaps: Mapping[Partition, tuple[Offset, Offset]],
+    firsts: Mapping[Partition, Offset],
 ) -> DataFrame:
     """``format("pulsar")`` over these pieces of partitions."""
+    first: dict[str, dict[str, str]] = {}
     assigned: dict[str, list[int]] = {}
     starting: dict[str, dict[str, str]] = {}
     ending: dict[str, dict[str, str]] = {}
@@ -278,10 +294,13 @@ def _scan(
         assigned.setdefault(topic, []).append(index)
         starting.setdefault(topic, {})[str(index)] = _next(before)
         ending.setdefault(topic, {})[str(index)] = str(behind)
+        if before == EARLIEST and (topic, index) in firsts:
+            first.setdefault(topic, {})[str(index)] = _next(firsts[topic, index])
     places = {
         "assign": json.dumps(assigned),
         "startingOffsets": json.dumps(starting),
         "endingOffsets": json.dumps(ending),
+        "firstOffsets": json.dumps(first),
     }
     return spark.read.format("pulsar").options(**options, **places).load()
 
