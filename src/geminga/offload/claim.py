@@ -4,7 +4,7 @@ It lies in the place's own folder as ``_claim.json`` (names with ``_`` in front 
 Arrow)::
 
     {"version": 1, "place": id of the place, "store": id of the store, "instance": which copy of the store,
-     "session": which opening of it, "beats": ..., "open": true, "who": "host:/folder", "since_ms": ...}
+     "session": which opening of it, "beats": ..., "open": true, "since_ms": ..., "who": "host:/folder"}
 
 A store and its copies have the same id. ``instance`` tells them apart, ``session`` one life of a store from
 another that goes on from the same moment (a disk that was cloned or rolled back). ``beats`` grows for as long
@@ -66,14 +66,14 @@ def load(place: Place) -> Claim | None:
 
 def save(place: Place, claim: Claim) -> None:
     """Make it the claim on the place. Raises `OSError`."""
-    place.replace(CLAIM, _padded(json.dumps(_fields(claim), indent=1)))
+    place.replace(CLAIM, _encoded(claim))
 
 
 def save_in_place(place: Place, claim: Claim) -> None:
     """The same over the claim that is there, in the room that it takes: for a place that has no other. Raises
     `OSError`, also where that cannot be."""
     there = place.read(CLAIM)
-    data = _padded(json.dumps(_fields(claim), indent=1))
+    data = _encoded(claim)
     if there is not None and len(data) > len(there):
         data = json.dumps(_fields(claim), separators=(",", ":")).encode().ljust(len(there))
     if there is None or len(data) > len(there):
@@ -85,7 +85,13 @@ def _fields(claim: Claim) -> dict[str, object]:
     return {"version": VERSION, **asdict(claim)}
 
 
-def _padded(text: str) -> bytes:
-    """With spaces behind it, so that whatever becomes of it later takes no more room."""
-    data = text.encode()
+def _encoded(claim: Claim) -> bytes:
+    """With spaces, so that whatever becomes of it later takes no more room, and what changes while a store is
+    open lies in the first block: a crash in the midst of writing it over leaves the one or the other."""
+    fields = _fields(claim)
+    who = json.dumps(fields.pop("who"))
+    head, rest = json.dumps(fields, indent=1)[:-2] + ",", f'\n "who": {who}\n}}'
+    if len(head) + len(rest) > _PADDED_BYTES:
+        head = head.ljust(_PADDED_BYTES)
+    data = (head + rest).encode()
     return data.ljust(-(-len(data) // _PADDED_BYTES) * _PADDED_BYTES)
