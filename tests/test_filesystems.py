@@ -72,3 +72,13 @@ def test_what_nobody_knows_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -
         assert not os.path.exists(location.partition("/")[0])
     with pytest.raises(InvalidConfiguration, match="is on another machine"):
         resolve("file://elsewhere/x")
+
+
+def test_what_is_refused_is_named_without_its_secrets() -> None:
+    for location in (
+        "nosuch://me:canary@host/p?key=canary", "s3://key:canary@bucket/p?nosuch=canary",
+        "hdfs://me:canary@host:99999/p", "s3a://key:canary@/p", "gs://key:canary@bucket/p?x=canary",
+    ):  # fmt: skip
+        with pytest.raises(InvalidConfiguration, match="can't be used: ") as refused:
+            resolve(location)
+        assert "canary" not in str(refused.value)
