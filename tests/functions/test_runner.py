@@ -16,6 +16,7 @@ import geminga
 from geminga.errors import InvalidConfiguration
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions import runner as runner_module
+from geminga.functions.effectively_once import EffectivelyOnce
 from tests.functions import relayed
 from tests.functions.place import BOTH, Place, until
 
@@ -253,6 +254,26 @@ def test_a_result_that_is_too_big_is_the_failure_of_its_call(place: Place) -> No
             assert place.values(2, f"-{guarantee}") == ["a", "b"]
             assert place.values(1, "-dead") == ["big"]
         place.topic += "2"
+
+
+def test_no_letter_is_dead_because_the_broker_is_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked = EffectivelyOnce._partition, 0
+
+    async def away(self: Any, *given: Any) -> str:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise geminga.ConnectError("away")
+        return await found(self, *given)
+
+    monkeypatch.setattr(EffectivelyOnce, "_partition", away)
+    settings = place.settings(
+        lambda value: Output(value, topic=place.topic + "-chosen"), max_message_retries=1,
+        retry_delay_ms=10, guarantee="EFFECTIVELY_ONCE",
+    )  # fmt: skip
+    with FunctionRunner(settings):
+        place.send("a")
+        assert place.values(1, "-chosen") == ["a"]
 
 
 @pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])

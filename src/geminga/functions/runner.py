@@ -326,11 +326,13 @@ class FunctionRunner(LongRunning[None]):
         for place, outcome in enumerate(outcomes):
             tries = 0
             while True:
+                is_away = False
                 if outcome.error is None:
                     try:
                         await sender.check(outcome)
                     except PulsarException as error:
                         outcome.error = error
+                        is_away = error.retriable  # the broker, and no letter is dead for that
                 if outcome.error is None:
                     good.append(outcome)
                     break
@@ -339,7 +341,7 @@ class FunctionRunner(LongRunning[None]):
                     good = []
                 self._count_failures([outcome])
                 most = self.settings.max_message_retries
-                if most is not None and tries >= most:
+                if most is not None and tries >= most and not is_away:
                     await self._bury(outcome.message, settling)
                     break
                 delay = min(_RETRY_SECONDS_MAX, self.settings.retry_delay_ms / 1000 * 2 ** min(tries, 20))
