@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +16,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
-from geminga.client.admin import admin
+from geminga.client.admin import admin, topic_path
 from geminga.client.entry_reader import EntryReader
-from geminga.ids import MessageId
+from geminga.ids import MessageId, TopicName
 from geminga.offload.arrow_place import ArrowPlace
 from geminga.offload.file import LedgerFile
 from geminga.offload.manifest import load
@@ -134,3 +138,51 @@ def entries(client: Any, topic: str) -> list[bytes]:
         found += [bytes(each.entry) for each in reader.read(1000, 60)]
     reader.close()
     return found
+
+
+READS = """
+import json, os, sys
+import geminga.spark
+spark = geminga.spark.session("local[2]", "snapshot", json.loads(os.environ["SPARK_SETTINGS"]))
+options = json.loads(os.environ["PULSAR_OPTIONS"])
+found = geminga.spark.snapshot(spark, options)
+plain = spark.read.format("pulsar").options(**options).load()
+rows = [sorted(map(repr, frame.collect())) for frame in (found.frame, plain)]
+print(json.dumps([found.files, len(rows[0]), rows[0] == rows[1]]), flush=True)
+spark.stop()
+"""
+
+
+def test_spark_reads_a_snapshot_from_an_object_store_by_its_own_connector(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """The place is `s3:` with an end point for Arrow, and `s3a:` with the session's settings for Spark."""
+    name = topic("snapshot")
+    with ObjectStore.start(tmp_path / "s3") as store, pytest.MonkeyPatch.context() as patch:
+        for key, value in store.environment().items():
+            patch.setenv(key, value)
+        place = f"s3://{store.bucket}/pulsar?endpoint_override=127.0.0.1:{store.port}&scheme=http"
+        with start(tmp_path / "store", place) as broker:
+            with broker.client() as client:
+                producer = client.create_producer(name, batching_enabled=False)
+                for number in range(45):
+                    producer.send_async(b"%d" % number, None, partition_key="k")
+                producer.flush()
+            path = topic_path(TopicName.parse(name))
+            admin(
+                broker.admin_url,
+                "PUT",
+                f"{path}/offload",
+                {"ledgerId": 1 << 60, "entryId": 0, "partitionIndex": -1},
+            )
+            until_gone(broker, name, kept=1)
+            options = {"service.url": broker.service_url, "topic": name, "offloadLocation": place}
+            environment = {
+                **os.environ, "PULSAR_OPTIONS": json.dumps(options),
+                "SPARK_SETTINGS": json.dumps({"spark.ui.enabled": "false", **store.spark_settings()}),
+            }  # fmt: skip
+            run = subprocess.run(
+                [sys.executable, "-c", READS], env=environment, capture_output=True, text=True, timeout=240
+            )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert json.loads(run.stdout.splitlines()[-1]) == [4, 45, True]
