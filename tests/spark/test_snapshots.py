@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 from offloading import offload_all
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.types import BinaryType, StructType
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
@@ -22,9 +24,10 @@ from geminga.errors import InvalidConfiguration
 from geminga.filesystems import hadoop_location
 from geminga.ids import TopicName
 from geminga.offload.manifest import OffloadedLedger
+from geminga.spark.datasource import PulsarDataSource
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.schema import COLUMNS
-from geminga.spark.snapshots import LISTING_TASKS_MAX, _gaps, _is_whole, _runs
+from geminga.spark.snapshots import LISTING_TASKS_MAX, _few_listing_tasks, _gaps, _is_whole, _runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,6 +115,45 @@ def test_places_as_spark_calls_them(tmp_path: Path) -> None:
     assert hadoop_location("hdfs://host:9000/p?replication=1") == "hdfs://host:9000/p"
     assert hadoop_location("gs://anonymous@bucket/p?scheme=http") == "gs://bucket/p"
     assert hadoop_location("sftp://me:word@host/p") == "sftp://me@host/p"
+
+
+def test_what_two_snapshots_at_once_set_in_a_session_is_gone_behind_both() -> None:
+    class Session:
+        def __init__(self) -> None:
+            self.conf = self
+            self.values: dict[str, str] = {}
+
+        def get(self, name: str, default: str | None) -> str | None:
+            return self.values.get(name, default)
+
+        def set(self, name: str, value: str) -> None:
+            self.values[name] = value
+
+        def unset(self, name: str) -> None:
+            del self.values[name]
+
+    session: Any = Session()
+    begun = threading.Event()
+
+    def look() -> None:
+        begun.set()
+        with _few_listing_tasks(session):
+            pass
+
+    other = threading.Thread(target=look)
+    with _few_listing_tasks(session):
+        other.start()
+        assert begun.wait(10)
+        other.join(0.1)
+        assert set(session.values.values()) == {str(LISTING_TASKS_MAX)}
+    other.join(10)
+    assert session.values == {}
+
+
+def test_the_first_messages_are_no_option_of_streams() -> None:
+    options = {"service.url": "pulsar://nowhere", "topic": TOPIC, "firstoffsets": '{"t": {"-1": "1:0"}}'}
+    with pytest.raises(InvalidConfiguration, match="firstOffsets is for batch queries"):
+        PulsarDataSource(options).streamReader(StructType().add("value", BinaryType()))
 
 
 # --- in Spark ---------------------------------------------------------------------------------------------

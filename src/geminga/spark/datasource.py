@@ -92,6 +92,10 @@ class PulsarDataSource(DataSource):
             raise InvalidConfiguration(
                 "endingOffsets and endingTime are for batch queries: a stream has no end"
             )
+        if options.first_offsets:
+            raise InvalidConfiguration(
+                "firstOffsets is for batch queries: what a stream's first messages were its checkpoint knows"
+            )
         return PulsarStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -57,6 +58,7 @@ MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 
 LISTING_TASKS_MAX = 32
 """Tasks of the job in which Spark finds out how long the files are."""
+_LISTING_LOCK = threading.Lock()
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 _FILE_COLUMNS = StructType(
@@ -351,15 +353,16 @@ def _native(
 @contextlib.contextmanager
 def _few_listing_tasks(spark: SparkSession) -> Iterator[None]:
     """Spark looks at more than a few files by a job with a task for each: 8 ms for what takes 0.1."""
-    before = spark.conf.get(_LISTING, None)
-    spark.conf.set(_LISTING, str(min(LISTING_TASKS_MAX, int(before or LISTING_TASKS_MAX))))
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(_LISTING)
-        else:
-            spark.conf.set(_LISTING, before)
+    with _LISTING_LOCK:  # what another thread has set for a moment is not what was set before
+        before = spark.conf.get(_LISTING, None)
+        spark.conf.set(_LISTING, str(min(LISTING_TASKS_MAX, int(before or LISTING_TASKS_MAX))))
+        try:
+            yield
+        finally:
+            if before is None:
+                spark.conf.unset(_LISTING)
+            else:
+                spark.conf.set(_LISTING, before)
 
 
 def _first_line(error: Exception) -> str:
