@@ -25,12 +25,14 @@ from geminga.tuning.traffic import TrafficProfile
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROFILE = TrafficProfile(rate_messages_per_second=10_000, message_bytes=200, partitions=20)
+SECONDS = 5.0
+"""Of each measurement."""
 
 
 def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, Outcome]:
     values = {
         "service_url": broker.service_url, "admin_url": broker.admin_url, "profile": PROFILE,
-        "java_home": broker.home, "repeats": 1, "seconds": 5.0, "warm_seconds": 1.0, "idle_seconds": 1.0,
+        "java_home": broker.home, "repeats": 1, "seconds": SECONDS, "warm_seconds": 1.0, "idle_seconds": 1.0,
         "jvm_warm_seconds": 8.0, **chosen,
     }  # fmt: skip
     proof = Prover(Plan(**values), folder, print).prove()  # type: ignore[arg-type]
@@ -43,6 +45,13 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
     return {name: runs[0] for part in ("settings", "slow") for name, runs in proof.of(part).items()}
 
 
+def _apart(outcome: Outcome) -> float:
+    """Messages and entries are counted a moment apart: messages by receipts, entries where they are stored.
+    What is under way then is as much as comes while a receipt does."""
+    assert outcome.receipt.p99_ms
+    return 0.05 + outcome.receipt.p99_ms / 1000 / SECONDS
+
+
 def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_path: Path) -> None:
     runs = proof_of(
         apache_pulsar, tmp_path, parts=("settings",),
@@ -52,7 +61,7 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     stock, tuned = runs["Geminga, stock, LZ4"], runs["Geminga, formula, ZSTD"]
     for outcome in runs.values():
         assert outcome.failure == ""
-        assert outcome.batch_fill > 0.95  # messages and entries are counted a moment apart
+        assert outcome.batch_fill > 1 - _apart(outcome)
         assert outcome.wire_bytes
         assert outcome.disk_bytes
     assert tuned.receipts == tuned.sent == tuned.delivered
@@ -63,8 +72,8 @@ def test_the_formula_saves_what_it_promises(apache_pulsar: ApachePulsar, tmp_pat
     # How much less is for the proof to say: five seconds hold one collection of garbage, or none.
     assert tuned.broker_cpu_above_idle < stock.broker_cpu_above_idle
     assert (tuned.wire_bytes or 0) < 0.6 * (stock.wire_bytes or 0)
-    # Messages and entries are counted a moment apart.
-    assert runs["pulsar-client, stock"].batch_fill == pytest.approx(1.0, rel=0.05)
+    single = runs["pulsar-client, stock"]
+    assert single.batch_fill == pytest.approx(1.0, abs=_apart(single))
     java = runs["Java client, stock, LZ4"]
     assert java.receipt.p99_ms
     assert java.end_to_end.p99_ms
