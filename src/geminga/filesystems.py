@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from geminga.errors import InvalidConfiguration
+from geminga.locations import without_secrets
 
 _S3 = ("s3", "s3a", "s3n")
 _KEYED = (*_S3, "gs", "gcs")
@@ -101,14 +102,14 @@ def _by_fsspec(location: str, uri: str, error: Exception) -> tuple[fs.FileSystem
         from fsspec.core import url_to_fs
     except ImportError:
         raise InvalidConfiguration(
-            f"location {_shown(location)!r} can't be used: {_told(error, location, uri)}. Other file systems "
-            "need pip install fsspec"
+            f"location {without_secrets(location)!r} can't be used: {_told(error, location, uri)}. "
+            "Other file systems need pip install fsspec"
         ) from None
     try:
         found, path = url_to_fs(uri)
     except (ImportError, ValueError, OSError) as other:
         raise InvalidConfiguration(
-            f"location {_shown(location)!r} can't be used: {_told(error, location, uri)}; fsspec: "
+            f"location {without_secrets(location)!r} can't be used: {_told(error, location, uri)}; fsspec: "
             f"{_told(other, location, uri)}"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path
@@ -118,12 +119,5 @@ def _told(error: Exception, *locations: str) -> str:
     """What an error says, which may quote a location, without what is secret in that."""
     found = str(error)
     for each in locations:
-        found = found.replace(each, _shown(each))
+        found = found.replace(each, without_secrets(each))
     return found
-
-
-def _shown(location: str) -> str:
-    """A location without user, password and options."""
-    scheme, separator, rest = location.partition("://")
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if separator else location

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from geminga.filesystems import resolve
-from geminga.offload.places import Writing, without_secrets
+from geminga.locations import without_secrets
+from geminga.offload.places import Writing
 
 
 class ArrowPlace:

@@ -83,16 +83,6 @@ def ledger_file(ledger_id: int, uuid: str) -> str:
     return f"ledger-{ledger_id:019d}-{uuid}.parquet"
 
 
-def without_secrets(location: str) -> str:
-    """A location to be shown: user, password and options are left out."""
-    scheme, separator, rest = location.partition("://")
-    if not separator:
-        return location
-    rest = rest.partition("?")[0]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
-
-
 def check_file(
     read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024
 ) -> str:

@@ -7,7 +7,6 @@ import socket
 import ssl
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +15,6 @@ import geminga
 from geminga.broker.admin import web
 from geminga.broker.serving.embedded import embedded
 from geminga.testing.certificates import Authority
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def tls(authority: Authority) -> dict[str, Any]:
-    certificate, key = authority.sign("broker")
-    return {"tls_certificate": certificate, "tls_key": key}
 
 
 def silent(url: str) -> socket.socket:

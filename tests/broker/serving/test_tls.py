@@ -29,17 +29,6 @@ KEY = bytes(range(32))
 SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def tls(authority: Authority) -> dict[str, Any]:
-    certificate, key = authority.sign("broker")
-    return {"tls_certificate": certificate, "tls_key": key}
-
-
 def client(broker: Any, authority: Authority, **options: Any) -> geminga.Client:
     return geminga.Client(
         broker.service_url,
