@@ -364,6 +364,20 @@ def test_new_partitions_and_a_running_stream(topics: Topics, sink: Sink) -> None
     assert sink.run() == numbers(5, 20)
 
 
+def test_partitions_that_a_start_does_not_name_begin_as_its_star_says(topics: Topics, sink: Sink) -> None:
+    topic = topics.partitioned(1)
+    topics.publish(numbers(10))
+    named = {topic: {"0": "latest"}}
+    # Added between the moment at which the places were noted and the query's start.
+    admin(topics.broker.admin_url, "POST", topic.replace("://", "/") + "/partitions", 2)
+    topics.publish(numbers(10, 10), topic=f"{topic}-partition-1")
+    assert (
+        reader(sink.spark, topics, startingOffsets=json.dumps({**named, "*": "latest"})).load(topic).count()
+        == 0
+    )
+    assert sink.run(startingOffsets=json.dumps({**named, "*": "earliest"})) == numbers(10, 10)
+
+
 def _wait_for(condition: Callable[[], bool], query: StreamingQuery | None = None) -> None:
     deadline = time.monotonic() + 60
     while not condition():

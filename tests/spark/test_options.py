@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from geminga.errors import InvalidConfiguration
-from geminga.spark.offsets import Offset
+from geminga.spark.offsets import EARLIEST, OTHERS, Offset
 from geminga.spark.options import (
     OPTIONS,
     ConnectionOptions,
@@ -112,6 +112,8 @@ def test_every_authentication_of_the_client() -> None:
 def test_offsets() -> None:
     options = read_options({**READ, "startingOffsets": '{"t": {"0": "5:12"}}', "endingOffsets": "latest"})
     assert options.starting_offsets == {(TOPIC, 0): Offset(5, 12)}
+    options = read_options({**READ, "startingOffsets": '{"*": "earliest", "t": {"0": "5:12"}}'})
+    assert options.starting_offsets == {OTHERS: EARLIEST, (TOPIC, 0): Offset(5, 12)}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,10 @@ def test_offsets() -> None:
         ({**READ, "exactlyOnce": "true"}, "'exactlyOnce' is for writing only"),
         ({**READ, "startingOffsets": "lates"}, "did you mean 'latest'"),
         ({**READ, "startingOffsets": '{"t": "x"}'}, "option startingOffsets: offset 'x'"),
+        ({**READ, "startingOffsets": '{"*": "5:1"}'}, r"'\*'.*'5:1'; allowed: 'earliest', 'latest'"),
+        ({**READ, "startingOffsets": '{"*": {"0": "earliest"}}'}, "allowed: 'earliest', 'latest'"),
+        ({**READ, "endingOffsets": '{"*": "latest"}'}, r"allowed: '\*' in startingOffsets"),
+        ({**READ, "firstOffsets": '{"*": "earliest"}'}, r"allowed: '\*' in startingOffsets"),
         ({**READ, "startingOffsets": "latest", "startingTime": "1"}, "exclude each other"),
         ({**READ, "failOnDataLoss": "yes"}, "failOnDataLoss='yes' is not allowed; allowed: true or false"),
         ({**READ, "minPartitions": "0"}, "minPartitions='0' is not allowed; allowed: a whole number >= 1"),

@@ -389,6 +389,7 @@ def test_topics_without_messages_or_places_give_frames_too(spark: SparkSession, 
         assert plain_rows(spark, {**options, "startingOffsets": found.following}) == plain_rows(
             spark, options
         )
+        assert json.loads(found.following)["*"] == "earliest"  # partitions added from now on are new
         del options["offloadLocation"]
         found = geminga.spark.snapshot(spark, options)
         assert (found.files, found.frame.count()) == (0, 9)

@@ -105,6 +105,9 @@ def is_another_topic(place: Offset, newest: Offset) -> bool:
 Partition = tuple[str, int]
 """(topic without partition suffix, partition index or -1)"""
 
+OTHERS: Partition = ("*", -1)
+"""In the offsets of an option, every partition that they do not name: no topic's full name is this."""
+
 Offsets = dict[Partition, Offset]
 
 
@@ -127,7 +130,7 @@ def from_json(value: Mapping[str, Any] | str) -> Offsets:
 
     For a topic, besides a map of its partitions, one offset, or one message id as a list of bytes (the
     form that the Scala connector takes), stands for the topic without partitions or for the partition
-    that its name says.
+    that its name says. ``"*"`` instead of a topic's name is `OTHERS`.
     """
     if isinstance(value, str):
         try:
@@ -138,6 +141,9 @@ def from_json(value: Mapping[str, Any] | str) -> Offsets:
         raise InvalidConfiguration(f"offsets {value!r} are not a map from topic to partitions")
     offsets: Offsets = {}
     for name, partitions in value.items():
+        if name == OTHERS[0]:
+            offsets[OTHERS] = _place_of_others(partitions)
+            continue
         topic = TopicName.parse(name)
         if not isinstance(partitions, Mapping):
             partitions = {topic.partition: partitions}
@@ -149,6 +155,14 @@ def from_json(value: Mapping[str, Any] | str) -> Offsets:
                 raise InvalidConfiguration(f"offsets of {name}: partition {index!r} is no number") from None
             offsets[str(topic), number] = _place(name, place)
     return offsets
+
+
+def _place_of_others(place: Any) -> Offset:
+    if place not in ("earliest", "latest"):
+        raise InvalidConfiguration(
+            f"offsets of '*', the partitions that are not named: {place!r}; allowed: 'earliest', 'latest'"
+        )
+    return EARLIEST if place == "earliest" else LATEST
 
 
 def _place(name: str, place: Any) -> Offset:

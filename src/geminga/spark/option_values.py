@@ -189,11 +189,19 @@ def places(name: str, value: str) -> str | offsets.Offsets:
         raise InvalidConfiguration(f"option {name}: {error}") from None
 
 
+def named_places(name: str, value: str) -> str | offsets.Offsets:
+    """The same, of named partitions alone."""
+    found = places(name, value)
+    if not isinstance(found, str) and offsets.OTHERS in found:
+        raise InvalidConfiguration(f"option {name}: '*' names no topic; allowed: '*' in startingOffsets")
+    return found
+
+
 def firsts(name: str, value: str) -> offsets.Offsets:
     """The same, and only as JSON."""
     if not value.lstrip().startswith("{"):
         raise refused(name, value, 'JSON like {"topic": {"0": "5:12"}}')
-    found = places(name, value)
+    found = named_places(name, value)
     assert not isinstance(found, str)
     return found
 

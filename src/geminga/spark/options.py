@@ -135,8 +135,9 @@ _TABLE = (
                 "query, which reads them when it is started again."),
     Option(name="startingOffsets", field="starting_offsets", use=READ, parse=values.places,
            text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON of the "
-                "first message a partition. A restarted stream goes on from its checkpoint."),
-    Option(name="endingOffsets", field="ending_offsets", use=READ, parse=values.places,
+                "first message a partition, with ``\"*\": \"earliest\"`` or ``\"latest\"`` for those that it "
+                "does not name. A restarted stream goes on from its checkpoint."),
+    Option(name="endingOffsets", field="ending_offsets", use=READ, parse=values.named_places,
            text="``latest`` (default) or JSON of the last message a partition. Batch queries only."),
     Option(name="firstOffsets", field="first_offsets", use=READ, parse=values.firsts,
            text="What the first message of partitions was that are read from ``earliest`` on, as JSON of the "

@@ -23,6 +23,7 @@ from geminga.spark.losses import refusal
 from geminga.spark.offsets import (
     EARLIEST,
     LATEST,
+    OTHERS,
     WHOLE_ENTRY,
     Offset,
     Offsets,
@@ -280,10 +281,11 @@ class Planner:
         """``latest`` of the partitions, where it is known: asking is what takes time. ``known``: others that
         may be named."""
         given = {} if isinstance(places, str) else places
-        unknown = set(given) - {*partitions, *known}
+        unknown = set(given) - {OTHERS, *partitions, *known}
         if unknown:
             raise _not_read(option, unknown)
         otherwise = EARLIEST if (places if isinstance(places, str) else default) == "earliest" else LATEST
+        otherwise = given.get(OTHERS, otherwise)
         found = {partition: given.get(partition, otherwise) for partition in partitions}
         at_the_end = latest
         if at_the_end is None:

@@ -39,7 +39,7 @@ from geminga.offload.places import folder_of
 from geminga.offload.residue import ROWS_MAX
 from geminga.spark import cluster as clusters
 from geminga.spark.offloaded import Manifests
-from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
+from geminga.spark.offsets import EARLIEST, OTHERS, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions, read_options, without
 from geminga.spark.planning import Planner
 from geminga.spark.schema import source_schema
@@ -317,10 +317,11 @@ def _next(place: Offset) -> str:
 
 
 def _following(end: Offsets) -> str:
-    found: dict[str, dict[str, str]] = {}
+    named: dict[str, dict[str, str]] = {}
     for (topic, index), place in sorted(end.items()):
-        found.setdefault(topic, {})[str(index)] = _next(place)
-    return json.dumps(found)
+        named.setdefault(topic, {})[str(index)] = _next(place)
+    # Partitions that are added from now on, and topics of a pattern, are new from their first message on.
+    return json.dumps({OTHERS[0]: "earliest", **named})
 
 
 def _native(
