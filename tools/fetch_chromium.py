@@ -25,10 +25,6 @@ SHA512 = "2NECBVKlUA9xIUXb4fT8OoGKdAJs+I2tNYscO8FwcxCKCWA7FmpPI0fdVxGJoIJglrFZYn
 """As the registry's ``dist.integrity`` has it."""
 CACHE = Path(__file__).parent.parent / ".cache"
 HOME = CACHE / f"chromium-{VERSION}"
-_FONTS = """<?xml version="1.0"?>
-<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>{home}/fonts</dir><cachedir>{home}/font-cache</cachedir></fontconfig>
-"""
 
 
 def main() -> int:
@@ -80,7 +76,6 @@ def _unpack(package: bytes) -> None:
         for name in ("al2023.tar", "fonts.tar", "swiftshader.tar"):
             with tarfile.open(fileobj=io.BytesIO(part(name))) as inner:
                 inner.extractall(fresh, filter="data")
-    (fresh / "fonts.conf").write_text(_FONTS.format(home=HOME.resolve()))
     fresh.rename(HOME)
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,11 @@ from geminga.broker.admin.web import make_application
 from geminga.console.site import attach
 
 ROOT = Path(__file__).parents[2]
+FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{home}/fonts</dir><cachedir>{folder}</cachedir></fontconfig>
+"""
+"""Without fonts Chromium ends at the first page."""
 WAIT_MS = 60_000
 """No test depends on how quick the machine is."""
 POLICY_BROKEN = (
@@ -151,17 +157,20 @@ def chromium() -> Path:
 @contextlib.contextmanager
 def launched(playwright: Playwright, chromium: Path) -> Iterator[Browser]:
     """The browser; the same fonts, language and time zone wherever it runs."""
-    environment = {
-        **os.environ,
-        "LANG": "en_US.UTF-8", "LC_ALL": "en_US.UTF-8", "TZ": "UTC",
-        "LD_LIBRARY_PATH": str(chromium / "lib"), "FONTCONFIG_FILE": str(chromium / "fonts.conf"),
-    }  # fmt: skip
-    started = playwright.chromium.launch(
-        executable_path=chromium / "chromium", env=environment, timeout=WAIT_MS,
-        args=["--headless=shell", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
-    )  # fmt: skip
-    yield started
-    started.close()
+    with tempfile.TemporaryDirectory() as folder:
+        fonts = Path(folder, "fonts.conf")
+        fonts.write_text(FONTS.format(home=chromium.resolve(), folder=folder))
+        environment = {
+            **os.environ,
+            "LANG": "en_US.UTF-8", "LC_ALL": "en_US.UTF-8", "TZ": "UTC",
+            "LD_LIBRARY_PATH": str(chromium / "lib"), "FONTCONFIG_FILE": str(fonts),
+        }  # fmt: skip
+        started = playwright.chromium.launch(
+            executable_path=chromium / "chromium", env=environment, timeout=WAIT_MS,
+            args=["--headless=shell", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        )  # fmt: skip
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="module")
