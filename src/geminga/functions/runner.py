@@ -18,7 +18,7 @@ from geminga.functions.calling import Caller, Outcome, size_of
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
 from geminga.functions.running_context import Shared
-from geminga.functions.sending import AtLeastOnce, Sender, Settling
+from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, Sender, Settling
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.thread import CallingThread
 
@@ -27,7 +27,6 @@ logger = logging.getLogger("geminga.functions")
 CHUNK_MESSAGES = 500
 """A plain callable is called for at most so many messages before their results are sent."""
 _WAIT_SECONDS = 1.0
-_RETRY_SECONDS_MAX = 60.0
 _ACK_GROUPING_MS = 10
 """A broker lets a consumer have 50,000 messages unacknowledged: with the usual 100 ms that many in 100 ms
 would be the most that tables reach."""
@@ -213,7 +212,7 @@ class FunctionRunner(LongRunning[None]):
             initial_position=geminga.InitialPosition[settings.subscription_position.capitalize()],
             unacked_messages_timeout_ms=settings.timeout_ms,
             negative_ack_redelivery_backoff=geminga.RedeliveryBackoff(
-                first_seconds=first, max_seconds=max(first, _RETRY_SECONDS_MAX)
+                first_seconds=first, max_seconds=max(first, RETRY_SECONDS_MAX)
             ),
             dead_letter_policy=policy,
             batch_index_ack_enabled=True,
@@ -344,7 +343,7 @@ class FunctionRunner(LongRunning[None]):
                 if most is not None and tries >= most and not is_away:
                     await self._bury(outcome.message, settling)
                     break
-                delay = min(_RETRY_SECONDS_MAX, self.settings.retry_delay_ms / 1000 * 2 ** min(tries, 20))
+                delay = min(RETRY_SECONDS_MAX, self.settings.retry_delay_ms / 1000 * 2 ** min(tries, 20))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), delay)
                 if self._is_stopping:

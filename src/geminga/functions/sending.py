@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from random import random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from geminga.connection.backoff import Backoff
 from geminga.errors import PulsarException
 from geminga.functions.calling import Outcome
 from geminga.functions.running_context import Publish
@@ -24,6 +26,8 @@ logger = logging.getLogger("geminga.functions")
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
 """What messages without a receipt may take together with their results, as far as the sizes so far tell."""
+RETRY_SECONDS_MAX = 60.0
+"""So long a failed call waits for its next turn at the most, and so does who asks for an output again."""
 PRODUCERS_MAX = 1000
 """Topics, chosen by results, that have a producer at one time."""
 _WEIGHT = 0.25
@@ -244,14 +248,29 @@ class AtLeastOnce:
         if found is None:
             if len(self._producers) >= PRODUCERS_MAX:
                 await self._close_oldest()
-            settings = self._settings
-            schema = self._schema if topic == settings.output else None
-            found = self._producers[key] = await self._client.create_producer(
-                topic, schema=schema, **producer_arguments(settings, compression)
-            )
+            found = self._producers[key] = await self._opened(topic, compression)
         elif len(self._producers) > 1:
             self._producers[key] = self._producers.pop(key)  # the newest is behind all others
         return found
+
+    async def _opened(self, topic: str, compression: Any) -> Any:
+        """A producer. That of the output is waited for as long as its broker is away: nothing is to be done
+        without it, and no letter is dead for that."""
+        settings = self._settings
+        is_output = topic == settings.output
+        delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
+        while True:
+            try:
+                return await self._client.create_producer(
+                    topic,
+                    schema=self._schema if is_output else None,
+                    **producer_arguments(settings, compression),
+                )
+            except PulsarException as error:
+                if not (is_output and error.retriable) or self._settling.fatal is not None:
+                    raise
+                logger.warning("waiting for the output: %s: %s", type(error).__name__, error)
+                await asyncio.sleep(delays.next())
 
     async def _close_oldest(self) -> None:
         """The one that was not used for longest. What it has on its way goes before what another one of its
