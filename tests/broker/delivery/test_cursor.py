@@ -17,10 +17,10 @@ from geminga.broker.delivery import cursor as cursor_module
 from geminga.broker.delivery.cursor import (
     Cursor,
     CursorFull,
-    CursorWriter,
     bits_from_words,
     words_from_bits,
 )
+from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
 from geminga.ledger.api import Value
@@ -504,3 +504,37 @@ def test_java_bit_sets() -> None:
 def test_properties_are_json() -> None:
     cursor = new_cursor(0, properties={"ä": "ö"})
     assert load(Value(cursor.take_snapshot(), [])).properties == json.loads('{"ä": "ö"}')
+
+
+class FarCounts(BatchesOf):
+    """What entries hold cannot be read now and then: they are in a place that is away."""
+
+    is_away = False
+
+    def of(self, offset: int) -> tuple[int, int]:
+        if self.is_away:
+            raise StoreError("the place is away")
+        return super().of(offset)
+
+
+def test_what_is_acknowledged_holds_whether_it_can_be_counted_or_not() -> None:
+    for seed in range(50):
+        random, counts, store = Random(seed), FarCounts(), MemoryStore()
+        cursor, plain = (Cursor(0, counts=each, durable=True) for each in (counts, BatchesOf()))
+        writer = CursorWriter(cursor, store, "k")
+        writer.write_snapshot(None)
+        for _ in range(80):
+            counts.is_away = random.random() < 0.5
+            offset, kind, bits = random.randrange(120), random.random(), random.getrandbits(70)
+            for each in (cursor, plain):
+                if kind < 0.1:
+                    each.acknowledge_below(offset // 3)
+                elif kind < 0.4:
+                    each.acknowledge_part(offset, words_from_bits(bits), 70)
+                else:
+                    each.acknowledge(offset)
+            writer.flush()
+        counts.is_away = False
+        for found in (cursor, loaded(store)):
+            assert (found.mark, found.holes, found.batches) == (plain.mark, plain.holes, plain.batches)
+            assert found.open_tally(END) == plain.open_tally(END)

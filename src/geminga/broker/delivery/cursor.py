@@ -18,18 +18,16 @@ snapshot, which replaces the deltas.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
-from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from geminga.broker.columns import Column
 from geminga.broker.delivery.ranges import RangeSet, bit_ranges
 from geminga.broker.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
-from geminga.ledger.api import Done, EntryStore, Value
+from geminga.ledger.api import Value
 from geminga.wire.varint import varint
 
 _VERSION = 3
@@ -310,10 +308,8 @@ class Cursor:
             return True
         if not self.holes.add(offset):
             return False
-        tally = self._tally
-        if tally is not None and self._is_tallied():
-            messages, size = self.counts.of(offset)
-            self._tally = tally[0] + messages, tally[1] + size
+        if self._is_tallied():
+            self._tell(1, self.counts.of, offset)
         return True
 
     def _is_tallied(self) -> bool:
@@ -322,18 +318,34 @@ class Cursor:
             self._tally = None
         return self._tally is not None
 
+    def _tell(self, sign: int, ask: Callable[..., Tally], *where: Any) -> None:
+        """Add what some entries hold to the tally, or take it from there.
+
+        An acknowledgement holds whether that can be read or not: else the tally is made anew, when it can.
+        """
+        tally = self._tally
+        if tally is not None:
+            try:
+                messages, size = ask(*where)
+            except StoreError:
+                self._tally = None
+            else:
+                self._tally = tally[0] + sign * messages, tally[1] + sign * size
+
+    def _tell_part(self, sign: int, offset: int) -> None:
+        """The same of the messages that are acknowledged in a batch."""
+        if self._tally is not None:
+            try:
+                self._parts += sign * self._part(offset)
+            except StoreError:
+                self._tally = None
+
     def _close_gap(self) -> None:
         contiguous = self.holes.next_missing(self.mark)
         if contiguous != self.mark:
             self.holes.remove_range(self.mark, contiguous)
-            if self._tally is not None:
-                self._tally = self._less(self.counts.between(self.mark, contiguous))
+            self._tell(-1, self.counts.between, self.mark, contiguous)
             self.mark = contiguous
-
-    def _less(self, tally: Tally) -> Tally:
-        """The tally without what is no longer behind the mark."""
-        assert self._tally is not None
-        return self._tally[0] - tally[0], self._tally[1] - tally[1]
 
     def acknowledge_part(self, offset: int, words: Sequence[int], messages: int) -> int | None:
         """Some of a batch's ``messages``: the bits of ``words`` have a 1 for each that is not acknowledged.
@@ -358,7 +370,7 @@ class Cursor:
         self.batches[offset] = after
         self.batches_bytes += _held_bytes(after)
         if self._is_tallied():
-            self._parts += self._part(offset)
+            self._tell_part(1, offset)
         if self.durable:
             self._fresh_batches[offset] = after
         return after.bit_count()
@@ -382,18 +394,18 @@ class Cursor:
     def _drop_holes(self, offset: int) -> None:
         """Forget the holes below ``offset``; those behind it are counted instead where they are fewer."""
         held = self.counts.held
-        if self._tally is not None and offset - self.mark <= self.holes.end - offset:
-            self._tally = self._less(held(self.holes, self.mark, offset))
+        if offset - self.mark <= self.holes.end - offset:
+            self._tell(-1, held, self.holes, self.mark, offset)
         elif self._tally is not None:
-            self._tally = held(self.holes, offset, self.holes.end)
+            self._tally = 0, 0
+            self._tell(1, held, self.holes, offset, self.holes.end)
         self.holes.remove_range(self.mark, offset)
 
     def _drop_batch(self, offset: int) -> None:
         """Forget what is open in a batch, if it is a partly acknowledged one: it is done."""
         bits = self.batches.get(offset)
         if bits is not None:
-            if self._tally is not None:
-                self._parts -= self._part(offset)
+            self._tell_part(-1, offset)
             self.batches_bytes -= _held_bytes(bits)
             del self.batches[offset]
 
@@ -608,92 +620,3 @@ def _put_ranges(out: bytearray, ranges: list[list[int]]) -> None:
     for start, stop in ranges:
         put_varint(out, start)
         put_varint(out, stop - start)
-
-
-class CursorWriter:
-    """Writes one durable cursor and says when what it wrote is durable, in order."""
-
-    __slots__ = ("_closed", "_cursor", "_key", "_pending", "_store", "_waiting")
-
-    def __init__(self, cursor: Cursor, store: EntryStore, key: str) -> None:
-        self._cursor = cursor
-        self._store = store
-        self._key = key
-        self._closed = False
-        self._waiting: list[Done] = []
-        self._pending: deque[list[Done]] | None = None
-        """Made with the first write: an empty one takes 760 bytes, for every subscription of idle topics."""
-
-    def when_durable(self, done: Done) -> None:
-        """``done`` runs when everything acknowledged so far is durable: at once if it is."""
-        if self._cursor.durable and (self._cursor.changed or self._waiting):
-            self._waiting.append(done)
-        elif self._pending:
-            self._pending[-1].append(done)
-        else:
-            done(None)
-
-    def flush(self) -> None:
-        """Hand what changed to the store."""
-        cursor = self._cursor
-        if not (cursor.changed and cursor.durable) or self._closed:
-            return
-        waiting = self._begin()
-        try:
-            self._store.merge(self._key, cursor.take_delta(), self._written)
-        except StoreError as error:
-            self._refused(waiting, error)
-            return
-        if cursor.wants_snapshot:
-            # Behind the delta, so that it says nothing new: should damage take it, nothing is lost.
-            with contextlib.suppress(StoreError):
-                self._store.put(self._key, cursor.take_snapshot(), same=True)
-
-    def write_snapshot(self, done: Done | None) -> None:
-        """Put the whole cursor (creation, seek, clearing up)."""
-        waiting = self._take_waiting()
-        if done is not None:
-            waiting.append(done)
-        if not self._cursor.durable or self._closed:
-            for each in waiting:
-                each(None)
-            return
-        self._begin(waiting)
-        try:
-            self._store.put(self._key, self._cursor.take_snapshot(), self._written)
-        except StoreError as error:
-            self._refused(waiting, error)
-
-    def _begin(self, waiting: list[Done] | None = None) -> list[Done]:
-        """A write begins; returns who waits for it."""
-        if waiting is None:
-            waiting = self._take_waiting()
-        if self._pending is None:
-            self._pending = deque()
-        self._pending.append(waiting)
-        return waiting
-
-    def _refused(self, waiting: list[Done], error: StoreError) -> None:
-        if self._pending is not None:
-            self._pending.remove(waiting)
-        for done in waiting:
-            done(error)
-
-    def delete(self, done: Done | None) -> None:
-        """Remove the cursor from the store; nothing is written from now on."""
-        self._closed = True
-        for waiting in self._take_waiting():
-            waiting(None)
-        if self._cursor.durable:
-            self._store.delete(self._key, done)
-        elif done is not None:
-            done(None)
-
-    def _take_waiting(self) -> list[Done]:
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    def _written(self, error: StoreError | None) -> None:
-        assert self._pending is not None
-        for done in self._pending.popleft():
-            done(error)

@@ -21,11 +21,11 @@ from geminga.broker.delivery.consumer import (
 from geminga.broker.delivery.cursor import (
     Cursor,
     CursorFull,
-    CursorWriter,
     Tally,
     without_lowest_ones,
     words_from_bits,
 )
+from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import Limit, TopicLimits, in_force, with_rate
