@@ -7,9 +7,10 @@ then a difference of two sums, and an acknowledgement out of order looks up one 
 Counts come with the publish command and are kept in *blocks* of entries: in memory as two columns
 (`columns`; a byte or two an entry), in the store as one delta a block under ``counts/<topic>\\0<ledger>``.
 The entries behind the last block, a mebibyte at most, have their counts in memory alone, and after a
-restart they are read again. The totals of closed ledgers are under ``counts/<topic>``, so that a long
-backlog is added up without its blocks. Nothing of this is read before somebody asks, and what is not asked
-for gives way to what is (`CountsCache`): an idle topic costs nothing.
+restart they are read again; of a ledger whose entries are in cheap storage alone every count is in blocks
+(`EntryCounts.cover`). The totals of closed ledgers are under ``counts/<topic>``, so that a long backlog is
+added up without its blocks. Nothing of this is read before somebody asks, and what is not asked for gives
+way to what is (`CountsCache`): an idle topic costs nothing.
 
 Ledgers that were written before counts were kept are counted in slices (`EntryCounts.count_some`).
 
@@ -387,7 +388,7 @@ class EntryCounts:
                     self._current = None
                 else:
                     del self._known[ledger.ledger_id]
-            if has_blocks(ledger.entries, ledger.size_bytes):
+            if self._has_blocks(ledger):
                 self._store.delete(blocks_key(self._owner, ledger.ledger_id))
         gone = [ledger.ledger_id for ledger in ledgers if ledger.ledger_id in totals]
         for ledger_id in gone:
@@ -404,6 +405,16 @@ class EntryCounts:
         """The topic is being deleted."""
         self.forget(ledgers)
         self._store.delete(totals_key(self._owner))
+
+    def cover(self, ledger: Counted) -> None:
+        """A closed ledger's entries will be far away: keep the counts of all of them. Raises `StoreError`.
+
+        What was stored before counts were kept is not counted for this.
+        """
+        if not self._is_uncounted(ledger):
+            counts = self._counts(bisect_right(self._bases, ledger.base) - 1)
+            if counts.sealed < counts.counted:
+                counts.seal()
 
     # --- answers ---
     def of(self, offset: int) -> Tally:
@@ -508,9 +519,16 @@ class EntryCounts:
 
     def _loaded(self, ledger: Counted) -> LedgerCounts:
         counts = self._know(self._fresh(ledger.ledger_id))
-        if has_blocks(ledger.entries, ledger.size_bytes):
+        if self._has_blocks(ledger):
             counts.load(ledger.entries)
         return counts
+
+    def _has_blocks(self, ledger: Counted) -> bool:
+        """Whether blocks of a ledger may be in the store: of one that is offloaded, see `cover`, always."""
+        if has_blocks(ledger.entries, ledger.size_bytes):
+            return True
+        tier = self._store.tier
+        return tier is not None and tier.record(ledger.ledger_id) is not None
 
     def _start_over(self, lost: LedgerCounts) -> LedgerCounts:
         """Blocks were damaged in the store: the entries have to say again what they hold."""
@@ -582,14 +600,16 @@ class EntryCounts:
     def _uncounted(self) -> Counted | None:
         totals = self._all_totals()
         for ledger in self._ledgers:
-            if ledger.ledger_id in totals:
-                continue
-            counts = self._find(ledger.ledger_id) or self._loaded(ledger)
-            missing = ledger.entries - counts.counted
-            size = ledger.size_bytes - counts.total_bytes
-            if missing > UNCOUNTED_ENTRIES_MAX or (missing and size > UNCOUNTED_BYTES_MAX):
+            if ledger.ledger_id not in totals and self._is_uncounted(ledger):
                 return ledger
         return None
+
+    def _is_uncounted(self, ledger: Counted) -> bool:
+        """Whether more than a few entries would have to be read."""
+        counts = self._find(ledger.ledger_id) or self._loaded(ledger)
+        missing = ledger.entries - counts.counted
+        size = ledger.size_bytes - counts.total_bytes
+        return missing > UNCOUNTED_ENTRIES_MAX or (missing > 0 and size > UNCOUNTED_BYTES_MAX)
 
 
 def totals_key(owner: str) -> str:

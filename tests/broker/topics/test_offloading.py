@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,7 +27,7 @@ from geminga.ids import TopicName
 from geminga.ledger import making_elsewhere
 from geminga.ledger.backup import backup
 from geminga.ledger.making_elsewhere import MakerProcess
-from geminga.ledger.tier_reading import TierReader
+from geminga.ledger.tier_reading import Offloaded, TierReader
 from geminga.testing.inside import inside
 
 TOPIC = "persistent://public/default/flights"
@@ -298,6 +299,7 @@ class Retried:
         ]
         topic = SimpleNamespace(
             text=TOPIC, agenda=self.agenda, offloads=OffloadLine(), touch=lambda: None,
+            cover=lambda segment: None,
             policies=SimpleNamespace(
                 offload_threshold_bytes=0, offload_threshold_seconds=-1, offload_deletion_lag_ms=lag_ms
             ),
@@ -459,6 +461,36 @@ def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path
         assert not inside(broker, give_up)
         assert ledgers(broker)[0]["ledgerId"] == first
         assert read(broker) == messages(45)
+
+
+def test_what_is_known_of_entries_far_away_needs_no_look_at_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place does not answer: acknowledgements are taken in, counted and deduplicated all the same."""
+    settings: dict[str, Any] = {"retention_minutes": -1, "deduplication": True}
+    with start(tmp_path, **settings) as broker:
+        service_url, admin_url = broker.service_url, broker.admin_url
+        ports = {"port": urlsplit(service_url).port, "web_port": urlsplit(admin_url).port}
+        client = geminga.Client(service_url, max_backoff_interval_ms=200)
+        consumer = client.subscribe(
+            TOPIC, "s", geminga.ConsumerType.Shared, ack_receipt_enabled=True, ack_grouping_time_ms=0
+        )
+        producer = client.create_producer(TOPIC, "p", batching_enabled=False, max_pending_messages=100)
+        for number in range(45):
+            producer.send_async(b"flight %d" % number, None)
+        producer.flush()
+        got = [consumer.receive(60_000) for _ in range(45)]
+        command(broker, ledgers(broker)[-1]["ledgerId"])
+        until(lambda: len(here(broker)) == 1)
+    away = Offloaded([], error=StoreError("the place is away"))
+    monkeypatch.setattr(TierReader, "_read", lambda *_: away)
+    with start(tmp_path, **settings, **ports) as broker:
+        assert producer.send(b"flight 45").entry_id() >= 0
+        for message in got[1::2]:
+            consumer.acknowledge(message)
+        stats = rest(broker, "GET", f"{PATH}/stats")["subscriptions"]["s"]
+        assert stats["messagesInBacklog"] == 46 - len(got[1::2])
+        client.close()
 
 
 def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ class Deduplication:
             log.warning("deduplication snapshot %s is not written: %s", self._key, error)
 
     def cover(self, offset: int) -> None:
-        """Entries below ``offset`` are about to be deleted: a snapshot must account for them first.
+        """Entries below ``offset`` are deleted, or go far away: a snapshot must account for them first.
 
         Raises `StoreError` when it cannot be written.
         """

@@ -67,6 +67,9 @@ class OffloadedTopic(Protocol):
     @property
     def offloads(self) -> OffloadLine: ...
 
+    def cover(self, segment: Segment) -> None:
+        """Write down what only a ledger's entries say: they are far away soon. Raises `StoreError`."""
+
     def touch(self) -> None: ...
 
 
@@ -286,6 +289,9 @@ class Offload:
                         )
                         return
                 elif ledger_id in self._here:
+                    segment = topic.ledger.segment(ledger_id)
+                    if segment is not None:
+                        topic.cover(segment)
                     self.tier.drop_local(topic.text, ledger_id, self._dropped)
                     return
             except StoreError as error:

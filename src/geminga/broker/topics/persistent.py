@@ -11,7 +11,7 @@ from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
 from geminga.broker.landmarks import offset_by_time
-from geminga.broker.managed_ledger import ManagedLedger, ledger_limits
+from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
@@ -548,6 +548,12 @@ class PersistentTopic:
             self.dedup.cover(self.ledger.segments[count - 1].end)
         offloading.forget(self, count)
         self.ledger.forget(count)
+
+    def cover(self, segment: Segment) -> None:
+        """Write down what only a ledger's entries say: they are far away soon. Raises `StoreError`."""
+        if self.dedup is not None:
+            self.dedup.cover(segment.end)
+        self.ledger.counts.cover(segment)
 
     # --- life ---
     @property
