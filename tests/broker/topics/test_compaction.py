@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from geminga.broker import compacted
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.compacted import owner_of
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
 from geminga.broker.survivors import open_batch
+from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
 from geminga.ids import TopicName
@@ -279,6 +281,59 @@ def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
     assert ("k5", b"") in found
     assert len(found) == 8 + 10
     assert len(harness.store.ledgers(owner_of(topic.text))) == 1
+
+
+def test_reader_keeps_the_ledger_it_reads_when_nothing_is_to_be_compacted_any_more(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacted, "ENTRIES_PER_FETCH", 2)
+    peer = publisher(harness)
+    reader = harness.peer()
+    for value in (b"1", b"2"):
+        for number in range(10):
+            peer.send(number, single(f"k{number}", value))
+        compact(harness)
+        if value == b"1":
+            reader.subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=3)
+    topic: Any = harness.broker.topics.find(NAME)
+    topic.subscriptions[COMPACTION].delete(None)
+    reader.command("flow", consumer_id=7, messagePermits=1000)
+    harness.advance(60)
+    found = [pair for each in reader.messages() for pair in messages_of(bytes(each.entry))]
+    assert found == [(f"k{number}", value) for value in (b"1", b"2") for number in range(10)]
+    assert not harness.store.ledgers(owner_of(topic.text))
+
+
+def test_a_truncation_ends_the_compaction_that_is_going_on(
+    make_harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its passes too: what there is then is not the newest of each key."""
+    monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(compaction, "LOOK_BYTES", 0)
+    before = [("k0", b"8"), ("k1", b"9")]
+    after = [("k0", b"8"), ("k1", b"19")]
+    seen = set()
+    for steps in range(1, 60, 2):
+        harness = make_harness(ledger_entries_max=4)
+        peer = publisher(harness)
+        for number in range(10):
+            peer.send(number, single(f"k{number % 2}", b"%d" % number))
+        compact(harness)
+        for number in range(10, 20):
+            peer.send(number, single("k1", b"%d" % number))
+        harness.auto_poll = False
+        harness.actions.compact(NAME)
+        for _ in range(steps):
+            harness.store.poll()
+            harness.broker.tick(harness.now, harness.now_ms)
+        harness.actions.truncate(NAME, lambda _: None)
+        harness.auto_poll = True
+        finish(harness)
+        status = harness.actions.compaction_status(NAME)["status"]
+        found = [pair for _, pair in read(harness)]
+        assert found == (after if status == "SUCCESS" else before)
+        seen.add(status)
+    assert seen == {"SUCCESS", "ERROR"}
 
 
 def test_last_message_id_is_one_that_comes(harness: Harness) -> None:

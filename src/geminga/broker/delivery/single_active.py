@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from geminga.broker.agenda import Timer
-from geminga.broker.compacted import CompactedReading
+from geminga.broker.compacted import CompactedLedger, CompactedReading
 from geminga.broker.delivery.compensation import DeliveryMarks, Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
@@ -36,6 +36,11 @@ class SingleActiveDispatcher(Reading):
         self._again: dict[int, tuple[float, int]] = {}
         self._compacted: CompactedReading | None = None
         self._is_placed = False
+
+    @property
+    def compacted(self) -> CompactedLedger | None:
+        """The compacted ledger that it is reading."""
+        return None if self._compacted is None else self._compacted.ledger
 
     @property
     def is_switching(self) -> bool:

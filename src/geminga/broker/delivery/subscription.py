@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from geminga.broker import landmarks
-from geminga.broker.compacted import Position
+from geminga.broker.compacted import CompactedLedger, Position
 from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
     EXCLUSIVE,
@@ -540,6 +540,12 @@ class PersistentSubscription:
             return 0
         # Behind the read position next to nothing is acknowledged.
         return max(0, tally[0] - ledger.counts.between(dispatcher.read_offset, ledger.confirmed)[0])
+
+    @property
+    def compacted(self) -> CompactedLedger | None:
+        """The compacted ledger that is being read for it: the topic may have a newer one, or none."""
+        dispatcher = self.dispatcher
+        return dispatcher.compacted if isinstance(dispatcher, SingleActiveDispatcher) else None
 
     def give_up(self, offsets: Iterable[int]) -> None:
         """Entries that damage took are waited for no more."""

@@ -331,7 +331,7 @@ class Compaction:
                         index = behind
         ledger = self.topic.ledger
         offset = begin
-        while (offset := ledger.skip_gap(offset)) < stop:
+        while (offset := self._next_entry(offset, begin)) < stop:
             segment = ledger.segment_of(offset)
             assert segment is not None
             first, before = offset - segment.base, offset
@@ -349,6 +349,13 @@ class Compaction:
                     self._is_damaged(found)
             if offset == before and ledger.skip_gap(offset) == offset:
                 raise CompactionFailed(f"entry {segment.ledger_id}:{first} cannot be read")
+
+    def _next_entry(self, offset: int, begin: int) -> int:
+        ledger = self.topic.ledger
+        if ledger.start > begin:
+            # A truncation: the newest of some keys would be left out, and what they were before with it.
+            raise CompactionFailed("the topic was truncated meanwhile")
+        return ledger.skip_gap(offset)
 
     def _is_damaged(self, error: StoreError) -> None:
         text = str(error)
@@ -572,12 +579,15 @@ def forget(topic: CompactedTopic) -> None:
         topic.compaction.cancel(f"the topic, or its subscription {COMPACTION}, is deleted")
         topic.compaction = None
     view, topic.compacted = topic.compacted, None
-    kept = -1 if view is None else view.ledger_id
-    left = [each.ledger_id for each in topic.store.ledgers(owner_of(topic.text)) if each.ledger_id != kept]
+    # Who is in the midst of one, or of an older one, reads on.
+    views = [view, *(each.compacted for each in topic.subscriptions.values())]
+    read = {each.ledger_id: each for each in views if each is not None}
+    infos = topic.store.ledgers(owner_of(topic.text))
+    left = [each.ledger_id for each in infos if each.ledger_id not in read]
     if left:
         topic.store.delete_ledgers(left)
-    if view is not None:
-        view.replaced()
+    for each in read.values():
+        each.replaced()
 
 
 def subscription_gone(topic: CompactedTopic, name: str) -> None:
