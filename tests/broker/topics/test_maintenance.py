@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.topics import maintenance
 from geminga.broker.topics.looks import ROUND_SECONDS
+from geminga.errors import StoreBusy, StoreError
 from tests.broker.topics.conftest import NAME, TOPIC, done
 
 
@@ -31,6 +33,23 @@ def test_retention(make: Any, minutes: int, megabytes: int, left: int) -> None:
     topic.publish(6)
     topic.keep_connected(90)
     assert topic.stored == left
+
+
+@pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
+def test_what_is_not_needed_goes_where_no_age_can_be_read(
+    make: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    def away(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(maintenance, "too_old_below", away)
+    topic = make(retention_minutes=0, message_ttl_seconds=5)
+    topic.subscribe()
+    topic.publish(6)
+    topic.keep_connected(20)
+    topic.actions.skip(NAME, "s", 4, done)
+    topic.keep_connected(20)
+    assert topic.stored == 2
 
 
 def test_retention_by_size_keeps_the_newest(make: Any) -> None:

@@ -7,6 +7,8 @@ retention lets it go; TTL acknowledges old messages for subscriptions that did n
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Final
 
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.disk import amount
@@ -16,7 +18,7 @@ from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.due import NEVER
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.topic import Topic
-from geminga.errors import StoreBusy, StoreError
+from geminga.errors import StoreBusy, StoreError, StoreStopped
 
 log = logging.getLogger("geminga.broker")
 
@@ -27,20 +29,21 @@ READER_LEFTOVER_SECONDS = 60
 
 
 def keep(topic: PersistentTopic) -> None:
-    """Expire old messages, look at the backlog quota, delete what nobody needs any more."""
-    try:
-        compaction.prepare(topic)
-        forget_unused_subscriptions(topic)
-        expire(topic)
-        quota.check(topic)
-        trim(topic)
-        compaction.check(topic)
-        offloading.check(topic)
-    except StoreBusy as error:
-        log.info("%r: housekeeping waits for the disk: %s", topic, error)
-        topic.touch()
-    except StoreError as error:
-        log.error("%r: housekeeping failed: %s", topic, error)
+    """Expire old messages, look at the backlog quota, delete what nobody needs any more.
+
+    How old a message is may not be known now, in a place that is slow or away: the other steps are done.
+    """
+    for step in _STEPS:
+        try:
+            step(topic)
+        except StoreStopped as error:
+            log.error("%r: housekeeping failed: %s", topic, error)
+            return
+        except StoreBusy as error:
+            log.info("%r: housekeeping waits for the disk: %s", topic, error)
+            topic.touch()
+        except StoreError as error:
+            log.error("%r: housekeeping failed: %s", topic, error)
 
 
 def expire(topic: PersistentTopic) -> None:
@@ -195,3 +198,15 @@ def _delete(topic: PersistentTopic, ledgers: int) -> None:
             if subscription.cursor.mark < start:
                 subscription.skip_to(start)
         log.debug("%r: %d ledgers deleted", topic, ledgers)
+
+
+_STEPS: Final[tuple[Callable[[PersistentTopic], object], ...]] = (
+    compaction.prepare,
+    forget_unused_subscriptions,
+    expire,
+    quota.check,
+    trim,
+    compaction.check,
+    offloading.check,
+)
+"""Of `keep`, in their order."""
