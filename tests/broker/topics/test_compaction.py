@@ -261,6 +261,47 @@ def test_what_comes_behind_the_end_of_then_is_not_skipped(
     assert found == [(f"k{number % 2}", b"%d" % number) for number in (before + 2, before + 3)]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("earliest", [False, True])
+def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
+    make_harness: Any, earliest: bool, restarts: bool
+) -> None:
+    """The topic begins where a subscription is then, as it does for one that is new."""
+    harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
+
+    def received(name: str, **options: Any) -> list[Pair]:
+        consumer = harness.peer()
+        consumer.subscribe("t", name, read_compacted=True, **options)
+        harness.advance(1)
+        messages = consumer.messages()
+        if messages:
+            consumer.ack((messages[-1].ledger_id, messages[-1].entry_id), cumulative=True)
+        consumer.disconnect()
+        return [pair for each in messages for pair in messages_of(bytes(each.entry))]
+
+    def trimmed() -> None:
+        harness.advance(3600)
+        topic: Any = harness.broker.topics.find(NAME)
+        assert topic.ledger.start == topic.ledger.end
+        if restarts:
+            harness.restart()
+
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    compact(harness)
+    kept = [(f"k{number % 4}", b"%d" % number) for number in range(6, 10)]
+    assert received("c", earliest=earliest) == (kept if earliest else [])
+    trimmed()
+    assert received("c") == []
+    assert received("new") == kept
+    peer = publisher(harness)
+    peer.send(10, single("k0", b"new"))
+    compact(harness)
+    assert received("c") == [("k0", b"new")]
+    assert received("c") == []
+
+
 def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
     peer = publisher(harness)
     for number in range(10):

@@ -122,18 +122,23 @@ def without_lowest_ones(bits: int, count: int) -> int:
 
 
 class Cursor:
-    """See the module. ``mark`` is the offset of the first entry that is not dealt with."""
+    """See the module. ``mark`` is the offset of the first entry that is not dealt with.
+
+    ``is_behind`` says that nothing before it is wanted, whatever compaction has of that: that it was placed
+    behind the topic's beginning, or has moved since.
+    """
 
     __slots__ = (
         "_below", "_delta_bytes", "_delta_ranges", "_deltas", "_fresh_batches", "_fresh_ranges", "_parts",
-        "_snapshot_bytes", "_tally", "batches", "batches_bytes", "counts", "durable", "holes", "mark",
-        "properties",
+        "_snapshot_bytes", "_tally", "batches", "batches_bytes", "counts", "durable", "holes", "is_behind",
+        "mark", "properties",
     )  # fmt: skip
 
     def __init__(
         self, mark: int, *, counts: Counts, durable: bool, properties: Properties | None = None
     ) -> None:
         self.mark = mark
+        self.is_behind = False
         self.counts = counts
         self.durable = durable
         self.properties: Properties = properties or {}
@@ -303,6 +308,7 @@ class Cursor:
     def _add(self, offset: int) -> bool:
         if offset == self.mark:
             self.mark = offset + 1
+            self.is_behind = True
             if self.holes:
                 self._close_gap()
             return True
@@ -383,6 +389,7 @@ class Cursor:
         if self.holes:
             self._drop_holes(offset)
         self.mark = offset
+        self.is_behind = True
         if self.holes:
             self._close_gap()
         if self.batches:
@@ -419,6 +426,7 @@ class Cursor:
     def reset(self, offset: int) -> None:
         """Everything from ``offset`` on is open again. The caller writes a snapshot."""
         self.mark = offset
+        self.is_behind = False
         self.holes.clear()
         self.batches.clear()
         self.batches_bytes = self._parts = 0
@@ -498,6 +506,7 @@ class Cursor:
         self._put_batches(out)
         if self._tally is not None and self._parts >= 0:
             out += self._packed_tally(self._tally)
+            out += bytes(self.is_behind)  # a byte or none
         self._deltas = self._delta_ranges = self._delta_bytes = 0
         self._snapshot_bytes = len(out)
         return bytes(out)
@@ -545,16 +554,18 @@ class Cursor:
         if version >= _VERSION:
             cursor._read_batches(reader)
             tally = _read_tally(reader) if reader else None
+            cursor.is_behind = bool(reader)
         else:
             for _ in range(reader.varint()):
                 offset = reader.varint()
                 cursor.batches[offset] = int.from_bytes(reader.blob(), "little")
-        cursor._snapshot_bytes = len(value.base)
+        cursor._snapshot_bytes, placed = len(value.base), cursor.mark
         for delta in value.deltas:
             tally = cursor._take_in(RecordReader(delta, what))
             cursor._delta_bytes += len(delta)
         cursor._deltas = len(value.deltas)
         cursor._put_in_order()
+        cursor.is_behind = cursor.is_behind or cursor.mark > placed
         cursor._take_tally(tally)
         return cursor
 

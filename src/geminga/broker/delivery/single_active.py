@@ -151,7 +151,8 @@ class SingleActiveDispatcher(Reading):
         if view is None:
             return None
         ledger, start = self.topic.ledger, self.subscription.start_position
-        if mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
+        is_behind = self.cursor.durable and self.cursor.is_behind  # readers are moved by trimming, too
+        if is_behind or mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
             # A start behind the mark was the end once ("latest"): what has come since is not behind that.
             return CompactedReading(view, offset=mark) if mark < view.horizon else None
         # Nothing is acknowledged of what the topic itself has: the place is that of the beginning.

@@ -460,6 +460,7 @@ class PersistentSubscription:
         self.disconnect_all()
         self.resetting = False
         self.cursor.reset(offset)
+        self.cursor.is_behind = offset > self.topic.ledger.start
         self.topic.rearm()
         self.harmed = ""
         if words:

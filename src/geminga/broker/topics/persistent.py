@@ -394,6 +394,7 @@ class PersistentTopic:
             now_ms = self.agenda.now_ms
             begin = offset_by_time(self.ledger, now_ms - request.rollback_seconds * 1000, now_ms)
             created.cursor.reset(begin)
+            created.cursor.is_behind = begin > self.ledger.start
             created.write_snapshot(None)
         return created
 
@@ -409,8 +410,9 @@ class PersistentTopic:
             raise Refused(pb.SubscriptionNotFound, f"Subscription {request.name} does not exist")
         try:
             return self.subscription(
-                request.name, offset=offset, properties=request.properties, replicated=request.replicated
-            )
+                request.name, offset=offset, properties=request.properties, replicated=request.replicated,
+                is_behind=not request.earliest,
+            )  # fmt: skip
         except StoreError as error:
             raise storage_refusal(error) from error
 
@@ -431,10 +433,15 @@ class PersistentTopic:
         offset: int,
         properties: dict[str, str] | None = None,
         replicated: bool = False,
+        is_behind: bool = False,
         done: Done | None = None,
     ) -> PersistentSubscription:
-        """Create a durable subscription at ``offset``; ``done`` reports when it is durable."""
+        """Create a durable subscription at ``offset``; ``done`` reports when it is durable.
+
+        ``is_behind``: nothing that is older is wanted, even where there is no more than that.
+        """
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
+        cursor.is_behind = is_behind or offset > self.ledger.start
         subscription = PersistentSubscription(self, name, cursor, replicated=replicated)
         self._enter(subscription)
         self.rearm()
