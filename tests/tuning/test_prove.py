@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,12 +138,21 @@ def test_a_broker_that_is_killed_while_messages_flow_costs_the_run_it_was_in(tmp
         )  # fmt: skip
         prover = Prover(wanted, tmp_path / "proof", lambda line: None)
         measure = prove.Run.measure
+        found = prove._settings_subjects
+
+        def impatient(plan: Plan, profile: TrafficProfile) -> list[prove.Subject]:
+            """They give up what a dead broker does not answer after 2 s instead of 30."""
+            return [
+                replace(subject, settings=subject.settings.changed(send_timeout_seconds=2.0))
+                for subject in found(plan, profile)
+            ]
 
         def measured(run: prove.Run, events: object = None) -> prove.Outcome:
             return measure(run, Kill(server) if prover.proof.outcomes else None)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(prove.Run, "measure", measured)
+            patch.setattr(prove, "_settings_subjects", impatient)
             proof = prover.prove()
     finally:
         server.kill()
