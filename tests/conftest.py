@@ -25,6 +25,8 @@ from hypothesis import HealthCheck, settings
 
 # Tests of the compiled loops must not turn into tests of what stands in for them.
 os.environ.setdefault("GEMINGA_KERNELS", "compiled")
+# Sparks of a minute never get back what Java's second compiler and a parallel collector cost.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("geminga", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("geminga")

@@ -31,8 +31,6 @@ def local_session(folder: Path) -> Iterator[SparkSession]:
         {
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",
-            # A JVM of a minute never gets back what its second compiler and a parallel collector cost.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

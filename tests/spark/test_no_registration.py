@@ -20,10 +20,7 @@ import sys
 from pyspark.sql import SparkSession
 
 url, topic = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
-)
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 options = f"OPTIONS ('service.url' '{url}', topic '{topic}', columns 'value,__key')"
 spark.sql(f"CREATE TEMPORARY VIEW a_view USING pulsar {options}")
 spark.sql(f"CREATE TABLE a_table USING pulsar {options[:-1]}, compression 'LZ4')")

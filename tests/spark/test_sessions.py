@@ -138,7 +138,6 @@ from pyspark.sql import SparkSession
 import geminga.spark
 plain = (
     SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     .config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
 )
 ours = geminga.spark.session("local[2]", config={"spark.sql.shuffle.partitions": "3"})
@@ -153,7 +152,6 @@ import sys
 from pyspark.sql import SparkSession
 spark = (
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
     .config("spark.connect.grpc.binding.port", sys.argv[1]).getOrCreate()
 )

@@ -25,7 +25,6 @@ import geminga.spark
 url, topic, folder = sys.argv[1:]
 spark = geminga.spark.session("local[2]", config={
     "spark.ui.enabled": "true", "spark.ui.port": "0",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 })
 options = {"service.url": url, "valueSchema": "TOPIC", "mode": "PERMISSIVE", "startingOffsets": "earliest"}
 frame = spark.readStream.format("pulsar").options(**options).load(topic)
