@@ -14,7 +14,7 @@ from geminga.errors import Timeout
 from geminga.ids import MessageId
 from geminga.spark.admission import Peek
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.watch import PulsarWatch
+from geminga.spark.watch import PulsarCursors, PulsarWatch
 
 
 @pytest.fixture
@@ -98,3 +98,18 @@ def test_a_topic_that_was_made_anew(
     admin(pulsar_broker.admin_url, "DELETE", pulsar_topic.replace("://", "/") + "?force=true")
     publish(pulsar_client, pulsar_topic, 1)
     assert watch.newest([one])[one].entry_id == 0
+
+
+def test_a_subscription_that_is_removed_while_it_is_held(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str
+) -> None:
+    cursors, one = PulsarCursors(pulsar_client, "s"), (pulsar_topic, -1)
+    publish(pulsar_client, pulsar_topic, 3)
+    assert cursors.states([one])[one] is not None
+    admin(pulsar_broker.admin_url, "DELETE", pulsar_topic.replace("://", "/") + "/subscription/s?force=true")
+    deadline = time.monotonic() + 60
+    while cursors._consumers[one].failure is None:  # it has asked for it again, and was told
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert cursors.states([one], known=[one]) == {one: None}
+    cursors.close()
