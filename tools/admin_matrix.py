@@ -113,9 +113,9 @@ class Proxy:
 
 
 class PulsarAdmin:
-    """The commands of one distribution's ``pulsar-admin`` on one broker."""
+    """The commands of one distribution's ``pulsar-admin`` on a broker; ``settings`` as in ``client.conf``."""
 
-    def __init__(self, home: Path, admin_url: str) -> None:
+    def __init__(self, home: Path, admin_url: str, **settings: str) -> None:
         import py4j.java_gateway as py4j
 
         java_home = os.environ.get("JAVA_HOME")
@@ -138,7 +138,8 @@ class PulsarAdmin:
         self._lines = jvm.java.io.ByteArrayOutputStream()
         properties = jvm.java.util.Properties()
         self._proxy = Proxy(admin_url)
-        properties.setProperty("webServiceUrl", self._proxy.url)
+        for name, value in {"webServiceUrl": self._proxy.url, **settings}.items():
+            properties.setProperty(name, value)
         kind = jvm.java.lang.Class.forName("org.apache.pulsar.admin.cli.PulsarAdminTool")
         self._tool = jvm.org.apache.pulsar.admin.cli.PulsarAdminTool(properties)
         commander = kind.getDeclaredField("commander")

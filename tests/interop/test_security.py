@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from click.testing import CliRunner
 import geminga
 from geminga.cli.token import command as token_command
 from geminga.testing.apache_pulsar import run_tool
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+admin_matrix: Any = importlib.import_module("admin_matrix")
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -69,7 +74,7 @@ def test_both_tools_read_each_other(pulsar_home: Path, keys: Path, token_of: Cal
 
 
 def test_pulsar_admin_grants_and_revokes(
-    pulsar_home: Path, broker: Any, token_of: Callable[[str], str]
+    pulsar_home: Path, broker: Any, token_of: Callable[[str], str], request: pytest.FixtureRequest
 ) -> None:
     def admin(role: str, *arguments: str) -> Any:
         return run_tool(
@@ -78,14 +83,21 @@ def test_pulsar_admin_grants_and_revokes(
         )  # fmt: skip
 
     def good(*arguments: str) -> str:
-        done = admin("admin", *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return str(done.stdout)
+        done = administrator.run(arguments)
+        assert done.succeeded, done.output
+        return str(done.output)
 
     topic = "persistent://public/default/t"
     refused = admin("joe", "tenants", "list")
     assert refused.returncode != 0
     assert "Unauthorized" in refused.stdout + refused.stderr
+    allowed = admin("admin", "tenants", "list")
+    assert "public" in allowed.stdout.split(), allowed.stderr
+    # What the tool does is clear from here on: the rest in one Java process.
+    administrator = admin_matrix.PulsarAdmin(
+        pulsar_home, broker.admin_url, authPlugin=PLUGIN, authParams=f"token:{token_of('admin')}"
+    )
+    request.addfinalizer(administrator.close)
     good("topics", "create", topic)
     good("namespaces", "grant-permission", "public/default", "--role", "joe", "--actions", "produce")
     good("topics", "grant-permission", topic, "--role", "jane", "--actions", "produce,consume")
