@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 # Tests wait for processes and clocks more than for a core. A file's tests run one after the other.
 JOBS   ?= 2
-PARALLEL := -n $(JOBS) --dist loadfile
+PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -34,6 +35,38 @@ settings.load_profile("geminga")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONG_FILES = (
+    "tests/interop/test_pipelines.py",
+    "tests/interop/test_pulsar_admin.py",
+    "tests/interop/test_past_one_machine.py",
+    "tests/interop/test_spark_against_apache_pulsar.py",
+    "tests/interop/test_java_schemas_and_encryption.py",
+    "tests/interop/test_offloading.py",
+    "tests/interop/test_programs.py",
+    "tests/interop/test_spark_schemas_against_apache_pulsar.py",
+    "tests/interop/test_spark_chaos.py",
+    "tests/interop/test_tuning_against_apache_pulsar.py",
+    "tests/spark/test_no_registration.py",
+    "tests/spark/test_sessions.py",
+    "tests/spark/test_datasource.py",
+    "tests/spark/test_large_fleet.py",
+    "tests/tuning/test_prove.py",
+    "tests/ledger/test_crash_images.py",
+    "tests/spark/test_snapshots.py",
+)
+"""Those of half a minute and more. Workers begin with them (``--no-loadscope-reorder``), then come files of
+many tests: who began a long one last would be waited for alone."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    counts = Counter(item.path for item in items)
+    places = {config.rootpath / file: place for place, file in enumerate(LONG_FILES)}
+    assert all(path.exists() for path in places), "a file of LONG_FILES has another name now"
+    items.sort(key=lambda item: (places.get(item.path, len(places)), -counts[item.path]))
 
 
 _crashed: set[str] = set()
