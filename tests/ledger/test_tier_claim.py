@@ -26,6 +26,7 @@ from tests.ledger.test_tiered import (
     TOPIC,
     Clock,
     Said,
+    check_tier,
     fill,
     offload,
     open_after_crash,
@@ -393,6 +394,51 @@ def test_errors_of_disk_and_place_leave_it_undecided_and_it_is_tried_again() -> 
         pass_time(clock, store)
         assert store.claim.state is State.HELD
         store.close()
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
+    """What is written to the folder below would be out of sight when it is mounted again."""
+    disk, clock = SimulatedDisk(), Clock()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem, clock)
+    kept = fill(store)
+    first, second = kept
+    offload(store, first)
+    if not is_open:
+        store.close()
+    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    if not is_open:
+        store = open_store(filesystem, clock)
+    pass_time(clock, store)
+    said = Said()
+    store.offload(TOPIC, second, 1_700_000_000_000, said, offset=5)
+    settle(store)
+    assert "is it mounted?" in str(said.found)
+    assert not [path for path in disk.names if path.startswith("/tier/")]
+    disk.names.update(mounted)
+    pass_time(clock, store)
+    offload(store, second)
+    assert {each: read(store, each) for each in kept} == kept
+    check_tier(store, disk)
+    store.close()
+
+
+def test_a_place_that_is_lost_can_be_begun_anew(quick: Clock) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem)
+    first, second = kept = fill(store)
+    offload(store, first)
+    store.close()
+    for path in [each for each in disk.names if each.startswith("/tier/")]:
+        del disk.names[path]
+    taken_over(filesystem, quick, "/store")
+    store = open_store(filesystem)
+    settle(store)
+    offload(store, second)
+    assert read(store, second) == kept[second]
+    store.close()
 
 
 @pytest.mark.parametrize("is_held", [True, False])

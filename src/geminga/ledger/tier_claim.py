@@ -8,7 +8,8 @@ somebody else may delete.
 What an opening finds decides:
 
 =========================================  =============================================================
-no claim                                   it is claimed
+no claim, and nothing of ours              it is claimed
+no claim, where we have files              looked at until there is one: the place may not be mounted
 that of another instance, or store         borrowed: this is a copy (`geminga.ledger.identity`)
 ours, of a session that we do not know     borrowed: this is an older state of a store that went on elsewhere
 ours, closed                               it is claimed again
@@ -76,6 +77,8 @@ class PlaceClaim:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = State.ASKING
+        self.has_files = False
+        """Whether the store has files there: then a place without a claim is not the one that it knows."""
         self.why = f"whose {place.location} is, is not known yet"
         """Why the place is not ours to change; for people."""
         self._place = place
@@ -133,7 +136,7 @@ class PlaceClaim:
             try:
                 self._look()
                 self.problem = ""
-            except (OSError, ClaimUnreadable) as error:
+            except (OSError, ClaimUnreadable, NotClaimed) as error:
                 self._complain(error)
             except Exception as error:  # what a place's library raises
                 logger.debug("looking at a claim failed", exc_info=True)
@@ -160,7 +163,7 @@ class PlaceClaim:
                 if found is not None:
                     self._borrow(found, "was taken over meanwhile")
                 else:
-                    raise NotClaimed(f"the claim on {self._place.location} is gone")
+                    raise NotClaimed(f"the claim on {self._place.location} is gone: is it mounted?")
             raise NotClaimed(self.why)
 
     def _let_go(self) -> None:
@@ -180,6 +183,11 @@ class PlaceClaim:
         if self.state is State.BORROWED:
             return
         found = claims.load(self._place)
+        if found is None and self.has_files:
+            raise NotClaimed(
+                f"{self._place.location} holds no claim, and this store has ledgers there: is it mounted? If "
+                f"they are lost, run 'geminga store claim {self._folder}'"
+            )
         if self.state is State.HELD:
             assert self._ours is not None
             if found is None or self._is_ours(found):

@@ -90,6 +90,7 @@ class TieredStore:
         self.catalog = TierCatalog(local)
         self._reader = TierReader(place)
         self.claim = PlaceClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
+        self.claim.has_files = any(True for _ in self.catalog.everything())
         self._manifests = ManifestWriter(place, self.store_name)
         self._load: ThreadLoad | None = None
         """Of the owner's thread."""
@@ -197,6 +198,7 @@ class TieredStore:
 
         def ended(error: StoreError | None) -> None:
             if self._under_way.pop(ledger_id, None) is not None and error is None:
+                self.claim.has_files = True
                 self._ledgers_offloaded += 1
                 self._bytes_offloaded += way.bytes_written
             elif error is not None:
