@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from geminga import filesystems
 from geminga.errors import InvalidConfiguration
-from geminga.filesystems import puts_whole_files, resolve
+from geminga.filesystems import puts_whole_files, resolve, resolve_soon_failing
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
@@ -41,6 +41,35 @@ def test_object_stores(scheme: str) -> None:
     assert isinstance(files, fs.S3FileSystem)
     assert path == "bucket/a/b"
     assert puts_whole_files(files)
+
+
+def test_who_tries_again_anyway_is_told_soon() -> None:
+    location = "s3://key:secret@bucket/a/b?region=eu-west-1&scheme=http&endpoint_override=localhost:9000"
+    usual, soon = resolve(location), resolve_soon_failing(location)
+    assert soon[1] == usual[1]
+    assert puts_whole_files(soon[0])
+    differs = {
+        name: (before, now)
+        for (name, before), now in zip(
+            _arguments(usual[0]).items(), _arguments(soon[0]).values(), strict=True
+        )
+        if before != now
+    }
+    assert differs == {
+        "connect_timeout": (-1, 5), "request_timeout": (-1, 5), "allow_delayed_open": (False, True)
+    }  # fmt: skip
+    for google in ("gs://anonymous@bucket/a", "gs://anonymous@bucket/a?scheme=http"):
+        files, path = resolve_soon_failing(google)
+        assert (_arguments(files)["retry_time_limit"].total_seconds(), path) == (30, "bucket/a")
+    files, path = resolve_soon_failing(f"{google}&retry_limit_seconds=7")
+    assert _arguments(files)["retry_time_limit"].total_seconds() == 7
+    assert isinstance(resolve_soon_failing("/x")[0], fs.LocalFileSystem)
+
+
+def _arguments(files: Any) -> dict[str, Any]:
+    """What a file system is pickled as."""
+    found: dict[str, Any] = files.__reduce__()[1][0]
+    return found
 
 
 def test_databricks_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,6 +25,37 @@ _DBFS = "/dbfs"
 """Where Databricks mounts ``dbfs:/`` on every machine."""
 
 
+CONNECT_SECONDS = 5.0
+SILENT_SECONDS = 5.0
+"""A request to an object store that carries nothing for so long has failed."""
+ATTEMPTS = 5
+GCS_SECONDS = 30
+"""So long Google's client tries a request again."""
+
+
+def resolve_soon_failing(location: str) -> tuple[fs.FileSystem, str]:
+    """As `resolve`, of a file system whose requests fail within some half a minute when nobody answers.
+
+    For who tries again anyway and has to end some time: left to itself, Arrow's client of S3 tries a request
+    for a minute and a half, Google's for a quarter of an hour, and the interpreter's end waits for both.
+    Raises `InvalidConfiguration`.
+    """
+    if re.match(r"(gs|gcs)://", location, re.IGNORECASE) and "retry_limit_seconds=" not in location:
+        location += f"{'&' if '?' in location else '?'}retry_limit_seconds={GCS_SECONDS}"
+    files, path = resolve(location)
+    kind = getattr(fs, "S3FileSystem", None)
+    if kind is None or not isinstance(files, kind):
+        return files, path
+    # No URI says so; what a file system is pickled as are the arguments that it is made of.
+    arguments = {**files.__reduce__()[1][0]}
+    for name, seconds in (("connect_timeout", CONNECT_SECONDS), ("request_timeout", SILENT_SECONDS)):
+        if arguments[name] < 0:
+            arguments[name] = seconds
+    if "allow_delayed_open" in arguments:  # what is small is one request, and leaves no upload half done
+        arguments["allow_delayed_open"] = True
+    return kind(**arguments, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)), path
+
+
 def resolve(location: str) -> tuple[fs.FileSystem, str]:
     """The file system of a location and the path in it.
 

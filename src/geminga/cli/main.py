@@ -23,6 +23,7 @@ from geminga._version import __version__
 from geminga.cli.common import LazyGroup
 from geminga.descriptors import fill_standard
 from geminga.errors import PulsarException, Timeout, UsageError
+from geminga.exits import leave
 from geminga.extras import MissingExtra, missing
 
 COMMANDS = {
@@ -103,7 +104,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 timed out, 130 Ctrl-C."""
     gc.set_threshold(LOADED_OBJECTS)
     fill_standard()
-    sys.exit(_run(arguments))
+    leave(_run(arguments))
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -175,7 +175,7 @@ def _place(location: str | None) -> Any:
         return None
     from geminga.ledger.tier_places import place_at
 
-    return place_at(location)
+    return place_at(location, fails_soon=False)
 
 
 def _print(report: Any, *, as_json: bool) -> None:

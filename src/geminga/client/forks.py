@@ -20,7 +20,6 @@ import os
 import sys
 import threading
 import weakref
-from contextlib import suppress
 from typing import Protocol
 
 from geminga import exits
@@ -65,12 +64,8 @@ def returned(error: BaseException | None = None) -> None:
     code = 1
     try:
         code = _exit_code(error)
-        exits.end()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # closed, or None
-                stream.flush()
     finally:
-        os._exit(code)
+        exits.end_at_once(code)
 
 
 def _exit_code(error: BaseException | None) -> int:

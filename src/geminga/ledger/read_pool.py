@@ -185,13 +185,14 @@ class ReadPool(Generic[A]):
                         return self._jobs.popleft()
                 self._changed.wait()
 
-    def stop(self, refusal: A) -> bool:
-        """End the threads; what was not delivered gets the refusal. False when the disk still keeps one."""
+    def stop(self, refusal: A, seconds_max: float | None = None) -> bool:
+        """End the threads; what was not delivered gets the refusal. False when the disk still keeps one after
+        ``seconds_max``, `STOP_SECONDS_MAX` by default."""
         with self._changed:
             self._stopping = True
             self._jobs.clear()
             self._changed.notify_all()
-        deadline = time.monotonic() + STOP_SECONDS_MAX
+        deadline = time.monotonic() + (STOP_SECONDS_MAX if seconds_max is None else seconds_max)
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))

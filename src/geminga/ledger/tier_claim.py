@@ -127,6 +127,11 @@ class PlaceClaim:
         elif is_done:
             self._let_go()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing asks the place any more."""
+        return self._thread is None or not self._thread.is_alive()
+
     def keep(self) -> bool:
         """What is due by now: to look, or to renew. Whether there is news in `state` or `problem`."""
         if self._clock() < self._due:

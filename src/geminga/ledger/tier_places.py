@@ -9,12 +9,13 @@ from geminga.offload.arrow_place import ArrowPlace
 from geminga.offload.places import Place
 
 
-def place_at(location: str) -> Place:
+def place_at(location: str, *, fails_soon: bool = True) -> Place:
     """The place of a location: a folder, or a URL that Arrow or fsspec know.
 
-    Raises `InvalidConfiguration`.
+    ``fails_soon``: requests are given up after half a minute, for a broker tries again anyway. Raises
+    `InvalidConfiguration`.
     """
     files, path = resolve(location)
     if files.type_name == "local":
         return FolderPlace(RealFileSystem(), path)
-    return ArrowPlace(location)
+    return ArrowPlace(location, fails_soon=fails_soon)

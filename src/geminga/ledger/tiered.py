@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 
+from geminga import exits
 from geminga.errors import LedgerNotFound, StoreError
 from geminga.ledger.api import (
     Done,
@@ -653,14 +654,16 @@ class TieredStore:
         for each in list(self._under_way.values()):
             each.cancel("the store is being closed")
         self.makers.end()
+        until = time.monotonic() + STOP_SECONDS_MAX
         is_done = self._worker.stop(STOP_SECONDS_MAX)
         if is_done:
             self.makers.rest()
-        self.claim.close(is_done=is_done, seconds_max=STOP_SECONDS_MAX)
-        if not is_done:
+        self.claim.close(is_done=is_done, seconds_max=max(0.0, until - time.monotonic()))
+        refusal = Offloaded([], error=OffloadFailed("the store is closed"))
+        has_read = self._pool is None or self._pool.stop(refusal, max(0.0, until - time.monotonic()))
+        if not (is_done and has_read and self.claim.is_over):
             logger.warning("%s does not answer: it is not waited for", self.location)
-        if self._pool is not None:
-            self._pool.stop(Offloaded([], error=OffloadFailed("the store is closed")))
+            exits.unfinished.add(self.location)
         while self._finished:
             run_callback(self._finished.popleft())
         self._local.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from geminga.filesystems import resolve
+from geminga.filesystems import resolve, resolve_soon_failing
 from geminga.locations import without_secrets
 from geminga.offload.places import Writing
 
@@ -18,10 +18,11 @@ from geminga.offload.places import Writing
 class ArrowPlace:
     """Any file system that Arrow or fsspec know, by its location (`geminga.filesystems.resolve`)."""
 
-    def __init__(self, location: str) -> None:
-        """Raises `InvalidConfiguration`."""
+    def __init__(self, location: str, *, fails_soon: bool = False) -> None:
+        """``fails_soon``: for who tries again anyway (`geminga.filesystems.resolve_soon_failing`). Raises
+        `InvalidConfiguration`."""
         self.location = without_secrets(location)
-        self._files, self._root = resolve(location)
+        self._files, self._root = (resolve_soon_failing if fails_soon else resolve)(location)
         # What is in memory is there for this process alone, whatever fsspec calls it.
         self.elsewhere: str | None = None if "memory" in self._files.type_name else location
 

@@ -1,0 +1,134 @@
+"""A place of offloaded ledgers that stops answering in the midst of something, and the end of its store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga import exits
+from geminga.errors import StoreError
+from geminga.ledger import tier_claim, tiered
+from geminga.ledger.api import ReadAhead
+from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.store import FileStore
+from geminga.ledger.tiered import TieredStore
+from tests.ledger.test_tiered import TOPIC, entry
+
+WAIT_SECONDS = 60
+
+
+class SilentPlace(FolderPlace):
+    """Calls of threads of these names wait until ``answers`` is set; ``asked`` is set when one does."""
+
+    silences: tuple[str, ...] = ()
+
+    elsewhere: str | None = None  # not in another process, which would not be silent
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(RealFileSystem(), str(folder))
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
+
+    def _wait(self) -> None:
+        if not self.answers.is_set() and threading.current_thread().name in self.silences:
+            self.asked.set()
+            self.answers.wait(WAIT_SECONDS)
+
+    def create(self, path: str) -> Any:
+        self._wait()
+        return super().create(path)
+
+    def open(self, path: str) -> Any:
+        self._wait()
+        return super().open(path)
+
+    def read(self, path: str) -> bytes | None:
+        self._wait()
+        return super().read(path)
+
+
+class Owner:
+    """Whoever has the store: everything that is reported comes in `poll`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = SilentPlace(folder / "tier")
+        self._ready = threading.Event()
+        local = FileStore.open(folder / "store", wakeup=self._ready.set)
+        self.store = TieredStore(local, self.place, wakeup=self._ready.set)
+        self.ledger = self.store.create_ledger(TOPIC)
+        self.entries = [entry(number) for number in range(20)]
+        errors = [self.told(lambda done, each=each: self.store.append(self.ledger, each, done))  # type: ignore[misc]
+                  for each in self.entries]  # fmt: skip
+        assert errors == [None] * len(errors)
+
+    def told(self, ask: Any) -> StoreError | None:
+        """What it says in the end."""
+        found: list[StoreError | None] = []
+        ask(found.append)
+        until = time.monotonic() + WAIT_SECONDS
+        while not found:
+            assert time.monotonic() < until
+            self._ready.wait(1)
+            self._ready.clear()
+            self.store.poll()
+        return found[0]
+
+    def offload(self) -> None:
+        assert self.told(lambda done: self.store.offload(TOPIC, self.ledger, 1, done, offset=0)) is None
+        assert self.told(lambda done: self.store.drop_local(TOPIC, self.ledger, done)) is None
+
+    def ask_to_read(self, told: Any) -> None:
+        self.store.fetch(
+            self.ledger, 0, entries_max=5, bytes_max=1 << 20, ahead=ReadAhead(5, 1 << 20), done=told
+        )
+
+
+@pytest.fixture
+def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owner]:
+    monkeypatch.setattr(tiered, "STOP_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(tier_claim, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(exits, "unfinished", set())
+    owner = Owner(tmp_path)
+    yield owner
+    owner.place.answers.set()
+    owner.store.close()
+
+
+THREADS = {
+    "claim": ("geminga-offload-claim",),
+    "worker": ("geminga-offload",),
+    "reader": ("geminga-store-reader-0", "geminga-store-reader-1"),
+}
+
+
+@pytest.mark.parametrize("by", THREADS)
+def test_who_waits_for_it_is_not_waited_for(owner: Owner, by: str) -> None:
+    owner.place.silences = THREADS[by]
+    if by == "reader":
+        owner.offload()
+    owner.place.answers.clear()
+    told: list[Any] = []
+    if by == "reader":
+        owner.ask_to_read(lambda *found: told.append(found))
+    elif by == "worker":
+        owner.store.offload(TOPIC, owner.ledger, 1, told.append, offset=0)
+    until = time.monotonic() + WAIT_SECONDS
+    while not owner.place.asked.wait(0.01):
+        assert time.monotonic() < until
+        owner.store.poll()
+    owner.store.close()
+    assert exits.unfinished == {owner.place.location}
+    assert len(told) == (by == "reader")  # a consumer knows
+
+
+def test_a_place_that_answers_leaves_nothing_unfinished(owner: Owner) -> None:
+    owner.offload()
+    owner.store.close()
+    assert exits.unfinished == set()
