@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from geminga.broker import survivors as survivors_module
-from geminga.broker.survivors import (
-    BATCH_MESSAGES_MAX,
-    STEP_MESSAGES,
-    Survivors,
-    at_once,
-    open_batch,
-    rebatched,
-)
+from geminga.broker.batches import BATCH_MESSAGES_MAX, STEP_MESSAGES, Steps, at_once, rebatched
+from geminga.broker.survivors import Kept, Survivors
 from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.batch_model import open_batch
+
+T = TypeVar("T")
 
 
 def batch(keys: list[str], value: bytes = b"v") -> bytes:
@@ -38,22 +35,15 @@ def note(survivors: Survivors, entry: bytes) -> int:
     return 1 if steps is None else 1 + sum(1 for _ in steps)
 
 
-def test_messages_of_all_sizes_are_found() -> None:
-    for size in (0, 1, 126, 127, 128, 300, 16_383, 16_384, 70_000):
-        for sequence_id in (None, 5):
-            for key in ("k", "k" * 127, "k" * 128, ""):
-                single = pb.SingleMessageMetadata(partition_key=key, payload_size=size)
-                if sequence_id is not None:
-                    single.sequence_id = sequence_id
-                data = single.SerializeToString()
-                body = (len(data).to_bytes(4, "big") + data + bytes(size)) * 2
-                metadata = pb.MessageMetadata(
-                    producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2
-                )
-                opened = open_batch(build_entry(metadata.SerializeToString(), body))
-                assert opened is not None
-                assert opened.messages == [(key.encode(), size > 0)] * 2
-                assert list(opened.starts) == [0, len(body) // 2, len(body)]
+def counted(steps: Steps[T]) -> tuple[int, T]:
+    """How many they are, and what they come to."""
+    count = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
 
 
 def test_broken_batches_are_kept_whole() -> None:
@@ -72,7 +62,7 @@ def test_broken_batches_are_kept_whole() -> None:
         hostile = build_entry(metadata.SerializeToString(), bytes(broken))
         survivors = Survivors(bytes_max=1 << 20, retain_null_key=False)
         note(survivors, hostile)
-        survivors.next_pass()
+        at_once(survivors.next_pass())
         kept = survivors.kept()
         if open_batch(hostile) is None:
             assert kept == (1, 1, 1)
@@ -88,12 +78,31 @@ def test_keys_that_do_not_fit_are_done_in_parts() -> None:
         while True:
             for entry in entries:
                 note(survivors, entry)
-            if not survivors.next_pass():
+            if not at_once(survivors.next_pass()):
                 break
         assert (survivors.passes > 1) == (bytes_max == 100_000)
         kept.append([survivors.kept() for _ in entries])
         assert survivors.messages == 10_000
     assert kept[0] == kept[1]
+
+
+def test_many_keys_are_done_in_steps() -> None:
+    """Also when a pass is over, and when half of them are left to another one."""
+    keys = 20 * STEP_MESSAGES
+    entries = [batch([f"k{key}" for key in range(first, first + 500)]) for first in range(0, keys, 500)]
+    steps = []
+    for bytes_max in (1 << 30, 1 << 20):
+        survivors = Survivors(bytes_max=bytes_max, retain_null_key=False)
+        most = 0
+        more = True
+        while more:
+            most = max(most, *(note(survivors, entry) for entry in entries))
+            count, more = counted(survivors.next_pass())
+            assert count > 50
+        steps.append(most)
+        assert survivors.keys == keys
+        assert all(survivors.kept() == Kept((1 << 500) - 1, 500, 500) for _ in entries)
+    assert steps[0] < 5 < 50 < steps[1]
 
 
 def crowded(count: int) -> bytes:
@@ -113,7 +122,8 @@ def test_many_messages_in_few_bytes_are_done_in_steps() -> None:
     survivors = Survivors(bytes_max=1 << 20, retain_null_key=False)
     assert note(survivors, entry) >= 99
     bits = (1 << 50 * STEP_MESSAGES) - 2
-    assert sum(1 for _ in rebatched(entry, bits)) >= 98
+    assert sum(1 for _ in rebatched(entry, bits)) >= 49
+    assert sum(1 for _ in rebatched(entry, bits // 3)) >= 98  # every other one
     batch = open_batch(at_once(rebatched(entry, bits)))
     assert batch is not None
     assert batch.messages == [None] + [(b"k", False)] * (50 * STEP_MESSAGES - 1)
@@ -143,7 +153,7 @@ def test_a_key_that_is_larger_than_the_memory_takes_one_pass() -> None:
     while True:
         for entry in entries:
             note(survivors, entry)
-        if not survivors.next_pass():
+        if not at_once(survivors.next_pass()):
             break
     assert survivors.passes < 20
     assert [survivors.kept().bits for _ in entries] == [1, 1] + [0] * 199 + [1]
@@ -162,8 +172,8 @@ def test_chunked_messages_take_bounded_memory(bytes_max: int, monkeypatch: pytes
             note(survivors, entry)
             assert len(survivors._open_chunks) < 10
             if bytes_max == 20_000:
-                assert len(survivors._chunks) + len(survivors._newest) < 150
-        if not survivors.next_pass():
+                assert len(survivors._chunks) + sum(map(len, survivors._tables)) < 150
+        if not at_once(survivors.next_pass()):
             break
     bits = [survivors.kept().bits for _ in entries]
     assert bits == [0, 0, 1] * 200 + [1, 1, 1] * 100
@@ -175,5 +185,5 @@ def test_a_chunked_message_that_was_open_for_long_stays_whole(monkeypatch: pytes
     survivors = Survivors(bytes_max=1 << 30, retain_null_key=False)
     for entry in entries:
         note(survivors, entry)
-    survivors.next_pass()
+    at_once(survivors.next_pass())
     assert all(survivors.kept().bits for _ in entries)

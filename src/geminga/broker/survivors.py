@@ -3,9 +3,8 @@
 The rules are Apache Pulsar's. The newest message of a key stays, and none when its payload is empty.
 Messages without a key go, unless ``retain_null_key``. What cannot be looked into stays whole: a batch that is
 encrypted, or cannot be read. A single encrypted message has its key outside and is treated as any other. In a
-batch the messages that go leave an empty one with ``compacted_out``, so that the others keep their indexes.
-A few kilobytes may hold a million messages: what takes long is done in steps, which whoever calls takes
-one by one.
+batch the messages that go leave an empty one with ``compacted_out``, so that the others keep their indexes
+(`geminga.broker.batches`). What takes long is done in steps, which whoever calls takes one by one.
 
 Messages are counted as they are met, from 0; a bit says of each whether it stays. Keys are held in memory
 only while they are counted, and no more of them than fit: the others are left to another pass over the
@@ -15,25 +14,17 @@ entries, each pass for its share of the keys by their hashes.
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Generator, Sequence
+import sys
+from collections.abc import Sequence
 from struct import Struct
-from struct import error as StructError
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from geminga.broker.batches import STEP_MESSAGES, Steps, opened
 from geminga.errors import CorruptPayload
-from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, build_entry, parse_entry, peek_entry
-from geminga.wire.proto import pulsar_wire_pb2 as pb
-from geminga.wire.strict import parse
+from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, parse_entry, peek_entry
 
 log = logging.getLogger("geminga.broker")
 
-BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A batch that says it is larger than this, decompressed, is not looked into."""
-BATCH_MESSAGES_MAX: Final = 1_000_000
-"""Nor one of more messages, which no client of ours makes."""
-STEP_MESSAGES: Final = 1_000
-"""So many are looked at in a step."""
 _KEY_OVERHEAD_BYTES = 150
 """About what a key takes in memory beside its own bytes."""
 OPEN_CHUNKS_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -42,137 +33,14 @@ _CHUNKED_OVERHEAD_BYTES = 400
 _CHUNK_BYTES = 48
 """About what a chunked message takes, and each of its chunks."""
 _SIZE = Struct(">I")
-_HEAD = Struct(">IBB")
-_KEY, _PAYLOAD_SIZE = 0x12, 0x18
-_COMPACTED_OUT, _OTHER_MIN = 0x20, 0x28
 _CHECKED = MAGIC_CHECKSUM.to_bytes(2, "big")
 _NOTHING_BYTES_MAX = 40
 """No codec, with encryption on top, makes more of an empty payload."""
-_MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
-_EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work in steps, and what it comes to."""
-Keyed = tuple[bytes | None, bool]
-"""A message's key, None without one, and whether it has a value."""
-
-
-class Batch(NamedTuple):
-    """A batch that was opened. ``starts`` has where each message begins, and the end of the last."""
-
-    body: bytes
-    starts: Sequence[int]
-    messages: list[Keyed | None]
-    """None for a message that was compacted out before."""
-
-
-def at_once(steps: Steps[T]) -> T:
-    """All of the steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-
-def open_batch(entry: bytes) -> Batch | None:
-    """The messages of a batch; None when it cannot be looked into."""
-    return at_once(opened(entry))
-
-
-def opened(entry: bytes) -> Steps[Batch | None]:
-    """The same in steps."""
-    try:
-        parsed = parse_entry(entry, verify=False)
-        metadata = parsed.metadata
-        if metadata.encryption_keys:
-            return None
-        from geminga.wire.compression import decompress  # with all its codecs: no start waits for them
-
-        body = decompress(
-            metadata.compression, parsed.payload, metadata.uncompressed_size, limit=BATCH_BYTES_MAX
-        ) if metadata.compression else bytes(parsed.payload)  # fmt: skip
-        return (yield from _split(body, metadata.num_messages_in_batch))
-    except (CorruptPayload, StructError, IndexError) as error:
-        log.debug("a batch cannot be opened: %s", error)
-        return None
-
-
-def _split(body: bytes, count: int) -> Steps[Batch]:
-    size = len(body)
-    if not 0 < count <= min(size // 4, BATCH_MESSAGES_MAX):
-        raise CorruptPayload(f"{count} messages announced in a batch of {size} bytes")
-    starts = array("Q", (0,))
-    messages: list[Keyed | None] = []
-    position = 0
-    read_head = _HEAD.unpack_from
-    for number in range(count):
-        if number and not number % STEP_MESSAGES:
-            yield
-        metadata_size, tag, key_size = read_head(body, position)
-        start = position + 4
-        end = start + metadata_size
-        at = start + 2 + key_size
-        # The usual message: a short key, then a payload size of one byte or two, then nothing of interest.
-        if tag == _KEY and key_size < 128 and at + 3 < min(end, size) and body[at] == _PAYLOAD_SIZE:
-            payload_size, following = body[at + 1], body[at + 2]
-            if payload_size > 127:
-                if following < 128:
-                    payload_size += (following << 7) - 128
-                    following = body[at + 3]
-                else:
-                    following = _COMPACTED_OUT
-            if following >= _OTHER_MIN:
-                messages.append((body[start + 2 : at], payload_size > 0))
-                position = end + payload_size
-                starts.append(position)
-                continue
-        if end > size:
-            raise CorruptPayload(f"a message's metadata end at byte {end} of {size}")
-        single = parse(pb.SingleMessageMetadata, body[start:end], "a message's metadata", CorruptPayload)
-        if single.compacted_out:
-            messages.append(None)
-        elif single.HasField("partition_key"):
-            messages.append((_key_bytes(single.partition_key), single.payload_size > 0))
-        else:
-            messages.append((None, single.payload_size > 0))
-        if single.payload_size < 0:
-            raise CorruptPayload(f"a message of {single.payload_size} bytes")
-        position = end + single.payload_size
-        starts.append(position)
-    if position != size:
-        raise CorruptPayload(f"{count} messages end at byte {position} of a batch of {size} bytes")
-    return Batch(body, starts, messages)
-
-
-def _key_bytes(key: str | bytes) -> bytes:
-    """A key as it travels: protobuf gives one that is no UTF-8 as bytes."""
-    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
-
-
-def rebatched(entry: bytes, kept: int) -> Steps[bytes]:
-    """A batch with only those of its messages that ``kept`` has a bit for; the others are marked."""
-    batch = yield from opened(entry)
-    if batch is None:
-        return entry
-    body, starts, count = batch.body, batch.starts, len(batch.messages)
-    parts = []
-    for first in range(0, count, STEP_MESSAGES):
-        if first:
-            yield
-        wanted = kept >> first
-        parts += [
-            body[starts[index] : starts[index + 1]] if wanted >> (index - first) & 1 else _EMPTIED
-            for index in range(first, min(first + STEP_MESSAGES, count))
-        ]
-    found = b"".join(parts)
-    metadata = parse_entry(entry, verify=False).metadata
-    metadata.uncompressed_size = len(found)
-    from geminga.wire.compression import compress
-
-    payload = compress(metadata.compression, found) if metadata.compression else found
-    return build_entry(metadata.SerializeToString(), payload)
+_TABLES = 64
+"""Keys are held in so many tables, for a large one keeps everybody waiting while it grows, or goes."""
+_TABLE_SHIFT = sys.hash_info.width - 6
+"""What is left of a key's hash behind these bits is the table's index, or that less `_TABLES`: Python counts
+it from the end then. Lower bits are a table's own, and part keys among passes."""
 
 
 class Kept(NamedTuple):
@@ -190,7 +58,8 @@ class Survivors:
         """``bytes_max``: what keys may take in memory, about."""
         self._bytes_max = bytes_max
         self._retain_null_key = retain_null_key
-        self._newest: dict[bytes, int] = {}
+        self._tables: list[dict[bytes, int]] = [{} for _ in range(_TABLES)]
+        """The newest message of each key, by the key's hash."""
         self._newest_bytes = 0
         self._part, self._parts = 0, 1
         self._left: list[tuple[int, int]] = []
@@ -201,7 +70,8 @@ class Survivors:
         self._run = self._run_left = 0
         self._open_chunks: dict[tuple[str, str], list[int]] = {}
         self._open_bytes = 0
-        self._chunks: dict[int, list[int]] = {}
+        self._chunks: dict[int, tuple[bytes, list[int]]] = {}
+        """By the last chunk, the message's key and all of its chunks."""
         self._chunks_bytes = 0
         self.keys = 0
         self.passes = 1
@@ -226,10 +96,9 @@ class Survivors:
                 self._keep_whole(ordinal)
             elif head.marker_type is None:
                 self._note_single(ordinal, head, entry)
-        self._noted(1)
-        return None
+        return self._noted(1)
 
-    def _noted(self, count: int) -> None:
+    def _noted(self, count: int) -> Steps[None] | None:
         """The entry was one of so many messages."""
         self._ordinal += count
         if self.passes == 1:
@@ -238,8 +107,9 @@ class Survivors:
                 runs[-1][1] += 1
             else:
                 runs.append([count, 1])
-        if self._newest_bytes + self._chunks_bytes > self._bytes_max and len(self._newest) > 1:
-            self._share()
+        if self._newest_bytes + self._chunks_bytes > self._bytes_max and sum(map(len, self._tables)) > 1:
+            return self._share()
+        return None
 
     def _note_single(self, ordinal: int, head: EntryHead, entry: bytes) -> None:
         key = head.partition_key
@@ -253,41 +123,46 @@ class Survivors:
         batch = yield from opened(entry)
         if batch is None:
             self._keep_whole(ordinal)
-            self._noted(1)
-            return
-        newest, parts, part = self._newest, self._parts, self._part
-        for number, message in enumerate(batch.messages):
-            if number and not number % STEP_MESSAGES:
+            count = 1
+        else:
+            count = len(batch.keys)
+            yield from self._put_all(ordinal, batch.keys, batch.is_emptied)
+            if self._retain_null_key:
+                for number, index in enumerate(batch.unkeyed, 1):
+                    self._keep(ordinal + index)
+                    if not number % STEP_MESSAGES:
+                        yield
+        steps = self._noted(count)
+        if steps is not None:
+            yield from steps
+
+    def _put_all(self, ordinal: int, keys: Sequence[bytes | None], is_emptied: Sequence[int]) -> Steps[None]:
+        """As `_put`, of messages that follow one another."""
+        tables, shift, part, parts = self._tables, _TABLE_SHIFT, self._part, self._parts
+        is_parted, size = parts > 1, 0
+        for first in range(0, len(keys), STEP_MESSAGES):
+            if first:
                 yield
-            if message is not None:
-                key, has_value = message
+            for index, key in enumerate(keys[first : first + STEP_MESSAGES], first):
                 if key is None:
-                    if self._retain_null_key:
-                        self._keep(ordinal)
-                elif parts == 1 or hash(key) % parts == part:
-                    if not has_value:
-                        self._drop(key)
-                        ordinal += 1
-                        continue
-                    if key not in newest:
-                        self._newest_bytes += len(key) + _KEY_OVERHEAD_BYTES
-                    newest[key] = ordinal
-            ordinal += 1
-        self._noted(len(batch.messages))
+                    continue
+                hashed = hash(key)
+                if is_parted and hashed % parts != part:
+                    continue
+                table = tables[hashed >> shift]
+                if is_emptied[index]:
+                    if table.pop(key, None) is not None:
+                        size -= len(key) + _KEY_OVERHEAD_BYTES
+                    continue
+                if key not in table:
+                    size += len(key) + _KEY_OVERHEAD_BYTES
+                table[key] = ordinal + index
+        self._newest_bytes += size
 
     def _put(self, key: bytes, ordinal: int, *, has_value: bool) -> None:
-        if self._parts > 1 and hash(key) % self._parts != self._part:
-            return
-        if not has_value:
-            self._drop(key)
-            return
-        if key not in self._newest:
-            self._newest_bytes += len(key) + _KEY_OVERHEAD_BYTES
-        self._newest[key] = ordinal
-
-    def _drop(self, key: bytes) -> None:
-        if self._newest.pop(key, None) is not None:
-            self._newest_bytes -= len(key) + _KEY_OVERHEAD_BYTES
+        """A message of this key: it is the newest, and one without a value leaves none."""
+        for _ in self._put_all(ordinal, (key,), (not has_value,)):
+            raise AssertionError("one message is one step")
 
     def _note_chunk(self, ordinal: int, head: EntryHead) -> None:
         """A chunked message counts as one when its last chunk has come; then all of them stay, or none."""
@@ -309,32 +184,39 @@ class Survivors:
         elif head.partition_key is not None:
             key = head.partition_key.encode("utf-8", "surrogatepass")
             self._put(key, ordinal, has_value=True)
-            if self._newest.get(key) == ordinal:
-                self._chunks[ordinal] = chunks
-                self._chunks_bytes += _chunked_size(chunks)
+            if self._newest(key) == ordinal:
+                self._chunks[ordinal] = key, chunks
+                self._chunks_bytes += len(key) + _chunked_size(chunks)
         elif self._retain_null_key:
             self._keep_all(chunks)
 
-    def _share(self) -> None:
+    def _newest(self, key: bytes) -> int | None:
+        return self._tables[hash(key) >> _TABLE_SHIFT].get(key)
+
+    def _share(self) -> Steps[None]:
         """There is too much in memory: old chunks go, or a half of this share is for another pass."""
-        self._forget_chunks()
+        yield from self._forget_chunks()
         if self._newest_bytes + self._chunks_bytes <= self._bytes_max // 2:
             return
-        part, parts = self._part, self._parts
-        self._parts = parts * 2
-        self._left.append((part + parts, self._parts))
-        self._newest = {
-            key: ordinal for key, ordinal in self._newest.items() if hash(key) % self._parts == part
-        }
-        self._newest_bytes = sum(map(len, self._newest)) + len(self._newest) * _KEY_OVERHEAD_BYTES
-        self._forget_chunks()
+        part, parts = self._part, self._parts * 2
+        self._left.append((part + self._parts, parts))
+        self._parts = parts
+        self._newest_bytes = 0
+        for place, table in enumerate(self._tables):
+            yield
+            kept = {key: ordinal for key, ordinal in table.items() if hash(key) % parts == part}
+            self._tables[place] = kept
+            self._newest_bytes += sum(map(len, kept)) + len(kept) * _KEY_OVERHEAD_BYTES
+        yield from self._forget_chunks()
 
-    def _forget_chunks(self) -> None:
+    def _forget_chunks(self) -> Steps[None]:
         """Those of messages that are not the newest of their keys."""
-        if self._chunks:
-            newest = set(self._newest.values())
-            self._chunks = {last: chunks for last, chunks in self._chunks.items() if last in newest}
-            self._chunks_bytes = sum(map(_chunked_size, self._chunks.values()))
+        for number, (last, (key, chunks)) in enumerate(list(self._chunks.items()), 1):
+            if self._newest(key) != last:
+                del self._chunks[last]
+                self._chunks_bytes -= len(key) + _chunked_size(chunks)
+            if not number % STEP_MESSAGES:
+                yield
 
     def _keep_whole(self, ordinal: int) -> None:
         self._keep(ordinal)
@@ -346,21 +228,22 @@ class Survivors:
             self._keep(ordinal)
 
     def _keep(self, ordinal: int) -> None:
-        place = ordinal >> 3
-        if place >= len(self._bits):
-            self._bits.extend(bytes(max(4096, place + 1 - len(self._bits), len(self._bits) // 8)))
-        self._bits[place] |= 1 << (ordinal & 7)
+        self._reach(ordinal)
+        self._bits[ordinal >> 3] |= 1 << (ordinal & 7)
 
-    def next_pass(self) -> bool:
+    def _reach(self, ordinal: int) -> None:
+        """Have a bit for it."""
+        missing = (ordinal >> 3) + 1 - len(self._bits)
+        if missing > 0:
+            self._bits.extend(bytes(max(4096, missing, len(self._bits) // 8)))
+
+    def next_pass(self) -> Steps[bool]:
         """The pass is over; whether there is to be another, over the same entries."""
-        for ordinal in self._newest.values():
-            self._keep_all(self._chunks.get(ordinal) or (ordinal,))
+        yield from self._keep_newest()
         for chunks in self._open_chunks.values():
             self._keep_all(chunks)  # the rest may come yet
-        self.keys += len(self._newest)
-        self._newest, self._newest_bytes = {}, 0
-        self._open_chunks, self._chunks = {}, {}
-        self._open_bytes = self._chunks_bytes = 0
+        self._open_chunks = {}
+        self._newest_bytes = self._open_bytes = self._chunks_bytes = 0
         self._total = self._ordinal
         self._ordinal = 0
         if self._left:
@@ -369,6 +252,26 @@ class Survivors:
             return True
         self._runs.reverse()
         return False
+
+    def _keep_newest(self) -> Steps[None]:
+        """Of every key; nothing is left in memory of them."""
+        if self._ordinal:
+            self._reach(self._ordinal - 1)
+        bits = self._bits
+        for table in self._tables:
+            self.keys += len(table)
+            while table:
+                for _ in range(min(len(table), STEP_MESSAGES)):
+                    ordinal = table.popitem()[1]
+                    bits[ordinal >> 3] |= 1 << (ordinal & 7)
+                yield
+            table.clear()
+        while self._chunks:
+            for _ in range(min(len(self._chunks), STEP_MESSAGES)):
+                last, (_key, chunks) = self._chunks.popitem()
+                if bits[last >> 3] >> (last & 7) & 1:
+                    self._keep_all(chunks)
+            yield
 
     # --- what it was ---
     @property

@@ -11,7 +11,6 @@ from geminga.broker import compacted
 from geminga.broker.admin.errors import AdminError
 from geminga.broker.compacted import owner_of
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
-from geminga.broker.survivors import open_batch
 from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
@@ -24,6 +23,7 @@ from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, Powe
 from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from tests.broker.batch_model import open_batch
 from tests.broker.conftest import START_MS, Harness, Peer
 
 NAME = TopicName.parse("t")

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from geminga.broker.agenda import Agenda
+from geminga.broker.batches import Steps, rebatched
 from geminga.broker.compacted import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
@@ -28,7 +29,7 @@ from geminga.broker.entries import head_of
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.survivors import Steps, Survivors, rebatched
+from geminga.broker.survivors import Survivors
 from geminga.broker.turns import PARKED, Job, Turns
 from geminga.errors import StoreBusy, StoreError
 from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
@@ -254,7 +255,7 @@ class Compaction:
                         if self._is_enough:
                             yield self._rest()
                 damaged = self._same_damage(damaged)
-                if not survivors.next_pass():
+                if not (yield from self._stepwise(survivors.next_pass())):
                     break
             if survivors.closed:
                 log.warning(
