@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 import zlib
+from collections.abc import Generator
+from random import Random
 from typing import Any
 
 import cramjam
@@ -152,3 +154,40 @@ def test_unknown_codecs(kind: int) -> None:
         compression.decompress(kind, b"", 0, limit=MIB)
     with pytest.raises(UsageError, match=f"compression type {kind} is not known"):
         compression.compress(kind, b"")
+
+
+def counted(steps: Generator[None, None, bytes]) -> tuple[int, bytes]:
+    """How many they are, and what they come to."""
+    count = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return count, end.value
+        count += 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0, 1, compression.STEP_BYTES, 5 * compression.STEP_BYTES + 7])
+def test_in_steps_it_is_the_same(kind: int, size: int) -> None:
+    """And none of ZLIB's, which takes longest, is of more than `STEP_BYTES`."""
+    data = Random(size).randbytes(size // 2) + bytes(size - size // 2)
+    steps, packed = counted(compression.compress_in_steps(kind, data))
+    assert packed == compression.compress(kind, data)
+    assert steps == (-(-size // compression.STEP_BYTES) or 1 if kind == compression.ZLIB else 1)
+    steps, unpacked = counted(compression.decompress_in_steps(kind, packed, size, limit=MIB * 2))
+    assert unpacked == data
+    assert steps >= (size // compression.STEP_BYTES if kind == compression.ZLIB else 1)
+
+
+@pytest.mark.parametrize("kind", PACKING)
+def test_in_steps_the_same_is_refused(kind: int) -> None:
+    data = bytes(2 * compression.STEP_BYTES)
+    packed = compression.compress(kind, data)
+    lies = [(packed, len(data) + lie) for lie in (-1, 1, MIB * 2)]
+    for payload, size in [*lies, (packed[: len(packed) // 2], len(data)), (b"\xff" * 50, 100), (packed, -1)]:
+        with pytest.raises(CorruptPayload) as at_once:
+            compression.decompress(kind, payload, size, limit=MIB * 2)
+        with pytest.raises(CorruptPayload) as in_steps:
+            counted(compression.decompress_in_steps(kind, payload, size, limit=MIB * 2))
+        assert str(in_steps.value) == str(at_once.value)

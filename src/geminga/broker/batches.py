@@ -72,11 +72,16 @@ def opened(entry: bytes) -> Steps[Batch | None]:
         metadata = parsed.metadata
         if metadata.encryption_keys:
             return None
-        from geminga.wire.compression import decompress  # with all its codecs: no start waits for them
+        if metadata.compression:
+            from geminga.wire.compression import (
+                decompress_in_steps,  # with all codecs: no start waits for them
+            )
 
-        body = decompress(
-            metadata.compression, parsed.payload, metadata.uncompressed_size, limit=BATCH_BYTES_MAX
-        ) if metadata.compression else bytes(parsed.payload)  # fmt: skip
+            body = yield from decompress_in_steps(
+                metadata.compression, parsed.payload, metadata.uncompressed_size, limit=BATCH_BYTES_MAX
+            )
+        else:
+            body = bytes(parsed.payload)
         return (yield from _walk(metadata, body))
     except (CorruptPayload, StructError, IndexError) as error:
         log.debug("a batch cannot be opened: %s", error)
@@ -174,7 +179,9 @@ def rebatched(entry: bytes, kept: int) -> Steps[bytes]:
     found = b"".join(parts)
     metadata = batch.metadata
     metadata.uncompressed_size = len(found)
-    from geminga.wire.compression import compress
+    payload = found
+    if metadata.compression:
+        from geminga.wire.compression import compress_in_steps
 
-    payload = compress(metadata.compression, found) if metadata.compression else found
+        payload = yield from compress_in_steps(metadata.compression, found)
     return build_entry(metadata.SerializeToString(), payload)

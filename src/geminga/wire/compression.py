@@ -9,7 +9,7 @@ the caller's limit: a bomb costs its sender's bytes and no memory of ours.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import cramjam
 
@@ -22,6 +22,8 @@ NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 _ZLIB_LEVEL = 6
 _ZSTD_LEVEL = 3
+STEP_BYTES = 256 * 1024
+"""So much of a payload is a step of ZLIB's. The other codecs are several times as fast: all is one."""
 LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
 """The highest level of each codec that has levels; the lowest is 1. Beyond 19 ZSTD asks every reader for
 more memory than readers need grant."""
@@ -61,6 +63,18 @@ def _decompress_zlib(data: Buffer, size: int) -> bytes:
     return zlib.decompressobj().decompress(data, size + 1)
 
 
+def _decompress_zlib_in_steps(data: Buffer, size: int) -> Generator[None, None, bytes]:
+    codec = zlib.decompressobj()
+    pieces: list[bytes] = []
+    left = size + 1
+    while left and (piece := codec.decompress(data, min(left, STEP_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+        data = codec.unconsumed_tail
+        yield
+    return b"".join(pieces)
+
+
 def _decompress_zstd(data: Buffer, size: int) -> bytes:
     output = bytearray(size)
     return bytes(memoryview(output)[: cramjam.zstd.decompress_into(data, output)])
@@ -90,6 +104,21 @@ def compress(kind: int, data: Buffer, level: int = 0) -> bytes:
     return _COMPRESSORS[kind](data, level)
 
 
+def compress_in_steps(kind: int, data: bytes) -> Generator[None, None, bytes]:
+    """The same without a level, where nothing else is to wait for as long as a large payload takes."""
+    if kind != ZLIB:
+        return compress(kind, data)
+    codec = zlib.compressobj(_ZLIB_LEVEL)
+    pieces: list[bytes] = []
+    view = memoryview(data)
+    for start in range(0, len(data), STEP_BYTES):
+        if start:
+            yield
+        pieces.append(codec.compress(view[start : start + STEP_BYTES]))
+    pieces.append(codec.flush())
+    return b"".join(pieces)
+
+
 def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -> bytes:
     """The ``uncompressed_size`` bytes that ``data`` holds.
 
@@ -97,6 +126,30 @@ def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -
     not looked at (C++ leaves it out), the data's own is. Raises `CorruptPayload` for an unknown codec,
     a size above the limit, data that the codec refuses, and a size that is not the true one.
     """
+    size = _size(kind, data, uncompressed_size, limit)
+    try:
+        output = _DECOMPRESSORS[kind](data, size)
+    except (cramjam.DecompressionError, zlib.error) as error:
+        raise _refused(kind, data, size, error) from error
+    return _whole(kind, data, size, output)
+
+
+def decompress_in_steps(
+    kind: int, data: Buffer, uncompressed_size: int, *, limit: int
+) -> Generator[None, None, bytes]:
+    """The same where nothing else is to wait for as long as a large payload takes."""
+    if kind != ZLIB:
+        return decompress(kind, data, uncompressed_size, limit=limit)
+    size = _size(kind, data, uncompressed_size, limit)
+    try:
+        output = yield from _decompress_zlib_in_steps(data, size)
+    except zlib.error as error:
+        raise _refused(kind, data, size, error) from error
+    return _whole(kind, data, size, output)
+
+
+def _size(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> int:
+    """How many bytes it is to hold."""
     if kind == NONE:
         uncompressed_size = len(data)
     elif not 0 < kind < len(_DECOMPRESSORS):
@@ -105,17 +158,21 @@ def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -
         raise CorruptPayload(
             f"{NAMES[kind]} payload announces {uncompressed_size} bytes; at most {limit} are accepted"
         )
-    try:
-        output = _DECOMPRESSORS[kind](data, uncompressed_size)
-    except (cramjam.DecompressionError, zlib.error) as error:
+    return uncompressed_size
+
+
+def _refused(kind: int, data: Buffer, size: int, error: Exception) -> CorruptPayload:
+    return CorruptPayload(
+        f"{NAMES[kind]} payload of {len(data)} bytes does not decompress to the announced "
+        f"{size} bytes: {error}"
+    )
+
+
+def _whole(kind: int, data: Buffer, size: int, output: bytes) -> bytes:
+    if len(output) != size:
         raise CorruptPayload(
-            f"{NAMES[kind]} payload of {len(data)} bytes does not decompress to the announced "
-            f"{uncompressed_size} bytes: {error}"
-        ) from error
-    if len(output) != uncompressed_size:
-        raise CorruptPayload(
-            f"{NAMES[kind]} payload of {len(data)} bytes announces {uncompressed_size} bytes "
-            f"and holds {'more' if len(output) > uncompressed_size else len(output)}"
+            f"{NAMES[kind]} payload of {len(data)} bytes announces {size} bytes "
+            f"and holds {'more' if len(output) > size else len(output)}"
         )
     return output
 
