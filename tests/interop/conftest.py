@@ -1,10 +1,11 @@
-"""A real Apache Pulsar for the whole run, and our own broker beside it for its Java tools."""
+"""A real Apache Pulsar for the whole run, one a worker, and our own broker beside it for its Java tools."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -12,6 +13,36 @@ import pytest
 from geminga.testing.apache_pulsar import ApachePulsar
 
 CACHED = Path(__file__).parents[2] / ".cache/apache-pulsar-4.0.4"
+
+_TOLD = pytest.StashKey[list[tuple[str, str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TOLD] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["told"] = session.config.stash[_TOLD]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended: it has no terminal of its own."""
+    node.config.stash[_TOLD] += getattr(node, "workeroutput", {}).get("told", [])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for title, text in config.stash[_TOLD]:
+        terminalreporter.section(title)
+        terminalreporter.write_line(text)
+
+
+@pytest.fixture(scope="session")
+def told(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+    """Has a title and a text printed at the end of the run, whichever worker has them."""
+    return lambda title, text: pytestconfig.stash[_TOLD].append((title, text))
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,13 @@
 """The programs of ``tests/programs`` four ways: both libraries, each on our broker and on Apache Pulsar.
 
-The four columns agree; the table is printed after the last program, by ``make interop``, too.
+The four columns agree; the table is printed at the end of the run, by ``make interop``, too.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,14 @@ Outcomes = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def outcomes(apache_pulsar: ApachePulsar, request: pytest.FixtureRequest) -> Iterator[Outcomes]:
+def outcomes(apache_pulsar: ApachePulsar, told: Callable[[str, str], None]) -> Iterator[Outcomes]:
     found: Outcomes = {}
     with embedded(failover_delay_seconds=0.1, batch_index_ack=True) as broker:
         for name, place in {"Geminga": broker, "Apache Pulsar": apache_pulsar}.items():
             urls = (place.service_url, place.admin_url)
             found |= columns.run({f"{p} on {name}": (p, *urls) for p in ("geminga", "pulsar")})
     yield found
-    plugins = request.config.pluginmanager
-    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
-        reporter = plugins.getplugin("terminalreporter")
-        reporter.section("programs: the same letter is the same outcome, - is a failure")
-        reporter.write_line(columns.table(found))
+    told("programs: the same letter is the same outcome, - is a failure", columns.table(found))
 
 
 @pytest.mark.parametrize("program", columns.names())
