@@ -75,6 +75,9 @@ class Survivors:
         self._chunks_bytes = 0
         self.keys = 0
         self.passes = 1
+        self._closed_from: int | None = None
+        """The first message that cannot be looked into: any key may be there. Behind it a key without value
+        stays, or what it has deleted would be back."""
         self.closed = 0
         """Entries that cannot be looked into: encrypted batches, and what cannot be read."""
 
@@ -140,6 +143,7 @@ class Survivors:
         """As `_put`, of messages that follow one another."""
         tables, shift, part, parts = self._tables, _TABLE_SHIFT, self._part, self._parts
         is_parted, size = parts > 1, 0
+        deletes = self._closed_from is None or ordinal < self._closed_from
         for first in range(0, len(keys), STEP_MESSAGES):
             if first:
                 yield
@@ -150,7 +154,7 @@ class Survivors:
                 if is_parted and hashed % parts != part:
                     continue
                 table = tables[hashed >> shift]
-                if is_emptied[index]:
+                if deletes and is_emptied[index]:
                     if table.pop(key, None) is not None:
                         size -= len(key) + _KEY_OVERHEAD_BYTES
                     continue
@@ -222,6 +226,8 @@ class Survivors:
         self._keep(ordinal)
         if self.passes == 1:
             self.closed += 1
+            if self._closed_from is None:
+                self._closed_from = ordinal
 
     def _keep_all(self, ordinals: Sequence[int]) -> None:
         for ordinal in ordinals:

@@ -436,9 +436,38 @@ def test_what_cannot_be_looked_into_stays(harness: Harness) -> None:
     assert [position for position, _ in _entries(harness)] == [ids[0], ids[2], ids[3]]
 
 
+@pytest.mark.parametrize("memory_bytes", [None, 1024 * 1024])
+def test_what_is_deleted_does_not_come_back_from_what_cannot_be_looked_into(
+    make_harness: Any, memory_bytes: int | None
+) -> None:
+    """An encrypted batch stays whole, with the keys that were deleted behind it: that stays, too."""
+    settings = {} if memory_bytes is None else {"compaction_memory_bytes_max": memory_bytes}
+    harness = make_harness(**settings)
+    peer = publisher(harness)
+    keys = 6 if memory_bytes is None else 6_000
+    peer.send(0, single("k0", b"before"))
+    peer.send(1, single("k0", b""))
+    secret = batch([(f"k{number}", b"1") for number in range(keys)])
+    metadata = parse_entry(secret).metadata
+    metadata.encryption_keys.add(key="k", value=b"v")
+    peer.send(2, build_entry(metadata.SerializeToString(), bytes(parse_entry(secret).payload)), messages=keys)
+    peer.send(3, batch([("k1", b""), ("k2", b"2")]), messages=2)
+    peer.send(5, single("k3", b""))
+    peer.send(6, batch([(f"k{number}", b"") for number in range(4, keys)]), messages=keys - 4)
+    for _ in range(2):
+        compact(harness)
+        kept: dict[str | None, bytes] = {}
+        for _, entry in _entries(harness):
+            body = bytes(parse_entry(entry).payload)
+            is_secret = bool(parse_entry(entry).metadata.encryption_keys)
+            kept |= dict(messages_of(secret if is_secret else entry)) if body else {"k3": b""}
+        assert {key: value for key, value in kept.items() if value} == {"k0": b"1", "k2": b"2"}
+        peer.send(7, single("other", b""))
+
+
 def _entries(harness: Harness) -> list[tuple[tuple[int, int], bytes]]:
     peer = harness.peer()
-    peer.subscribe("t", "raw", 7, durable=False, read_compacted=True, permits=1000)
+    peer.subscribe("t", "raw", 7, durable=False, read_compacted=True, permits=1_000_000)
     harness.poll()
     found = [((each.ledger_id, each.entry_id), bytes(each.entry)) for each in peer.messages()]
     peer.disconnect()
