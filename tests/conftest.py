@@ -46,7 +46,6 @@ LONG_FILES = (
     "tests/interop/test_programs.py",
     "tests/interop/test_spark_schemas_against_apache_pulsar.py",
     "tests/interop/test_spark_chaos.py",
-    "tests/interop/test_tuning_against_apache_pulsar.py",
     "tests/spark/test_no_registration.py",
     "tests/spark/test_sessions.py",
     "tests/spark/test_datasource.py",
