@@ -143,7 +143,7 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[Batch]:
         if single.compacted_out:
             add_key(None)
         elif single.HasField("partition_key"):
-            add_key(_key_bytes(single.partition_key))
+            add_key(key_bytes(single.partition_key))
             if not single.payload_size:
                 is_emptied[number] = 1
         else:
@@ -156,7 +156,7 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[Batch]:
     return Batch(metadata, body, starts, keys, is_emptied, unkeyed)
 
 
-def _key_bytes(key: str | bytes) -> bytes:
+def key_bytes(key: str | bytes) -> bytes:
     """A key as it travels: protobuf gives one that is no UTF-8 as bytes."""
     return key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
 

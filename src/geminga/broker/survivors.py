@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from array import array
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from geminga.broker.batches import STEP_MESSAGES, Steps, opened
+from geminga.broker.batches import STEP_MESSAGES, Steps, key_bytes, opened
 from geminga.errors import CorruptPayload
 from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, parse_entry, peek_entry
 
@@ -34,6 +35,8 @@ _CHUNK_BYTES = 48
 """About what a chunked message takes, and each of its chunks."""
 _SIZE = Struct(">I")
 _CHECKED = MAGIC_CHECKSUM.to_bytes(2, "big")
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+"""What stands in a key's text for bytes that are not UTF-8: such keys are told apart by their bytes."""
 _NOTHING_BYTES_MAX = 40
 """No codec, with encryption on top, makes more of an empty payload."""
 _TABLES = 64
@@ -66,10 +69,13 @@ class Survivors:
         self._bits = bytearray()
         self._ordinal = 0
         self._total = 0
-        self._runs: list[list[int]] = []
-        self._run = self._run_left = 0
+        self._runs, self._repeats = array("I"), array("Q")
+        """Of entries that follow one another and hold as many messages: how many messages, and entries."""
+        self._run = self._run_entry = 0
         self._open_chunks: dict[tuple[str, str], list[int]] = {}
         self._open_bytes = 0
+        self._has_forgotten = False
+        """Whether beginnings of chunked messages are not known any more."""
         self._chunks: dict[int, tuple[bytes, list[int]]] = {}
         """By the last chunk, the message's key and all of its chunks."""
         self._chunks_bytes = 0
@@ -87,18 +93,17 @@ class Survivors:
         ordinal = self._ordinal
         try:
             head = peek_entry(entry)
-        except CorruptPayload as error:
-            log.debug("an entry cannot be read: %s", error)
-            self._keep_whole(ordinal)
-        else:
             if head.num_chunks > 1:
-                self._note_chunk(ordinal, head)
+                self._note_chunk(ordinal, head, entry)
             elif head.is_batch and head.marker_type is None:
                 if not head.encrypted:
                     return self._note_batch(ordinal, entry)
                 self._keep_whole(ordinal)
             elif head.marker_type is None:
                 self._note_single(ordinal, head, entry)
+        except CorruptPayload as error:
+            log.debug("an entry cannot be read: %s", error)
+            self._keep_whole(ordinal)
         return self._noted(1)
 
     def _noted(self, count: int) -> Steps[None] | None:
@@ -106,21 +111,21 @@ class Survivors:
         self._ordinal += count
         if self.passes == 1:
             runs = self._runs
-            if runs and runs[-1][0] == count:
-                runs[-1][1] += 1
+            if runs and runs[-1] == count:
+                self._repeats[-1] += 1
             else:
-                runs.append([count, 1])
+                runs.append(count)
+                self._repeats.append(1)
         if self._newest_bytes + self._chunks_bytes > self._bytes_max and sum(map(len, self._tables)) > 1:
             return self._share()
         return None
 
     def _note_single(self, ordinal: int, head: EntryHead, entry: bytes) -> None:
-        key = head.partition_key
-        if key is None:
-            if self._retain_null_key:
-                self._keep(ordinal)
-        else:
-            self._put(key.encode("utf-8", "surrogatepass"), ordinal, has_value=_has_value(entry))
+        key = _key_of(head, entry)
+        if key is not None:
+            self._put(key, ordinal, has_value=_has_value(entry))
+        elif self._retain_null_key:
+            self._keep(ordinal)
 
     def _note_batch(self, ordinal: int, entry: bytes) -> Steps[None]:
         batch = yield from opened(entry)
@@ -168,16 +173,28 @@ class Survivors:
         for _ in self._put_all(ordinal, (key,), (not has_value,)):
             raise AssertionError("one message is one step")
 
-    def _note_chunk(self, ordinal: int, head: EntryHead) -> None:
-        """A chunked message counts as one when its last chunk has come; then all of them stay, or none."""
+    def _note_chunk(self, ordinal: int, head: EntryHead, entry: bytes) -> None:
+        """A chunked message counts as one when its last chunk has come; then all of them stay, or none.
+
+        Of what no client puts together nothing stays, nor is it the newest of a key: chunks that were sent
+        again, which clients step over, and those that lack one before them.
+        """
         name = head.producer_name, head.uuid
         chunks = self._open_chunks.pop(name, None)
         if chunks is not None:
             self._open_bytes -= _open_size(name, chunks)
-        if chunks is None or not head.chunk_id:
+        if not head.chunk_id:
             chunks = []
-        chunks.append(ordinal)
-        if head.chunk_id < head.num_chunks - 1:
+        elif chunks is None:
+            if self._has_forgotten:
+                self._keep_whole(ordinal)  # its beginning may be among those that are not known any more
+            return
+        if head.chunk_id > len(chunks):
+            return
+        is_next = head.chunk_id == len(chunks)
+        if is_next:
+            chunks.append(ordinal)
+        if not is_next or len(chunks) < head.num_chunks:
             self._open_chunks[name] = chunks
             self._open_bytes += _open_size(name, chunks)
             while self._open_bytes > OPEN_CHUNKS_BYTES_MAX:
@@ -185,8 +202,10 @@ class Survivors:
                 oldest = next(iter(self._open_chunks))
                 self._open_bytes -= _open_size(oldest, self._open_chunks[oldest])
                 self._keep_all(self._open_chunks.pop(oldest))
-        elif head.partition_key is not None:
-            key = head.partition_key.encode("utf-8", "surrogatepass")
+                self._has_forgotten = True
+            return
+        key = _key_of(head, entry)
+        if key is not None:
             self._put(key, ordinal, has_value=True)
             if self._newest(key) == ordinal:
                 self._chunks[ordinal] = key, chunks
@@ -248,7 +267,7 @@ class Survivors:
         yield from self._keep_newest()
         for chunks in self._open_chunks.values():
             self._keep_all(chunks)  # the rest may come yet
-        self._open_chunks = {}
+        self._open_chunks, self._has_forgotten = {}, False
         self._newest_bytes = self._open_bytes = self._chunks_bytes = 0
         self._total = self._ordinal
         self._ordinal = 0
@@ -256,7 +275,6 @@ class Survivors:
             self._part, self._parts = self._left.pop()
             self.passes += 1
             return True
-        self._runs.reverse()
         return False
 
     def _keep_newest(self) -> Steps[None]:
@@ -285,12 +303,17 @@ class Survivors:
         """How many there were in a pass."""
         return self._total
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `kept` has told of all of them."""
+        return self._ordinal >= self._total
+
     def kept(self) -> Kept:
         """What is left of the next entry; `rebatched` makes it where that is neither nothing nor all."""
-        if not self._run_left:
-            self._run, self._run_left = self._runs.pop()
-        self._run_left -= 1
-        count, ordinal = self._run, self._ordinal
+        if self._run_entry == self._repeats[self._run]:
+            self._run, self._run_entry = self._run + 1, 0
+        self._run_entry += 1
+        count, ordinal = self._runs[self._run], self._ordinal
         self._ordinal += count
         first = ordinal >> 3
         word = int.from_bytes(self._bits[first : (ordinal + count + 7) >> 3], "little")
@@ -306,8 +329,19 @@ def _open_size(name: tuple[str, str], chunks: Sequence[int]) -> int:
     return len(name[0]) + len(name[1]) + _chunked_size(chunks)
 
 
+def _key_of(head: EntryHead, entry: bytes) -> bytes | None:
+    """The key outside of an entry, as it travels. Raises `CorruptPayload`."""
+    key = head.partition_key
+    if key is None:
+        return None
+    return key_bytes(parse_entry(entry, verify=False).metadata.partition_key if _REPLACED in key else key)
+
+
 def _has_value(entry: bytes) -> bool:
-    """Whether a single message's payload holds something, by what its metadata say of its size."""
+    """Whether a single message's payload holds something, by what its metadata say of its size.
+
+    Raises `CorruptPayload`.
+    """
     is_checked = len(entry) > 10 and entry[:2] == _CHECKED
     if is_checked and len(entry) - 10 - _SIZE.unpack_from(entry, 6)[0] > _NOTHING_BYTES_MAX:
         return True
