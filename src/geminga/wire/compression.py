@@ -24,6 +24,8 @@ _ZLIB_LEVEL = 6
 _ZSTD_LEVEL = 3
 STEP_BYTES = 256 * 1024
 """So much of a payload is a step of ZLIB's. The other codecs are several times as fast: all is one."""
+INPUT_STEP_BYTES = 8 * 1024
+"""Nor is more of a compressed one than this."""
 LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
 """The highest level of each codec that has levels; the lowest is 1. Beyond 19 ZSTD asks every reader for
 more memory than readers need grant."""
@@ -64,13 +66,19 @@ def _decompress_zlib(data: Buffer, size: int) -> bytes:
 
 
 def _decompress_zlib_in_steps(data: Buffer, size: int) -> Generator[None, None, bytes]:
-    codec = zlib.decompressobj()
+    codec, view = zlib.decompressobj(), memoryview(data)
     pieces: list[bytes] = []
     left = size + 1
-    while left and (piece := codec.decompress(data, min(left, STEP_BYTES))):
-        pieces.append(piece)
-        left -= len(piece)
-        data = codec.unconsumed_tail
+    # In small pieces: a few bytes may be a block that takes long and holds nothing.
+    for start in range(0, len(view), INPUT_STEP_BYTES):
+        rest: Buffer = view[start : start + INPUT_STEP_BYTES]
+        while left and (piece := codec.decompress(rest, min(left, STEP_BYTES))):
+            pieces.append(piece)
+            left -= len(piece)
+            rest = codec.unconsumed_tail
+            yield
+        if not left or codec.eof:
+            break
         yield
     return b"".join(pieces)
 
