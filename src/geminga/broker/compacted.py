@@ -19,6 +19,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from geminga.broker.entries import head_of
 from geminga.errors import StoreError
 from geminga.ledger.api import EntryStore, ReadAhead
 from geminga.ledger.damage import EntriesDamaged
@@ -173,6 +174,16 @@ class CompactedLedger:
             self.topic, index, behind - 1, self.ledger_id, error,
         )  # fmt: skip
         return behind
+
+    def is_below(self, *, position: Position | None = None, moment_ms: int | None = None) -> bool:
+        """Whether all that it holds lies before an id, or was published before a moment."""
+        if position is not None:
+            return position > self.seal.last[:2]
+        newest = self._look(self.entries - 1) if self.entries else None
+        head = None if newest is None else head_of(newest.entry)
+        return not self.entries or (
+            head is not None and moment_ms is not None and head.publish_time < moment_ms
+        )
 
     # --- how long it stays ---
     def pin(self) -> None:

@@ -507,14 +507,30 @@ def test_properties_are_json() -> None:
 
 
 class FarCounts(BatchesOf):
-    """What entries hold cannot be read now and then: they are in a place that is away."""
+    """What entries hold cannot be read now and then: they are in a place that is away, or the disk is bad."""
 
     is_away = False
 
-    def of(self, offset: int) -> tuple[int, int]:
+    def _ask(self) -> None:
         if self.is_away:
             raise StoreError("the place is away")
+
+    @property
+    def is_complete(self) -> bool:  # type: ignore[override]
+        self._ask()
+        return True
+
+    def of(self, offset: int) -> tuple[int, int]:
+        self._ask()
         return super().of(offset)
+
+    def between(self, start: int, stop: int) -> tuple[int, int]:
+        self._ask()
+        return super().between(start, stop)
+
+    def held(self, offsets: RangeSet, start: int, stop: int) -> tuple[int, int]:
+        self._ask()
+        return super().held(offsets, start, stop)
 
 
 def test_what_is_acknowledged_holds_whether_it_can_be_counted_or_not() -> None:
@@ -538,3 +554,18 @@ def test_what_is_acknowledged_holds_whether_it_can_be_counted_or_not() -> None:
         for found in (cursor, loaded(store)):
             assert (found.mark, found.holes, found.batches) == (plain.mark, plain.holes, plain.batches)
             assert found.open_tally(END) == plain.open_tally(END)
+
+
+def test_that_nothing_older_is_wanted_is_kept_whether_entries_can_be_counted_or_not() -> None:
+    for is_behind in (False, True):
+        for is_away in (False, True):
+            counts, store = FarCounts(), MemoryStore()
+            cursor = Cursor(7, counts=counts, durable=True)
+            cursor.is_behind = is_behind
+            counts.is_away = is_away
+            cursor.acknowledge(12)
+            CursorWriter(cursor, store, "k").write_snapshot(None)
+            counts.is_away = False
+            found = loaded(store)
+            assert found.is_behind == is_behind
+            assert found.open_tally(END) == cursor.open_tally(END)

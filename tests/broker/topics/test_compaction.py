@@ -14,7 +14,7 @@ from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscript
 from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
-from geminga.ids import TopicName
+from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Lost, Value
 from geminga.ledger.damage import Damage, EntriesDamaged, Loss
 from geminga.ledger.settings import StoreSettings
@@ -300,6 +300,56 @@ def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
     compact(harness)
     assert received("c") == [("k0", b"new")]
     assert received("c") == []
+
+
+@pytest.mark.parametrize(
+    "how", ["seek", "seek to now", "reset", "reset to now", "behind the last", "created"]
+)
+def test_who_is_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str) -> None:
+    """Where everything is trimmed the end is the topic's beginning, too; and over a restart."""
+    harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    compact(harness)
+    harness.advance(3600)
+    topic: Any = harness.broker.topics.find(NAME)
+    assert topic.ledger.start == topic.ledger.end
+    consumer = harness.peer()
+    if how != "created":
+        consumer.subscribe("t", "c", read_compacted=True, permits=0)
+    done: list[Any] = []
+    last, end = MessageId(-1, 1, 4, -1), MessageId.latest
+    assert topic.compacted.seal.last[:2] == (last.ledger_id, last.entry_id)
+    if how == "seek":
+        consumer.request("seek", consumer_id=1, message_id={"ledgerId": 2**63 - 1, "entryId": 2**63 - 1})
+    elif how == "seek to now":
+        consumer.request("seek", consumer_id=1, message_publish_time=harness.now_ms)
+    elif how == "reset":
+        harness.actions.reset_cursor(NAME, "c", done.append, position=end)
+    elif how == "reset to now":
+        harness.actions.reset_cursor(NAME, "c", done.append, timestamp_ms=harness.now_ms)
+    elif how == "behind the last":
+        harness.actions.reset_cursor(NAME, "c", done.append, position=last, excluded=True)
+    else:
+        harness.actions.create_subscription(NAME, "c", end, done.append)
+    consumer.disconnect()
+    harness.restart()
+    peer = publisher(harness)
+    peer.send(10, single("k0", b"new"))
+    compact(harness)
+    consumer = harness.peer()
+    consumer.subscribe("t", "c", read_compacted=True)
+    harness.advance(1)
+    found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+    assert found == [("k0", b"new")]
+    # And who wants everything again gets it.
+    harness.actions.reset_cursor(NAME, "c", done.append, position=MessageId.earliest)
+    consumer = harness.peer()
+    consumer.subscribe("t", "c", read_compacted=True)
+    harness.advance(1)
+    found = [pair for each in consumer.messages() for pair in messages_of(bytes(each.entry))]
+    assert found == [("k2", b"6"), ("k3", b"7"), ("k1", b"9"), ("k0", b"new")]
 
 
 def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:

@@ -325,7 +325,8 @@ class TopicActions:
         if subscription in topic.subscriptions:
             raise AdminError(409, f"Subscription {subscription} already exists for topic {name}")
         offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
-        topic.subscription(subscription, offset=offset, properties=properties, done=done)
+        is_behind = topic.is_behind(offset, position=(position.ledger_id, position.entry_id))
+        topic.subscription(subscription, offset=offset, properties=properties, is_behind=is_behind, done=done)
 
     def delete_subscription(
         self, name: TopicName, subscription: str, done: Done, *, force: bool = False
@@ -351,13 +352,16 @@ class TopicActions:
         topic = found.topic
         if timestamp_ms is not None:
             offset = landmarks.offset_by_time(topic.ledger, timestamp_ms, self._agenda.now_ms)
+            is_behind = topic.is_behind(offset, moment_ms=timestamp_ms)
         elif position is not None:
             offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
             if excluded and topic.ledger.offset(position.ledger_id, position.entry_id) == offset:
                 offset += 1
+            first = position.ledger_id, position.entry_id + excluded
+            is_behind = topic.is_behind(offset, position=first)
         else:
             raise AdminError(412, "a position or a time is needed")
-        found.reset(offset, done)
+        found.reset(offset, done, is_behind=is_behind)
 
     def skip(self, name: TopicName, subscription: str, count: int, done: Done) -> None:
         """Skip the next ``count`` open entries."""

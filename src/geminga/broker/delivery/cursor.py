@@ -37,6 +37,8 @@ _TALLY_FORM = struct.Struct("<QQQQQQ")
 """Mark, entries in holes, partly acknowledged batches: what state the tally is of; then the tally itself:
 messages acknowledged in those batches, messages and bytes in holes. Written with every delta, so it is packed
 quickly rather than tightly."""
+_NO_TALLY = _TALLY_FORM.pack((1 << 64) - 1, 0, 0, 0, 0, 0)
+"""In place of one, where something follows: no cursor is in that state."""
 _WINDOW = 4096
 """Offsets that are counted together."""
 _COLUMN_FROM = 8
@@ -320,8 +322,13 @@ class Cursor:
 
     def _is_tallied(self) -> bool:
         """Whether the tally is to follow what changes; not before all entries are counted."""
-        if self._tally is not None and not self.counts.is_complete:
-            self._tally = None
+        if self._tally is not None:
+            try:
+                is_complete = self.counts.is_complete
+            except StoreError:
+                is_complete = False
+            if not is_complete:
+                self._tally = None
         return self._tally is not None
 
     def _tell(self, sign: int, ask: Callable[..., Tally], *where: Any) -> None:
@@ -506,7 +513,9 @@ class Cursor:
         self._put_batches(out)
         if self._tally is not None and self._parts >= 0:
             out += self._packed_tally(self._tally)
-            out += bytes(self.is_behind)  # a byte or none
+        elif self.is_behind:
+            out += _NO_TALLY
+        out += bytes(self.is_behind)  # a byte or none
         self._deltas = self._delta_ranges = self._delta_bytes = 0
         self._snapshot_bytes = len(out)
         return bytes(out)

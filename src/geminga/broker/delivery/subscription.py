@@ -90,6 +90,10 @@ class OwningTopic(SubscribedTopic, Protocol):
     @property
     def terminated(self) -> bool: ...
 
+    def is_behind(
+        self, offset: int, *, position: Position | None = None, moment_ms: int | None = None
+    ) -> bool: ...
+
     def count_entries(self) -> None: ...
 
     def consumer_joined(self, subscription: str) -> None: ...
@@ -442,25 +446,28 @@ class PersistentSubscription:
         self.start_position = None
         if not target.HasField("message_id"):
             moment_ms = target.message_publish_time
-            self.reset(landmarks.offset_by_time(ledger, moment_ms, self.agenda.now_ms), done)
+            offset = landmarks.offset_by_time(ledger, moment_ms, self.agenda.now_ms)
+            self.reset(offset, done, is_behind=self.topic.is_behind(offset, moment_ms=moment_ms))
             return
         ledger_id, entry_id = to_signed(target.message_id.ledgerId), to_signed(target.message_id.entryId)
         offset = ledger.offset_from(ledger_id, entry_id)
         self.start_position = ledger_id, entry_id
         inside = self.topic.settings.batch_index_ack and ledger.offset(ledger_id, entry_id) == offset
-        self.reset(offset, done, target.message_id.ack_set if inside else ())
+        is_behind = self.topic.is_behind(offset, position=self.start_position)
+        self.reset(offset, done, target.message_id.ack_set if inside else (), is_behind=is_behind)
 
-    def reset(self, offset: int, done: Done, words: Sequence[int] = ()) -> None:
+    def reset(self, offset: int, done: Done, words: Sequence[int] = (), *, is_behind: bool = False) -> None:
         """Deliver again from ``offset`` on. Consumers are disconnected first and subscribe anew.
 
         ``words`` says which messages of the batch there are to be delivered again; none stands for all.
+        ``is_behind``: nothing that is older is wanted, even where the topic has no more than that.
         ``done`` runs when the new position is durable.
         """
         self.resetting = True
         self.disconnect_all()
         self.resetting = False
         self.cursor.reset(offset)
-        self.cursor.is_behind = offset > self.topic.ledger.start
+        self.cursor.is_behind = is_behind or offset > self.topic.ledger.start
         self.topic.rearm()
         self.harmed = ""
         if words:

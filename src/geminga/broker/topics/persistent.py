@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from geminga.broker.agenda import Timer
-from geminga.broker.compacted import EARLIEST, LATEST, CompactedLedger
+from geminga.broker.compacted import EARLIEST, LATEST, CompactedLedger, Position
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
@@ -392,9 +392,10 @@ class PersistentTopic:
         created.start_position = request.start or (EARLIEST if request.earliest else LATEST)
         if request.rollback_seconds:
             now_ms = self.agenda.now_ms
-            begin = offset_by_time(self.ledger, now_ms - request.rollback_seconds * 1000, now_ms)
+            moment_ms = now_ms - request.rollback_seconds * 1000
+            begin = offset_by_time(self.ledger, moment_ms, now_ms)
             created.cursor.reset(begin)
-            created.cursor.is_behind = begin > self.ledger.start
+            created.cursor.is_behind = self.is_behind(begin, moment_ms=moment_ms)
             created.write_snapshot(None)
         return created
 
@@ -426,6 +427,20 @@ class PersistentTopic:
             )
         self.subscription(name, offset=self.ledger.start)
 
+    def is_behind(
+        self, offset: int, *, position: Position | None = None, moment_ms: int | None = None
+    ) -> bool:
+        """Whether who begins at ``offset``, asked for as an id or a moment, wants nothing that is compacted.
+
+        Where the topic has no older entries the place in it does not tell. Raises `StoreError`.
+        """
+        if offset > self.ledger.start:
+            return True
+        view = self.compacted
+        if view is None:
+            return position is not None and position >= LATEST
+        return view.is_below(position=position, moment_ms=moment_ms)
+
     def subscription(
         self,
         name: str,
@@ -438,7 +453,7 @@ class PersistentTopic:
     ) -> PersistentSubscription:
         """Create a durable subscription at ``offset``; ``done`` reports when it is durable.
 
-        ``is_behind``: nothing that is older is wanted, even where there is no more than that.
+        ``is_behind``: nothing that is older is wanted, even where the topic has no more than that.
         """
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         cursor.is_behind = is_behind or offset > self.ledger.start
