@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from random import Random
 from typing import Any
 
@@ -395,6 +396,88 @@ def test_reader_keeps_the_ledger_it_reads_when_nothing_is_to_be_compacted_any_mo
     assert not harness.store.ledgers(owner_of(topic.text))
 
 
+@pytest.mark.parametrize("is_wanted_again", [False, True])
+def test_what_a_deleted_subscription_left_behind_is_not_taken_up(
+    make_harness: Any, monkeypatch: pytest.MonkeyPatch, is_wanted_again: bool
+) -> None:
+    """Somebody reads the compacted ledger, so it stays for a while; then the process is killed."""
+    monkeypatch.setattr(compacted, "ENTRIES_PER_FETCH", 2)
+    harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single(f"k{number}", b"old"))
+    compact(harness)
+    harness.peer().subscribe("t", "slow", 7, durable=False, read_compacted=True, permits=3)
+    topic: Any = harness.broker.topics.find(NAME)
+    topic.subscriptions[COMPACTION].delete(None)
+    for number in range(10, 20):
+        peer.send(number, single(f"k{number - 10}", b"new"))
+    harness.advance(3600)
+    assert topic.ledger.start == topic.ledger.end == 20
+    assert harness.store.ledgers(owner_of(topic.text))
+    if is_wanted_again:
+        topic.subscription(COMPACTION, offset=topic.ledger.start)
+    harness.crash()
+    topic = harness.broker.topics.find(NAME)
+    assert topic.compacted is None
+    assert not harness.store.ledgers(owner_of(topic.text))
+    assert read(harness) == []
+
+
+def test_an_end_in_the_midst_is_no_failure(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nobody who waits for the turn begins then."""
+    monkeypatch.setattr(compaction, "SLICE_SECONDS", -1.0)
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single("k", b"%d" % number))
+    others = [TopicName.parse(f"other{number}") for number in range(50)]
+    peer.receipts()
+    for number, name in enumerate(others, 2):
+        peer.producer(name.text, number)
+        peer.send(0, single("k", b"1"), producer_id=number)
+        peer.receipts()
+    peer.disconnect()
+    harness.auto_poll = False
+    for name in (NAME, *others):
+        harness.actions.compact(name)
+    topic: Any = harness.broker.topics.in_memory(NAME)
+    while not topic.compaction.bytes_read:
+        harness.store.poll()
+        harness.broker.tick(harness.now, harness.now_ms)
+    assert topic.compaction.is_running
+    fetched: list[Any] = []
+    monkeypatch.setattr(harness.store, "fetch", lambda *args, **more: fetched.append(args))
+    harness.restart()
+    assert not fetched
+    assert not [each for each in caplog.records if each.levelno > logging.INFO]
+    monkeypatch.undo()
+    harness.auto_poll = True
+    compact(harness)
+    assert [pair for _, pair in read(harness)] == [("k", b"9")]
+
+
+def test_very_many_that_wait_may_have_nothing_to_do(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = publisher(harness)
+    for number in range(10):
+        peer.send(number, single("k", b"%d" % number))
+    others = [TopicName.parse(f"other{number}") for number in range(600)]
+    peer.receipts()
+    for number, name in enumerate(others, 2):
+        peer.producer(name.text, number)
+    harness.auto_poll = False
+    for name in (NAME, *others):
+        harness.actions.compact(name)
+    harness.auto_poll = True
+    finish(harness)
+    harness.advance(1)
+    for name in (NAME, *others):
+        assert harness.actions.compaction_status(name) == {"status": "SUCCESS", "lastError": ""}
+
+
 def test_a_truncation_ends_the_compaction_that_is_going_on(
     make_harness: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,6 +524,22 @@ def test_last_message_id_is_one_that_comes(harness: Harness) -> None:
     assert len(reader.messages()) == 1
     last = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse.last_message_id
     assert last.entryId == 2
+
+
+def test_last_message_id_of_a_batch_that_stays_whole_is_that_of_its_last_message(harness: Harness) -> None:
+    """Who reads until the last message would leave out the others."""
+    peer = publisher(harness)
+    secret = [pb.EncryptionKeys(key="k", value=b"v")]
+    peer.send(0, batch([("a", b"1"), ("b", b"2"), ("c", b"3")], encryption_keys=secret), messages=3)
+    reader = harness.peer()
+    reader.subscribe("t", "r", 7, durable=False, read_compacted=True)
+    found = []
+    for _ in range(2):
+        reader.messages()
+        answer = reader.request("getLastMessageId", consumer_id=7).command.getLastMessageIdResponse
+        found.append(answer.last_message_id.batch_index)
+        compact(harness)
+    assert found == [2, 2]
 
 
 def test_chunked_messages_stay_or_go_as_a_whole(harness: Harness) -> None:
@@ -717,9 +816,10 @@ def until_the_new_ledger_is_being_named(harness: Harness, monkeypatch: pytest.Mo
         if step % 2:
             harness.store.poll()
         else:
-            harness.broker.turn(harness.now, harness.now_ms)
+            harness.broker.tick(harness.now, harness.now_ms)
     topic: Any = harness.broker.topics.in_memory(NAME)
     assert topic.compaction.is_running
+    assert any(named)
     return writer
 
 
@@ -782,6 +882,41 @@ def test_lost_entries_of_the_compacted_ledger_are_named(
     assert status["status"] == "SUCCESS"
     assert "bad entries" in status["lastError"]
     assert [pair[0] for _, pair in read(harness)] == ["k1", "k2", "k3", "k6", "k7", "k8", "k9", "k0"]
+
+
+def test_entries_that_can_be_read_now_and_then_end_the_compaction(
+    make_harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes know messages by their number: what one of them missed would be another one's."""
+    harness = make_harness(compaction_memory_bytes_max=1024 * 1024)
+    peer = publisher(harness)
+    for first in range(0, 12_000, 500):
+        peer.send(first, batch([(f"k{key}", b"1") for key in range(first, first + 500)]), messages=500)
+    compact(harness)
+    before = read(harness)
+    topic: Any = harness.broker.topics.find(NAME)
+    ledger_id = topic.compacted.ledger_id
+    store: Any = harness.store
+    fetch = store.fetch
+    passes: list[int] = []
+
+    def flaky(found: int, first: int, *, entries_max: int, **rest: Any) -> Any:
+        if found == ledger_id:
+            passes.extend([0] * (not first))
+            if first == 4 and len(passes) % 2:
+                raise EntriesDamaged("bad", Damage("log", 0, "bad", ledger_id, 4, 4, Loss.ENTRIES))
+            if first < 4:
+                entries_max = min(entries_max, 4 - first)
+        return fetch(found, first, entries_max=entries_max, **rest)
+
+    monkeypatch.setattr(store, "fetch", flaky)
+    peer.send(12_000, single("k0", b"2"))
+    harness.actions.compact(NAME)
+    finish(harness)
+    assert harness.actions.compaction_status(NAME)["status"] == "ERROR"
+    assert len(passes) > 1
+    monkeypatch.undo()
+    assert read(harness)[:-1] == before
 
 
 def test_cursor_that_damage_took_finds_its_ledger_again(make_harness: Any) -> None:

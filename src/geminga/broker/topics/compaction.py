@@ -14,7 +14,7 @@ cursor names is what a crash left behind, and goes with the next load of the top
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from enum import StrEnum
 from functools import partial
@@ -25,7 +25,7 @@ from geminga.broker.batches import Steps, rebatched
 from geminga.broker.compacted import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.entries import head_of
+from geminga.broker.entries import count_of, head_of
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
@@ -108,23 +108,23 @@ class CompactionLine:
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
-        self._waiting: deque[Compaction] = deque()
+        self._waiting: OrderedDict[Compaction, None] = OrderedDict()
         self._running: Compaction | None = None
 
     def enter(self, compaction: Compaction) -> None:
-        self._waiting.append(compaction)
+        self._waiting[compaction] = None
         self._next()
 
     def leave(self, compaction: Compaction) -> None:
         if self._running is compaction:
             self._running = None
-        elif compaction in self._waiting:
-            self._waiting.remove(compaction)
+        else:
+            self._waiting.pop(compaction, None)
         self._next()
 
     def _next(self) -> None:
         if self._running is None and self._waiting:
-            self._running = self._waiting.popleft()
+            self._running, _ = self._waiting.popitem(last=False)
             self._running.begin()
 
 
@@ -170,20 +170,22 @@ class Compaction:
         topic.compactions.enter(self)
 
     def begin(self) -> None:
-        """Its turn has come."""
+        """Its turn has come. It begins soon: of many that wait most may have nothing to do."""
         self._began_ms = self.topic.agenda.now_ms
         self._steps = self._run()
-        self._is_parked = False
-        self._slice_began = self.topic.compactions.turns.clock()
-        self.topic.compactions.turns.start(self._steps, self)
+        self._rest()
 
     def cancel(self, why: str) -> None:
-        """The topic goes, or what was compacted is not wanted: stop."""
+        """The topic goes, or what was compacted is not wanted: stop, which is no failure."""
         if self.is_running:
             self._is_cancelled = True
-            if self._steps is not None:
-                self._steps.close()
-            self._end(CompactionFailed(why))
+            steps, self._steps = self._steps, None
+            if steps is not None:
+                steps.close()
+            log.info("%r is given up: %s", self, why)
+            self.status, self.last_error = Status.NOT_RUN, why
+            self._give_up_new()
+            self.topic.compactions.leave(self)
 
     def _end(self, error: StoreError | None) -> None:
         now_ms = self.topic.agenda.now_ms
@@ -240,6 +242,7 @@ class Compaction:
                 retain_null_key=settings.compaction_retain_null_key,
             )
             damaged: list[str] | None = None
+            messages: int | None = None
             done_bytes = 0
             while True:
                 for found in self._entries(old, begin, stop):
@@ -255,7 +258,13 @@ class Compaction:
                         if self._is_enough:
                             yield self._rest()
                 damaged = self._same_damage(damaged)
-                if not (yield from self._stepwise(survivors.next_pass())):
+                is_more = yield from self._stepwise(survivors.next_pass())
+                if messages not in (None, survivors.messages):
+                    raise CompactionFailed(
+                        f"{survivors.messages} messages can be read, {messages} could before"
+                    )
+                messages = survivors.messages
+                if not is_more:
                     break
             if survivors.closed:
                 log.warning(
@@ -437,6 +446,8 @@ class Compaction:
                 yield self._pause()
                 continue
             offset, ledger_id, entry_id, entry = found
+            if survivors.is_over:
+                raise CompactionFailed(f"more messages can be read than {survivors.messages} before")
             bits, count, staying = survivors.kept()
             if staying:
                 left = entry
@@ -444,11 +455,9 @@ class Compaction:
                     left = yield from self._stepwise(rebatched(entry, bits))
                 kept += staying
                 head = head_of(left)
-                last = (
-                    ledger_id,
-                    entry_id,
-                    bits.bit_length() - 1 if head is not None and head.is_batch else -1,
-                )
+                # Of a batch that nobody can look into all messages stay, which count as one here.
+                messages = count_of(head) if staying == count else bits.bit_length()
+                last = ledger_id, entry_id, messages - 1 if head is not None and head.is_batch else -1
                 self._append(framed(offset, ledger_id, entry_id, left))
                 while self._unwritten > UNWRITTEN_BYTES_MAX:
                     self._is_parked = True
@@ -460,6 +469,8 @@ class Compaction:
                 if self._is_enough:
                     yield self._rest()
         self._same_damage(damaged)
+        if not survivors.is_over:
+            raise CompactionFailed(f"fewer messages can be read than {survivors.messages} before")
         seal = Seal(stop, last)
         self._append(sealed(seal))
         while self._unwritten:
@@ -547,9 +558,12 @@ def recall(topic: CompactedTopic) -> None:
     Should damage have taken what the cursor says, the newest ledger that is complete is the one.
     """
     subscription = topic.subscriptions.get(COMPACTION)
-    if subscription is None:
-        return
     infos = topic.store.ledgers(owner_of(topic.text))
+    if subscription is None:
+        if infos and not topic.store.damage:
+            # Somebody was reading them when it was deleted.
+            topic.store.delete_ledgers([each.ledger_id for each in infos])
+        return
     named = subscription.cursor.properties.get(LEDGER_PROPERTY)
     found: CompactedLedger | None = None
     for info in sorted(infos, key=lambda each: (str(each.ledger_id) == named, each.ledger_id), reverse=True):
@@ -558,6 +572,10 @@ def recall(topic: CompactedTopic) -> None:
             # Its seal alone is lost: the cursor knows how far it goes.
             horizon = int(subscription.cursor.properties[HORIZON_PROPERTY])
             seal = Seal(horizon, (*topic.ledger.position_before(horizon), -1))
+        is_gone = named is None and seal is not None and seal.horizon < topic.ledger.start
+        if is_gone and not topic.store.damage:
+            # That of a subscription that was deleted: nothing has kept what came behind it.
+            continue
         if seal is not None:
             found = _view(topic, info, seal)
             break
