@@ -52,6 +52,24 @@ def test_what_is_not_needed_goes_where_no_age_can_be_read(
     assert topic.stored == 2
 
 
+def test_nothing_is_trimmed_where_compaction_cannot_hold_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a threshold is set for must not go before it is compacted."""
+
+    def refused(*_: Any) -> None:
+        raise StoreBusy("slow")
+
+    topic = make(retention_minutes=0)
+    topic.publish(6)
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance.compaction, "prepare", refused)
+        topic.keep_connected(20)
+        assert topic.stored == 6
+    topic.keep_connected(20)
+    assert topic.stored == 2
+
+
 def test_retention_by_size_keeps_the_newest(make: Any) -> None:
     topic = make(retention_minutes=-1, retention_megabytes=1)
     topic.publish(8, size=300_000)

@@ -138,6 +138,7 @@ def trim(topic: PersistentTopic) -> int:
 
     The one that is written to goes too, when nothing has come for a while: the next entry begins another.
     """
+    compaction.prepare(topic)
     policies = topic.policies
     ledger = topic.ledger
     minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
@@ -201,7 +202,6 @@ def _delete(topic: PersistentTopic, ledgers: int) -> None:
 
 
 _STEPS: Final[tuple[Callable[[PersistentTopic], object], ...]] = (
-    compaction.prepare,
     forget_unused_subscriptions,
     expire,
     quota.check,
