@@ -424,6 +424,52 @@ def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
     store.close()
 
 
+def test_a_claimed_place_without_files_that_is_not_mounted_is_not_taken_for_it() -> None:
+    """The first files would be out of sight as well."""
+    disk, clock = SimulatedDisk(), Clock()
+    store = open_store(FaultyFileSystem(disk), clock)
+    kept = fill(store)
+    settle(store)
+    assert store.claim.state is State.HELD
+    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    pass_time(clock, store)
+    said = Said()
+    store.offload(TOPIC, min(kept), 1_700_000_000_000, said, offset=0)
+    settle(store)
+    assert "is it mounted?" in str(said.found)
+    assert not [path for path in disk.names if path.startswith("/tier/")]
+    disk.names.update(mounted)
+    pass_time(clock, store)
+    offload(store, min(kept))
+    assert {each: read(store, each) for each in kept} == kept
+    check_tier(store, disk)
+    store.close()
+
+
+def test_what_is_offloaded_stays_so_while_the_place_is_not_mounted() -> None:
+    """Its files are not there to be checked before the copies here go; they are not lost, nor made anew."""
+    disk, clock = SimulatedDisk(), Clock()
+    store = open_store(FaultyFileSystem(disk), clock)
+    kept = fill(store)
+    first = min(kept)
+    offload(store, first, drop=False)
+    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    said = Said()
+    store.drop_local(TOPIC, first, said)
+    settle(store)
+    assert "is it mounted?" in str(said.found)
+    assert store.record(first) is not None
+    disk.names.update(mounted)
+    pass_time(clock, store)
+    said = Said()
+    store.drop_local(TOPIC, first, said)
+    settle(store)
+    assert said.is_well
+    assert read(store, first) == kept[first]
+    check_tier(store, disk)
+    store.close()
+
+
 def test_a_place_that_is_lost_can_be_begun_anew(quick: Clock) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)

@@ -9,7 +9,7 @@ What an opening finds decides:
 
 =========================================  =============================================================
 no claim, and nothing of ours              it is claimed
-no claim, where we have files              looked at until there is one: the place may not be mounted
+no claim, where we have files, or had it   looked at until there is one: the place may not be mounted
 that of another instance, or store         borrowed: this is a copy (`geminga.ledger.identity`)
 ours, of a session that we do not know     borrowed: this is an older state of a store that went on elsewhere
 ours, closed                               it is claimed again
@@ -188,14 +188,16 @@ class PlaceClaim:
         if self.state is State.BORROWED:
             return
         found = claims.load(self._place)
-        if found is None and self.has_files:
+        if found is None and (self.has_files or self.state is State.HELD):
+            what = "has ledgers there" if self.has_files else "has claimed it"
             raise NotClaimed(
-                f"{self._place.location} holds no claim, and this store has ledgers there: is it mounted? If "
-                f"they are lost, run 'geminga store claim {self._folder}'"
+                f"{self._place.location} holds no claim, and this store {what}: is it mounted? If what was "
+                f"there is lost, run 'geminga store claim {self._folder}'"
             )
         if self.state is State.HELD:
             assert self._ours is not None
-            if found is None or self._is_ours(found):
+            assert found is not None
+            if self._is_ours(found):
                 self._save(replace(self._ours, beats=self._ours.beats + 1))
             else:
                 self._borrow(found, "was taken over meanwhile")

@@ -91,7 +91,9 @@ class TieredStore:
         self.catalog = TierCatalog(local)
         self._reader = TierReader(place)
         self.claim = PlaceClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
-        self.claim.has_files = any(True for _ in self.catalog.everything())
+        self.claim.has_files = bool(self.catalog.all_suspects()) or any(
+            True for _ in self.catalog.everything()
+        )
         self._manifests = ManifestWriter(place, self.store_name)
         self._load: ThreadLoad | None = None
         """Of the owner's thread."""
@@ -244,6 +246,7 @@ class TieredStore:
             try:
                 read, close = self.place.reader(path)
             except FileNotFoundError:
+                self.claim.check()  # else nothing is there: the place is not mounted
                 wrong.append("it is not there")
                 return
             try:
