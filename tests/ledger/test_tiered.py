@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.ledger import making_elsewhere, offload_folder
+from geminga.ledger import making_elsewhere, offload_folder, tier_catalog
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.backup import backup
 from geminga.ledger.damage import EntriesDamaged
@@ -1007,4 +1007,23 @@ def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending
     assert not store.catalog.suspects()
     check_tier(store, tier)
     assert {each: read(store, each) for each in kept} == kept
+    store.close()
+
+
+def test_owners_without_offloaded_ledgers_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most have none, and each that is loaded is asked for: a broker may have hundreds of thousands."""
+    monkeypatch.setattr(tier_catalog, "_OWNED_MAX", 100)
+    store = open_store(FaultyFileSystem(SimulatedDisk()))
+    kept = fill(store)
+    for number in range(1_000):
+        assert store.ledgers(f"{TOPIC}-{number}") == []
+        assert len(store.catalog._owners) <= 100
+    for each in kept:
+        offload(store, each)
+    assert [each.ledger for each in store.offloaded(TOPIC)] == sorted(kept)
+    store.delete_ledgers([min(kept)])
+    settle(store)
+    assert [each.ledger for each in store.offloaded(TOPIC)] == [max(kept)]
+    owners = store.catalog._owners
+    assert store.catalog._owned == sum(1 + len(each) for each in owners.values())
     store.close()

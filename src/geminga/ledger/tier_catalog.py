@@ -27,7 +27,7 @@ logger = logging.getLogger("geminga.ledger")
 
 _REMEMBERED_MAX = 4096
 _OWNED_MAX = 8192
-"""Records that are remembered by their owners."""
+"""Records that are remembered by their owners, each of whom counts as one, too: most have none."""
 _RECORDS, _OWNERS, _SUSPECTS = "offloaded/", "offloaded-by/", "offloading/"
 
 
@@ -56,6 +56,7 @@ class TierCatalog:
         self._store = store
         self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
         self._owners: OrderedDict[str, dict[int, OffloadedLedger]] = OrderedDict()
+        self._owned = 0
         """All that is offloaded of those who were asked for last: who offloads asks for it each time."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
@@ -83,10 +84,11 @@ class TierCatalog:
         if known is None:
             found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
             known = self._owners[owner] = {each.ledger: each for each in found if each is not None}
+            self._owned += 1 + len(known)
         self._owners.move_to_end(owner)
         # One of them may have more: its own are never scanned anew for each ledger.
-        while len(self._owners) > 1 and sum(map(len, self._owners.values())) > _OWNED_MAX:
-            self._owners.popitem(last=False)
+        while len(self._owners) > 1 and self._owned > _OWNED_MAX:
+            self._owned -= 1 + len(self._owners.popitem(last=False)[1])
         return sorted(known.values(), key=lambda each: each.ledger)
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
@@ -108,8 +110,10 @@ class TierCatalog:
         self._store.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
         self._store.delete(_SUSPECTS + record.uuid, done)
         self._remember(record.ledger, record)
-        if owner in self._owners:
-            self._owners[owner][record.ledger] = record
+        owned = self._owners.get(owner)
+        if owned is not None:
+            self._owned += record.ledger not in owned
+            owned[record.ledger] = record
 
     def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
         """The ledger is not offloaded any more, its file is to go."""
@@ -117,8 +121,9 @@ class TierCatalog:
         self._store.delete(_key(owner, record.ledger))
         self._store.delete(_owner_key(record.ledger), done)
         self._remember(record.ledger, None)
-        if owner in self._owners:
-            self._owners[owner].pop(record.ledger, None)
+        owned = self._owners.get(owner)
+        if owned is not None and owned.pop(record.ledger, None) is not None:
+            self._owned -= 1
 
     def cleared(self, uuid: str, done: Done | None = None) -> None:
         """The file is not there."""
