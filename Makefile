@@ -60,7 +60,7 @@ lint: $(STAMP)
 	$(VENV)/bin/lint-imports
 	$(PY) tools/generate_proto.py --check
 	$(PY) tools/generate_sync.py --check
-	$(PYTEST) -q tests/docs
+	$(PYTEST) -q tests/docs $(PARALLEL)
 
 # What measures loads and latencies has the machine for itself.
 MEASURING := tests/interop/test_tuning_against_apache_pulsar.py
