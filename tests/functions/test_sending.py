@@ -99,3 +99,19 @@ def test_topics_made_of_data_do_not_have_ever_more_producers(
         for n in range(7):
             assert place.values(10, f"-{n}") == [str(m) for m in range(n, 70, 7)]
     assert max(counts) == 3
+
+
+@pytest.mark.parametrize("queue", [7, 1000])
+def test_results_keep_their_order_whatever_they_say(
+    place: Place, monkeypatch: pytest.MonkeyPatch, queue: int
+) -> None:
+    def mixed(value: str) -> Any:
+        return Output(value, properties={"a": "b"}) if int(value) % 3 == 0 else value
+
+    arguments = sending.producer_arguments
+    monkeypatch.setattr(
+        sending, "producer_arguments", lambda *given: {**arguments(*given), "max_pending_messages": queue}
+    )
+    place.send(*range(600))
+    with FunctionRunner(place.settings(mixed)):
+        assert place.values(600) == [str(n) for n in range(600)]

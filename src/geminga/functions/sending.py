@@ -151,6 +151,8 @@ class AtLeastOnce:
         self._schema = output_schema
         self._producers: dict[tuple[str, Any], Any] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._began = False
+        """Whether sends were begun that have not handed over their messages yet."""
 
     async def emit(self, outcomes: Sequence[Outcome]) -> None:
         run: list[Outcome] = []
@@ -168,6 +170,9 @@ class AtLeastOnce:
     async def _send_run(self, run: list[Outcome]) -> None:
         assert self._settings.output is not None
         producer = await self._producer(self._settings.output, None)
+        if self._began:
+            self._began = False
+            await asyncio.sleep(0)
         messages = [outcome.message for outcome in run]
         keys = [outcome.key for outcome in run]
         settling, metrics = self._settling, self._settling.shared.metrics
@@ -225,6 +230,7 @@ class AtLeastOnce:
     def _start(self, work: _Work, sending: Any, publish: Publish | None) -> None:
         task = asyncio.ensure_future(sending)
         self._tasks.add(task)
+        self._began = True
 
         def settled(done: asyncio.Future[Any]) -> None:
             self._tasks.discard(done)
