@@ -242,6 +242,7 @@ class EffectivelyOnce:
             for other in [k for k in self._lanes if k[:2] == key[:2]]:
                 # Of an earlier ledger: its results come before.
                 await self._close_lane(other, self._lanes[other])
+                self._confirmed.pop(other, None)
             lane = await self._open_lane(key, topic)
         lane.used_at = now
         return lane
@@ -264,8 +265,17 @@ class EffectivelyOnce:
                 await asyncio.sleep(_BUSY_SECONDS)
         lane = self._lanes[key] = _Lane(producer)
         self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
-        confirmed = self._confirmed.pop(key, -1)
+        confirmed = self._confirmed.get(key, -1)
+        if lane.stored >= 0:
+            self._verified.add(topic)
         if lane.stored < confirmed:
+            self._remembers_less(lane, topic, confirmed)
+        return lane
+
+    def _remembers_less(self, lane: _Lane, topic: str, confirmed: int) -> None:
+        """The broker has given receipts in this run that it does not know of any more. Raises
+        `InvalidConfiguration` when it never did."""
+        if topic not in self._verified:
             error = InvalidConfiguration(
                 f"guarantee='EFFECTIVELY_ONCE' is not allowed: the broker does not deduplicate {topic}; "
                 "allowed: an output topic with deduplication (pulsar-admin topics set-deduplication -e, or "
@@ -274,8 +284,14 @@ class EffectivelyOnce:
             self._settling.end(error)
             raise error
         if lane.stored >= 0:
-            self._verified.add(topic)
-        return lane
+            logger.warning(
+                "%s has lost results of %s that it had confirmed, behind sequence id %d up to %d: it came "
+                "back with older data", topic, lane.producer.producer_name(), lane.stored, confirmed,
+            )  # fmt: skip
+        else:
+            # It forgets who was gone for long. Whether it still remembers anything is seen with the next.
+            self._verified.discard(topic)
+        lane.stored = lane.pushed = confirmed
 
     async def _close_lane(self, key: tuple[str, str, int], lane: _Lane) -> None:
         await lane.producer.flush()

@@ -1,0 +1,54 @@
+"""What effectively once makes of what a broker remembers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from typing import Any
+
+import pytest
+
+from geminga.asyncio import Client
+from geminga.functions import FunctionRunner, effectively_once
+from tests.functions.place import Place, until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("known", [-1, 5])
+def test_a_broker_that_has_forgotten_a_producer_of_this_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: int
+) -> None:
+    """Brokers forget who was gone for some hours: it is none that does not deduplicate."""
+    caplog.set_level(logging.WARNING, "geminga.functions")
+    monkeypatch.setattr(effectively_once, "IDLE_SECONDS", 0.05)
+    opened = Client.create_producer
+    forgets: list[str] = []
+
+    async def open_anew(self: Any, topic: str, *arguments: Any, **options: Any) -> Any:
+        producer = await opened(self, topic, *arguments, **options)
+        if topic.endswith("-out") and forgets:
+            forgets.pop()
+            producer.last_sequence_id = lambda: known
+        return producer
+
+    monkeypatch.setattr(Client, "create_producer", open_anew)
+    with FunctionRunner(place.settings(lambda value: value, guarantee="EFFECTIVELY_ONCE")) as runner:
+        producer = place.client.create_producer(place.topic)
+        for number in range(5):
+            producer.send(b"%d" % number)
+            until(lambda number=number: runner.metrics.published == number + 1)  # type: ignore[misc]
+            if number == 2:
+                forgets.append("now")
+                until(lambda: not _producers(place))
+        assert place.values(5) == [str(n) for n in range(5)]
+    assert not forgets
+    assert ("has lost results" in caplog.text) == (known >= 0)
+
+
+def _producers(place: Place) -> list[Any]:
+    path = place.topic.replace("://", "/")
+    with urllib.request.urlopen(f"{place.broker.admin_url}/admin/v2/{path}-out/stats") as answer:
+        found: list[Any] = json.load(answer)["publishers"]
+    return found
