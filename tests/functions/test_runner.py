@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.asyncio import Client
 from geminga.errors import InvalidConfiguration
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions import runner as runner_module
@@ -275,30 +274,6 @@ def test_no_letter_is_dead_because_the_broker_is_away(place: Place, monkeypatch:
     with FunctionRunner(settings):
         place.send("a")
         assert place.values(1, "-chosen") == ["a"]
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_an_output_that_is_away_is_waited_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch, plain: bool
-) -> None:
-    opened, asked = Client.create_producer, 0
-
-    async def away(self: Any, topic: str, **options: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked < 4:
-            raise geminga.ConnectError("away")
-        return await opened(self, topic, **options)
-
-    monkeypatch.setattr(Client, "create_producer", away)
-    settings = place.settings(
-        (lambda value: value) if plain else (lambda value: Output(value, properties={"a": "b"})),
-        max_message_retries=1, retry_delay_ms=10,
-    )  # fmt: skip
-    with FunctionRunner(settings):
-        place.send("a", "b")
-        assert place.values(2) == ["a", "b"]
-    assert asked == 4  # waited for once, not by each message
 
 
 @pytest.mark.parametrize("guarantee", ["ATLEAST_ONCE", "EFFECTIVELY_ONCE"])

@@ -22,18 +22,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client.enums import Result
 from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.calling import Outcome
 from geminga.functions.running_context import Publish
-from geminga.functions.sending import METADATA_BYTES, Settling, producer_arguments, tell
+from geminga.functions.sending import METADATA_BYTES, Settling, open_producer, producer_arguments, tell
 from geminga.wire.hashing import partition_of
 
 if TYPE_CHECKING:
     from geminga.asyncio import Client
+
+T = TypeVar("T")
 
 logger = logging.getLogger("geminga.functions")
 
@@ -223,7 +225,10 @@ class EffectivelyOnce:
     async def _partition(self, publish: Publish, place: Any) -> str:
         names = self._partitions.get(publish.topic)
         if names is None:
-            names = self._partitions[publish.topic] = await self._client.get_topic_partitions(publish.topic)
+            names = await self._of_output(
+                publish.topic, lambda: self._client.get_topic_partitions(publish.topic)
+            )
+            self._partitions[publish.topic] = names
         if len(names) == 1:
             return names[0]
         key = publish.options.get("partition_key")
@@ -231,6 +236,12 @@ class EffectivelyOnce:
             return names[partition_of(key, len(names), "BoostHash")]
         # The same place again after a restart.
         return names[zlib.crc32(f"{place.ledger_id()}:{place.entry_id()}".encode()) % len(names)]
+
+    async def _of_output(self, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """What ``ask`` gives. The output is waited for; a topic that a call has chosen was, by `check`."""
+        if topic == self._settings.output:
+            return await self._settling.patiently(topic, ask)
+        return await ask()
 
     async def _lane(self, key: tuple[str, str, int], topic: str) -> _Lane:
         lane = self._lanes.get(key)
@@ -253,9 +264,12 @@ class EffectivelyOnce:
         said = False
         while True:
             try:
-                producer = await self._client.create_producer(
-                    key[0], name, schema=schema,
-                    **{**producer_arguments(self._settings), "max_pending_messages": 1_000_000},
+                producer = await self._of_output(
+                    topic,
+                    lambda: open_producer(
+                        self._client, key[0], name, schema=schema,
+                        **{**producer_arguments(self._settings), "max_pending_messages": 1_000_000},
+                    ),
                 )  # fmt: skip
                 break
             except ProducerBusy:

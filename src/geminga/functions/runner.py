@@ -18,7 +18,7 @@ from geminga.functions.calling import Caller, Outcome, size_of
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
 from geminga.functions.running_context import Shared
-from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, Sender, Settling
+from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, Sender, Settling, is_passing
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.thread import CallingThread
 
@@ -31,6 +31,7 @@ _ACK_GROUPING_MS = 10
 """A broker lets a consumer have 50,000 messages unacknowledged: with the usual 100 ms that many in 100 ms
 would be the most that tables reach."""
 _STATE_SECONDS_MAX = 600.0
+"""A state that is not read within it is asked for again."""
 
 
 class FunctionRunner(LongRunning[None]):
@@ -135,10 +136,24 @@ class FunctionRunner(LongRunning[None]):
             topic = settings.state_topic or (
                 f"persistent://{settings.tenant}/{settings.namespace}/{settings.name}-state"
             )
-            opening = State.open(
-                client, topic, settings.full_name, settings.instance_id, lambda error: shared.failed(error)
-            )
-            return asyncio.run_coroutine_threadsafe(opening, loop).result(_STATE_SECONDS_MAX)
+
+            async def ask() -> State:
+                try:
+                    async with asyncio.timeout(_STATE_SECONDS_MAX):
+                        return await State.open(
+                            client, topic, settings.full_name, settings.instance_id,
+                            lambda error: shared.failed(error),
+                        )  # fmt: skip
+                except TimeoutError as error:
+                    if isinstance(error, PulsarException):
+                        raise
+                    raise Timeout(f"{topic} was not read within {_STATE_SECONDS_MAX:g} s") from None
+
+            async def opening() -> State:
+                state: State = await shared.patiently(f"the state, {topic}", ask)
+                return state
+
+            return asyncio.run_coroutine_threadsafe(opening(), loop).result()
 
         def acknowledge(message_id: Any, topic: str) -> None:
             from geminga.consumer.inbox import AcknowledgedId
@@ -152,18 +167,22 @@ class FunctionRunner(LongRunning[None]):
     async def _relay_all(self, shared: Shared, client: Any, call: Call, thread: CallingThread) -> None:
         settings = self.settings
         output_schema = schema("output_schema", settings.output_schema)
+        consumer = self._consumer = await self._subscribe(client)
+        settling = Settling(shared, consumer)
         if call.is_async and call.takes_context:
             # An async callable cannot wait for it on the loop; asked for at the start, or not at all.
             assert shared.open_state is not None
             shared.state = await thread.run(shared.open_state)
-        consumer = self._consumer = await self._subscribe(client)
-        settling = Settling(shared, consumer)
         sender: Sender
         if settings.arrow:
             from geminga.functions.tables import TableRelay
 
-            relay = TableRelay(shared, consumer, call, thread, self._stopping)
-            await relay.open()
+            relay = TableRelay(settling, call, thread, self._stopping)
+            try:
+                await relay.open()
+            except PulsarException as error:
+                if not is_passing(error):
+                    raise
             self._ready.set()
             await relay.run()
             await consumer.close()
@@ -331,7 +350,7 @@ class FunctionRunner(LongRunning[None]):
                         await sender.check(outcome)
                     except PulsarException as error:
                         outcome.error = error
-                        is_away = error.retriable  # the broker, and no letter is dead for that
+                        is_away = is_passing(error)  # the topic, and no letter is dead for that
                 if outcome.error is None:
                     good.append(outcome)
                     break

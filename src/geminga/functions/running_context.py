@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any
@@ -57,9 +57,9 @@ class Publish:
     compression: Any = None
 
     def check(self) -> None:
-        """What is wrong with it is the failure of its call, and shows where it was said. Raises
-        `InvalidTopicName`, `InvalidMessage` and `TypeError`."""
-        TopicName.parse(self.topic)
+        """What is wrong with it is the failure of its call, and shows where it was said. The topic has its
+        full name from now on. Raises `InvalidTopicName`, `InvalidMessage` and `TypeError`."""
+        self.topic = str(TopicName.parse(self.topic))
         if self.options:
             if not self.options.keys() <= _OPTIONS:
                 unknown = min(self.options.keys() - _OPTIONS, key=str)
@@ -84,6 +84,8 @@ class Shared:
         self.acknowledge: Callable[[Any, str], None]
         self.failed: Callable[[Exception], None] = lambda error: None
         """Told of what ends the function."""
+        self.patiently: Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+        """Waits for what is away; see `geminga.functions.sending.Settling`."""
         self.client: Any = None
 
 

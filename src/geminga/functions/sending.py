@@ -7,13 +7,23 @@ it is negatively acknowledged and comes again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from geminga.connection.backoff import Backoff
-from geminga.errors import PulsarException
+from geminga.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    IncompatibleSchema,
+    ProducerBlockedQuotaExceededException,
+    ProducerFenced,
+    PulsarException,
+    TopicNotFound,
+    TopicTerminated,
+)
 from geminga.functions.calling import Outcome
 from geminga.functions.running_context import Publish
 
@@ -22,18 +32,41 @@ if TYPE_CHECKING:
     from geminga.client.many import ManySent
     from geminga.functions.running_context import Shared
 
+T = TypeVar("T")
+
 logger = logging.getLogger("geminga.functions")
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
 """What messages without a receipt may take together with their results, as far as the sizes so far tell."""
 RETRY_SECONDS_MAX = 60.0
-"""So long a failed call waits for its next turn at the most, and so does who asks for an output again."""
+"""So long a failed call waits for its next turn at the most, and so does who asks for a topic again."""
 PRODUCERS_MAX = 1000
 """Topics, chosen by results, that have a producer at one time."""
 _WEIGHT = 0.25
 """Of the newest sizes in the average."""
 METADATA_BYTES = 10_240
 """Left for what goes with a payload, as brokers count it."""
+
+
+_NOT_ENCRYPTED = "Encryption is required"
+"""Both brokers say it with the code of what is passing, and a function's results are not encrypted."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error tells of a topic, or its broker, that is away and will be back: no message is to
+    blame, and none gets past it by being tried again."""
+    if isinstance(error, ProducerBlockedQuotaExceededException):
+        return True
+    return isinstance(error, PulsarException) and error.retriable and _NOT_ENCRYPTED not in str(error)
+
+
+_REFUSED = (AuthorizationError, IncompatibleSchema)
+"""A producer that is there goes on asking after these, as Java's do; of a function the end is wanted."""
+
+
+def has_ended(error: BaseException) -> bool:
+    """Whether it has ended the producer. The next one tells whether the topic is gone for good."""
+    return isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound, AlreadyClosed, *_REFUSED))
 
 
 class Sender(Protocol):
@@ -59,7 +92,8 @@ class Settling:
         self._arrived = (0, 0)
         self._message_bytes = self._result_bytes = 0.0
         self.fatal: Exception | None = None
-        shared.failed = self.end
+        self._ended = asyncio.Event()
+        shared.failed, shared.patiently = self.end, self.patiently
 
     def done(self, message: Any) -> None:
         self.in_flight -= 1
@@ -110,7 +144,29 @@ class Settling:
 
     def end(self, error: Exception) -> None:
         self.fatal = self.fatal or error
+        self._ended.set()
         self._less.set()
+
+    async def pause(self, seconds: float) -> None:
+        """So long. Raises what ends the function meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        if self.fatal is not None:
+            raise self.fatal
+
+    async def patiently(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """What ``ask`` gives, as soon as that is not away any more: nothing is to be done without it, and no
+        letter is dead for that. Raises what it raises for good, and what ends the function meanwhile."""
+        delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
+        while True:
+            try:
+                return await ask()
+            except PulsarException as error:
+                if not is_passing(error):
+                    raise
+                self.shared.metrics.system_exceptions += 1
+                logger.warning("waiting for %s: %s: %s", what, type(error).__name__, error)
+            await self.pause(delays.next())
 
 
 def _average(known: float, newest: float) -> float:
@@ -120,27 +176,37 @@ def _average(known: float, newest: float) -> float:
 class _Work:
     """A message with several things under way."""
 
-    __slots__ = ("error", "left", "message", "settling")
+    __slots__ = ("error", "failed", "left", "outcome", "settling")
 
-    def __init__(self, settling: Settling, message: Any, left: int) -> None:
+    def __init__(self, settling: Settling, outcome: Outcome, left: int, failed: Failed) -> None:
         self.settling = settling
-        self.message = message
+        self.outcome = outcome
         self.left = left
-        self.error: Exception | None = None
+        self.failed = failed
+        self.error: tuple[Exception, str] | None = None
 
-    def one(self, error: Exception | None) -> None:
+    def one(self, error: Exception | None, topic: str) -> None:
         self.left -= 1
-        self.error = self.error or error
+        if error is not None and (self.error is None or not is_passing(error)):
+            self.error = error, topic
         if self.left:
             return
         if self.error is None:
-            self.settling.done(self.message)
+            self.settling.done(self.outcome.message)
         else:
-            self.settling.unsent(self.message, self.error)
+            self.failed(self.outcome, *self.error)
+
+
+Failed = Callable[[Outcome, Exception, str], None]
+"""Told of an outcome, why something of it was not stored, and where."""
 
 
 class AtLeastOnce:
-    """Results by `send_many` wherever a call gave one result without more."""
+    """Results by `send_many` wherever a call gave one result without more.
+
+    What cannot be sent now is *held*, and goes again before anything that comes later; what can never be is
+    refused.
+    """
 
     in_place = False
 
@@ -153,8 +219,17 @@ class AtLeastOnce:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._began = False
         """Whether sends were begun that have not handed over their messages yet."""
+        self._turn = asyncio.Lock()
+        self._held: list[Outcome] = []
+        self._delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
+        self._is_closed = False
 
     async def emit(self, outcomes: Sequence[Outcome]) -> None:
+        async with self._turn:
+            await self._emit_held()
+            await self._emit(outcomes)
+
+    async def _emit(self, outcomes: Sequence[Outcome]) -> None:
         run: list[Outcome] = []
         for outcome in outcomes:
             if outcome.plain and not outcome.changes:
@@ -167,9 +242,47 @@ class AtLeastOnce:
         if run:
             await self._send_run(run)
 
+    # --- what cannot be sent now ----------------------------------------------------------------------
+
+    def _failed(self, outcome: Outcome, error: Exception, topic: str) -> None:
+        settling, settings = self._settling, self._settings
+        state = settling.shared.state
+        if self._is_closed:
+            return  # unsettled: the message comes again
+        if state is not None and topic == state.producer.topic():
+            settling.end(error)  # what is in memory is not what is there any more
+        elif is_passing(error) or (topic == settings.output and has_ended(error)):
+            if not self._held:
+                logger.warning("results are held: %s: %s", type(error).__name__, error)
+                settling.shared.metrics.system_exceptions += 1
+                self._keep(asyncio.ensure_future(self._emit_again()))
+            self._held.append(outcome)
+        else:
+            settling.unsent(outcome.message, error)
+
+    async def _emit_again(self) -> None:
+        try:
+            async with self._turn:
+                await self._emit_held()
+        except Exception as error:
+            self._settling.end(error)
+
+    async def _emit_held(self) -> None:
+        while self._held:
+            await self._settling.pause(self._delays.next())
+            held, self._held = self._held, []
+            await self._emit(held)
+
+    def _keep(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- sending --------------------------------------------------------------------------------------
+
     async def _send_run(self, run: list[Outcome]) -> None:
         assert self._settings.output is not None
-        producer = await self._producer(self._settings.output, None)
+        output = self._settings.output
+        producer = await self._producer(output, None)
         if self._began:
             self._began = False
             await asyncio.sleep(0)
@@ -185,8 +298,9 @@ class AtLeastOnce:
                     if error is None:
                         settling.done(message)
                     else:
-                        settling.unsent(message, error)
+                        self._failed(run[index], error, output)
             else:
+                self._delays.reset()
                 for message in messages:
                     settling.done(message)
 
@@ -205,29 +319,32 @@ class AtLeastOnce:
             producer._publisher.close_batches_soon()
 
     async def _send_one(self, outcome: Outcome) -> None:
-        settling = self._settling
+        settling, output = self._settling, self._settings.output
         if outcome.error is not None:
             settling.again(outcome.message)
             return
-        publishes = outcome.as_publishes(self._settings.output or "")
+        publishes = outcome.as_publishes(output or "")
         count = len(publishes) + len(outcome.changes)
         if not count:
             settling.done(outcome.message)
             return
-        work = _Work(settling, outcome.message, count)
+        work = _Work(settling, outcome, count, self._failed)
         state = settling.shared.state
         for key, payload in outcome.changes:
             assert state is not None
-            self._start(work, state.producer.send(payload, partition_key=key), None)
+            sending = state.producer.send(payload, partition_key=key)
+            self._start(work, sending, state.producer.topic(), None)
         for publish in publishes:
             try:
                 producer = await self._producer(publish.topic, publish.compression)
             except PulsarException as error:
-                work.one(error)
+                if publish.topic == output or settling.fatal is not None:
+                    raise
+                work.one(error, publish.topic)
                 continue
-            self._start(work, producer.send(publish.payload, **publish.options), publish)
+            self._start(work, producer.send(publish.payload, **publish.options), publish.topic, publish)
 
-    def _start(self, work: _Work, sending: Any, publish: Publish | None) -> None:
+    def _start(self, work: _Work, sending: Any, topic: str, publish: Publish | None) -> None:
         task = asyncio.ensure_future(sending)
         self._tasks.add(task)
         self._began = True
@@ -239,8 +356,10 @@ class AtLeastOnce:
             error = done.exception()
             if error is None:
                 self._settling.shared.metrics.published += 1
+                self._delays.reset()
             tell(publish, error, None if error else done.result())
-            work.one(error if error is None or isinstance(error, Exception) else RuntimeError(str(error)))
+            failure = error if error is None or isinstance(error, Exception) else RuntimeError(str(error))
+            work.one(failure, topic)
 
         task.add_done_callback(settled)
 
@@ -260,23 +379,14 @@ class AtLeastOnce:
         return found
 
     async def _opened(self, topic: str, compression: Any) -> Any:
-        """A producer. That of the output is waited for as long as its broker is away: nothing is to be done
-        without it, and no letter is dead for that."""
         settings = self._settings
-        is_output = topic == settings.output
-        delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
-        while True:
-            try:
-                return await self._client.create_producer(
-                    topic,
-                    schema=self._schema if is_output else None,
-                    **producer_arguments(settings, compression),
-                )
-            except PulsarException as error:
-                if not (is_output and error.retriable) or self._settling.fatal is not None:
-                    raise
-                logger.warning("waiting for the output: %s: %s", type(error).__name__, error)
-                await asyncio.sleep(delays.next())
+        schema = self._schema if topic == settings.output else None
+        return await self._settling.patiently(
+            topic,
+            lambda: open_producer(
+                self._client, topic, schema=schema, **producer_arguments(settings, compression)
+            ),
+        )
 
     async def _close_oldest(self) -> None:
         """The one that was not used for longest. What it has on its way goes before what another one of its
@@ -290,6 +400,7 @@ class AtLeastOnce:
         await producer.end()
 
     async def close(self) -> None:
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
         for producer in self._producers.values():
@@ -300,6 +411,14 @@ def is_lost(producer: Any) -> bool:
     """Whether the broker has ended a producer for good, such as one of a terminated topic: another one is
     opened, or what the broker then says ends the function."""
     return any(partition.failure is not None for partition in producer._state.partitions)
+
+
+async def open_producer(client: Client, topic: str, *arguments: Any, **options: Any) -> Any:
+    """A producer of results, which ends where the function may not write any more."""
+    producer = await client.create_producer(topic, *arguments, **options)
+    for partition in producer._state.partitions:
+        partition.gives_up = _REFUSED
+    return producer
 
 
 def producer_arguments(settings: Any, compression: Any = None) -> dict[str, Any]:

@@ -75,10 +75,19 @@ class State:
                 slot += 1
                 if slot >= instance_id + INSTANCES_MAX:
                     raise
-        reader = await client.create_reader(topic, geminga.MessageId.earliest, is_read_compacted=True)
-        state = State(producer, reader, slot)
-        while await reader.has_message_available():
-            state._replay(await reader.read_next())
+        reader = None
+        try:
+            reader = await client.create_reader(topic, geminga.MessageId.earliest, is_read_compacted=True)
+            state = State(producer, reader, slot)
+            while await reader.has_message_available():
+                state._replay(await reader.read_next())
+        except BaseException:
+            # Who asks again must not find the name taken by what is left of this.
+            for each in (reader, producer):
+                if each is not None:
+                    with contextlib.suppress(PulsarException):
+                        await each.close()
+            raise
         state._following = asyncio.get_running_loop().create_task(state._follow(failed))
         return state
 

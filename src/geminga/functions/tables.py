@@ -10,14 +10,25 @@ import asyncio
 import logging
 import time
 from collections import deque
+from random import random
 from typing import TYPE_CHECKING, Any
 
 from geminga.client.columnar_consumer import refuse_rows
+from geminga.connection.backoff import Backoff
 from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeout
 from geminga.functions.calling import uncancelled
 from geminga.functions.loading import Call, schema
 from geminga.functions.running_context import RunningContext, Shared
-from geminga.functions.sending import METADATA_BYTES, is_lost, producer_arguments
+from geminga.functions.sending import (
+    METADATA_BYTES,
+    RETRY_SECONDS_MAX,
+    Settling,
+    has_ended,
+    is_lost,
+    is_passing,
+    open_producer,
+    producer_arguments,
+)
 from geminga.functions.thread import CallingThread
 
 if TYPE_CHECKING:
@@ -37,10 +48,11 @@ class TableRelay:
     """One instance of such a function, between its consumer and the producer of its results."""
 
     def __init__(
-        self, shared: Shared, consumer: Any, call: Call, thread: CallingThread, stopping: asyncio.Event
+        self, settling: Settling, call: Call, thread: CallingThread, stopping: asyncio.Event
     ) -> None:
-        self._shared = shared
-        self._consumer = consumer
+        self._settling = settling
+        self._shared: Shared = settling.shared
+        self._consumer = settling.consumer
         self._call = call
         self._thread = thread
         self._stopping = stopping
@@ -48,6 +60,9 @@ class TableRelay:
         self._sending: set[asyncio.Task[None]] = set()
         self._again: deque[pa.Table] = deque()
         """Whose results were handed over, and could not be sent for what is in them."""
+        self._held: deque[pa.Table] = deque()
+        """Whose results could not be sent for what the output is at the moment."""
+        self._delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
 
     async def open(self) -> None:
         """Have a producer, where there is an output. Raises what the broker reports."""
@@ -56,16 +71,26 @@ class TableRelay:
             self._producer.abandon()
             self._producer = None
         if self._producer is None and settings.output is not None:
-            self._producer = await self._shared.client.create_producer(
+            self._producer = await open_producer(
+                self._shared.client,
                 settings.output,
                 schema=schema("output_schema", settings.output_schema),
                 **{**producer_arguments(settings), "batching_max_messages": 10_000},
             )
 
+    async def _patiently_open(self) -> None:
+        await self._settling.patiently(str(self._shared.settings.output), self.open)
+
     async def run(self) -> None:
         """Until it is to stop, and then until what is under way has its receipts."""
         settings, metrics = self._shared.settings, self._shared.metrics
         while not self._stopping.is_set():
+            if self._held:
+                await self._settling.pause(self._delays.next())
+                await self._patiently_open()
+                for table in [self._held.popleft() for _ in range(len(self._held))]:
+                    await self._relay(table)
+                continue
             if self._again:
                 await self._relay(self._again.popleft(), fails=True)
                 continue
@@ -75,7 +100,7 @@ class TableRelay:
                 continue
             metrics.received += table.num_rows
             metrics.last_invocation_ms = time.time_ns() // 1_000_000
-            await self.open()
+            await self._patiently_open()
             await self._relay(table)
         if self._sending:
             await asyncio.wait(self._sending)
@@ -185,6 +210,7 @@ class TableRelay:
         except Exception as error:
             self._unsent(table, error)
         else:
+            self._delays.reset()
             self._shared.metrics.published += sent.rows
             await self._done(table)
 
@@ -196,7 +222,9 @@ class TableRelay:
     def _unsent(self, table: pa.Table, error: Exception) -> None:
         self._shared.metrics.system_exceptions += 1
         logger.warning("results of %d rows could not be published: %s", table.num_rows, error)
-        if not self._consumer.closed:
+        if is_passing(error) or has_ended(error):
+            self._held.append(table)
+        elif not self._consumer.closed:
             refuse_rows(self._consumer, table)
 
     def _count_failure(self, table: pa.Table, error: BaseException) -> None:

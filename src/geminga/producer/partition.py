@@ -95,6 +95,8 @@ class PartitionProducer:
         self.last_sequence_id = -1 if initial is None else initial
         """The highest sequence id with a receipt; the broker's word after the first creation."""
         self.created_once = False
+        self.gives_up: tuple[type[Exception], ...] = ()
+        """Refusals of a new creation that end this producer beyond those that end every one."""
         self.connected = False
         """The producer exists on a connection: frames may be written and receipts come."""
         self._settings = settings
@@ -197,7 +199,7 @@ class PartitionProducer:
         if isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound)):
             return True
         if self.created_once or not isinstance(error, PulsarException):
-            return False
+            return isinstance(error, self.gives_up)
         return not error.retriable
 
     def refused(self, error: Exception, now: float) -> None:
