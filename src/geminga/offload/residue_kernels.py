@@ -299,6 +299,16 @@ def join(
             payload_ends[i] = at
 
 
+@inlined
+def _are_same(one, at, other, place, size):
+    """Whether two ranges are equal. All bytes are looked at: so the processor takes many at once. Unsigned
+    places are what numba does not count from the end, which it would have to ask about for each byte."""
+    different = np.uint8(0)
+    for j in range(np.uint64(size)):
+        different |= one[np.uint64(at) + j] ^ other[np.uint64(place) + j]
+    return different == 0
+
+
 @kernel
 def compare(out, metadata_ends, payload_ends, buffer, heads, data, is_kept_whole):
     """Set ``is_kept_whole`` for entries that were joined into something else; how many there are."""
@@ -314,16 +324,9 @@ def compare(out, metadata_ends, payload_ends, buffer, heads, data, is_kept_whole
             first, last = heads[i, METADATA_START], heads[i, PAYLOAD_START]
             is_same = middle - begin == last - first and end - middle == data[i, 1] - data[i, 0]
             if is_same:
-                for j in range(last - first):
-                    if out[begin + j] != buffer[first + j]:
-                        is_same = False
-                        break
-            if is_same:
-                start = data[i, 0]
-                for j in range(end - middle):
-                    if out[middle + j] != buffer[start + j]:
-                        is_same = False
-                        break
+                is_same = _are_same(out, begin, buffer, first, last - first) and _are_same(
+                    out, middle, buffer, data[i, 0], end - middle
+                )
             begin = end  # one that could not be joined has left nothing
         if not is_same:
             is_kept_whole[i] = True
