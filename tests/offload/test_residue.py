@@ -132,6 +132,32 @@ def batch(count: int = 50, codec: int = NONE) -> bytes:
     return build_entry(metadata.SerializeToString(), payload)
 
 
+def said_twice() -> list[tuple[str, bytes]]:
+    """Entries whose fields stand twice: the last one counts, and what is joined of it has the same size."""
+    first = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000)
+    last = pb.MessageMetadata(producer_name="q", sequence_id=8, publish_time=1_700_000_000_001)
+    found = [("metadata", build_entry(first.SerializeToString() + last.SerializeToString(), b"value"))]
+    batch = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1_700_000_000_000, num_messages_in_batch=2
+    )
+    one = {"partition_key": "a", "ordering_key": b"a", "sequence_id": 1, "event_time": 5}
+    other = {"partition_key": "b", "ordering_key": b"b", "sequence_id": 2, "event_time": 6}
+    for field, value in other.items():
+        head = pb.SingleMessageMetadata(payload_size=3, **one).SerializeToString()
+        head += pb.SingleMessageMetadata(**{field: value}).SerializePartialToString()
+        payload = 2 * (struct.pack(">I", len(head)) + head + b"abc")
+        found.append((field, build_entry(batch.SerializeToString(), payload)))
+    return found
+
+
+@pytest.mark.parametrize(("name", "entry"), said_twice(), ids=[name for name, _ in said_twice()])
+def test_an_entry_that_says_a_thing_twice_is_given_as_it_is(name: str, entry: bytes) -> None:
+    (parted,) = Parter(TOPIC, 3, 17).part(0, [entry, batch()])
+    assert parted.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
+    found = joined(parted.messages, Residue.decode(parted.residue.encode()))
+    assert (found.bad, found.other, found.entries) == ([], [], [entry, batch()])
+
+
 @pytest.mark.parametrize("codec", [NONE, LZ4, ZLIB, ZSTD, SNAPPY])
 def test_an_entry_that_can_be_joined_is_not_kept_twice(codec: int) -> None:
     (parted,) = Parter(TOPIC, 3, 17).part(0, [batch(codec=codec)])
