@@ -134,6 +134,61 @@ def test_a_roll_back_starts_so_many_seconds_ago(
     assert entries(peer) == [1, 2]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_roll_back_waits_for_entries_that_are_slow_to_come(
+    harness: Any,
+    producer: Any,
+    make_entry: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    durable: bool,
+) -> None:
+    """Offloaded ones are. What was begun at the first try stood at the end, and the next try took that."""
+    for sequence_id, age in enumerate((100, 50, 10)):
+        producer.send(sequence_id, make_entry(publish_time=harness.now_ms - age * 1000))
+    slow, read_one = [3], ManagedLedger.read_one
+
+    def slowly(ledger: ManagedLedger, offset: int) -> bytes | None:
+        if slow[0]:
+            slow[0] -= 1
+            raise StoreBusy("the disk of the store does not answer within 0.02 s: try again")
+        return read_one(ledger, offset)
+
+    monkeypatch.setattr(ManagedLedger, "read_one", slowly)
+    peer = harness.peer()
+    peer.command(
+        "subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=EXCLUSIVE,
+        durable=durable, start_message_rollback_duration_sec=60,
+    )  # fmt: skip
+    assert (peer.frames, peer.is_closed) == ([], False)
+    assert list(harness.actions.subscriptions(NAME)) == []
+    harness.advance(1)
+    assert peer.pop().command.success.request_id == 1
+    peer.command("flow", consumer_id=1, messagePermits=10)
+    assert entries(peer) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
+def test_a_roll_back_among_entries_that_never_come_is_refused(
+    harness: Any, producer: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    """The connection, with all else that goes over it, is not ended for that."""
+    publish(producer, 3)
+
+    def never(ledger: ManagedLedger, offset: int) -> bytes | None:
+        raise error
+
+    monkeypatch.setattr(ManagedLedger, "read_one", never)
+    peer = harness.peer()
+    peer.command(
+        "subscribe", topic=TOPIC, subscription="s", consumer_id=1, request_id=1, subType=EXCLUSIVE,
+        start_message_rollback_duration_sec=60,
+    )  # fmt: skip
+    harness.advance(30)
+    assert peer.pop().command.error.request_id == 1
+    assert not peer.is_closed
+    assert list(harness.actions.subscriptions(NAME)) == []
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [

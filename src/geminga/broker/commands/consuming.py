@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 
 from geminga.broker.commands import answers
@@ -32,7 +33,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 _TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))
 """Refusals because of what others have."""
 SEEK_SECONDS_MAX = 20.0
-"""So long a seek looks for its place among entries that are slow to come; clients wait for 30 s."""
+"""So long a place is looked for among entries that are slow to come; clients wait for 30 s."""
 SEEK_AGAIN_SECONDS = 0.05
 
 
@@ -54,35 +55,53 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
         if not session.consumers.is_current(body.consumer_id, attempt):
             return
         if error is None:
-            _try_subscribe(session, body, attempt, probing=True)
+            deadline = session.agenda.now + SEEK_SECONDS_MAX
+            _try_subscribe(session, body, attempt, deadline, probing=True)
         else:
-            session.consumers.abandon(body.consumer_id)
-            session.refuse(body.request_id, storage_refusal(error))
+            _subscribe_fails(session, body, error)
 
     schema = body.schema if body.HasField("schema") else None
     when_loaded(session, body.topic, loaded, schema, for_consumer=True)
 
 
 def _try_subscribe(
-    session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer], *, probing: bool
+    session: Session,
+    body: pb.CommandSubscribe,
+    attempt: Attempt[Consumer],
+    deadline: float,
+    *,
+    probing: bool,
 ) -> None:
-    """Subscribe, or refuse. Before an exclusive place counts as taken, its holder must show that it lives."""
+    """Subscribe, or refuse. Before an exclusive place counts as taken, its holder must show that it lives;
+    and until ``deadline`` a time to begin at is looked for among entries that are slow to come."""
+
+    def again(*, probing: bool) -> None:
+        if not session.has_gone and session.consumers.is_current(body.consumer_id, attempt):
+            _try_subscribe(session, body, attempt, deadline, probing=probing)
+
     try:
         _subscribe(session, body, attempt)
+    except StoreBusy as busy:
+        if session.agenda.now < deadline:
+            session.agenda.after(SEEK_AGAIN_SECONDS, partial(again, probing=probing), session)
+        else:
+            _subscribe_fails(session, body, busy)
+    except StoreError as error:
+        _subscribe_fails(session, body, error)
     except Refused as refused:
         holder = refused.holder if probing and isinstance(refused, Busy) else None
         if holder is None and refused.code in _TAKEN:
             holder = gone_among(session, _in_the_way(session, body))
         if holder is not None and holder is not session:
-
-            def decided() -> None:
-                if not session.has_gone and session.consumers.is_current(body.consumer_id, attempt):
-                    _try_subscribe(session, body, attempt, probing=False)
-
-            holder.probe(decided)
+            holder.probe(partial(again, probing=False))
             return
         session.consumers.abandon(body.consumer_id)
         session.refuse(body.request_id, refused)
+
+
+def _subscribe_fails(session: Session, body: pb.CommandSubscribe, error: StoreError) -> None:
+    session.consumers.abandon(body.consumer_id)
+    session.refuse(body.request_id, storage_refusal(error))
 
 
 def _in_the_way(session: Session, body: pb.CommandSubscribe) -> Iterable[Consumer]:

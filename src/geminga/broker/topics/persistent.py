@@ -388,31 +388,43 @@ class PersistentTopic:
                 raise Refused(pb.NotAllowedError, f"Subscription {existing.name} is {kind}")
             # A reader's subscription without consumers is there because of a seek, which has set its place.
             return existing
-        created = self._create_subscription(request)
+        # Where it begins may take several tries to find (`StoreBusy`): before that there is nothing of it.
+        offset, is_behind = self._beginning(request)
+        created = self._create_subscription(request, offset, is_behind=is_behind)
         created.start_position = request.start or (EARLIEST if request.earliest else LATEST)
+        return created
+
+    def _beginning(self, request: SubscriptionRequest) -> tuple[int, bool]:
+        """The first entry that a new subscription is given, and whether nothing older is wanted.
+
+        Raises `StoreError` where it begins at a time, and that is among entries that cannot be read now.
+        """
+        ledger = self.ledger
         if request.rollback_seconds:
             now_ms = self.agenda.now_ms
             moment_ms = now_ms - request.rollback_seconds * 1000
-            begin = offset_by_time(self.ledger, moment_ms, now_ms)
-            created.cursor.reset(begin)
-            created.cursor.is_behind = self.is_behind(begin, moment_ms=moment_ms)
-            created.write_snapshot(None)
-        return created
-
-    def _create_subscription(self, request: SubscriptionRequest) -> PersistentSubscription:
-        ledger = self.ledger
-        offset = ledger.start if request.earliest else ledger.end
-        if not request.durable:
+            offset = offset_by_time(ledger, moment_ms, now_ms)
+            return offset, self.is_behind(offset, moment_ms=moment_ms)
+        if request.durable:
+            return ledger.start if request.earliest else ledger.end, not request.earliest
+        if request.start is not None:
             # The entry of a reader's start id is delivered; the client drops what it knows.
-            return self.reader(
-                request.name, offset if request.start is None else ledger.offset_from(*request.start)
-            )
+            return ledger.offset_from(*request.start), False
+        return ledger.start if request.earliest else ledger.end, False
+
+    def _create_subscription(
+        self, request: SubscriptionRequest, offset: int, *, is_behind: bool
+    ) -> PersistentSubscription:
+        if not request.durable:
+            reader = self.reader(request.name, offset)
+            reader.cursor.is_behind = is_behind
+            return reader
         if not self.policies.auto_create_subscriptions:
             raise Refused(pb.SubscriptionNotFound, f"Subscription {request.name} does not exist")
         try:
             return self.subscription(
                 request.name, offset=offset, properties=request.properties, replicated=request.replicated,
-                is_behind=not request.earliest,
+                is_behind=is_behind,
             )  # fmt: skip
         except StoreError as error:
             raise storage_refusal(error) from error
