@@ -13,6 +13,7 @@ import pytest
 
 import geminga.asyncio
 from geminga import schema
+from geminga.client import table_view
 from geminga.client.admin import admin
 
 
@@ -229,3 +230,40 @@ def test_an_asyncio_view_reads_by_the_writers_schema(pulsar_broker: Any, pulsar_
             return [view.get("old").y, view.get("new").y]
 
     assert asyncio.run(main()) == ["none", "none"]
+
+
+def test_partitions_that_are_added_are_followed(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_view, "PARTITIONS_SECONDS", 0.05)
+    path = pulsar_topic.replace("://", "/") + "/partitions"
+    admin(pulsar_broker.admin_url, "PUT", path, 1)
+    with pulsar_client.create_table_view(pulsar_topic) as view:
+        listener = Listener()
+        view.for_each_and_listen(listener)
+        admin(pulsar_broker.admin_url, "POST", path, 3)
+        for partition in range(3):
+            with pulsar_client.create_producer(f"{pulsar_topic}-partition-{partition}") as producer:
+                producer.send(b"value", partition_key=f"k{partition}")
+        eventually(lambda: len(view) == 3)
+        eventually(lambda: sorted(listener.heard) == [(f"k{each}", b"value") for each in range(3)])
+
+
+def test_of_a_key_in_several_partitions_what_was_published_last_counts(
+    pulsar_broker: Any, pulsar_client: Any, pulsar_topic: str
+) -> None:
+    """A key moves to another partition when some are added; what it was before stays where it was."""
+    admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 3)
+    producers = [
+        pulsar_client.create_producer(f"{pulsar_topic}-partition-{partition}") for partition in range(3)
+    ]
+    for value, order in ((b"old", (2, 1, 0)), (b"new", (0, 1, 2))):
+        for partition in order:
+            key = f"k{partition}"
+            producers[partition if value == b"new" else (partition + 1) % 3].send(value, partition_key=key)
+        time.sleep(0.005)
+    producers[2].send(b"old", partition_key="removed")
+    time.sleep(0.005)
+    producers[0].send(None, partition_key="removed")
+    with pulsar_client.create_table_view(pulsar_topic) as view:
+        assert {key: view.get(key) for key in view} == {f"k{each}": b"new" for each in range(3)}

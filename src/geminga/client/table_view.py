@@ -30,6 +30,8 @@ Listener = Callable[[str, Any], None]
 AsyncListener = Callable[[str, Any], object]
 """A plain function, or one that returns what is awaited."""
 
+PARTITIONS_SECONDS = 60.0
+"""So often a view of a partitioned topic looks for partitions that were added, as consumers do."""
 CHANGES_MAX = 1000
 """Changes that wait for listeners; when there are as many, the view reads no further until some are told."""
 
@@ -55,10 +57,12 @@ class _Change:
 class AsyncTableView(Generic[T_co]):
     """The newest value of every key, for asyncio programs; it iterates like a dict.
 
-    Made by `geminga.asyncio.Client.create_table_view`. One reader a partition feeds one dict. A message
-    without a key is left out; an empty or null value removes its key. ``values`` is changed on the loop's
-    thread, by single operations of a dict, and may be read on any other. Listeners are called on the loop,
-    and awaited where they are coroutine functions; for the sync shell (``threaded``) on a thread.
+    Made by `geminga.asyncio.Client.create_table_view`. One reader a partition feeds one dict, and partitions
+    that are added later join. Where a key is in several partitions, for there were fewer once, what was
+    published last counts. A message without a key is left out; an empty or null value removes its key.
+    ``values`` is changed on the loop's thread, by single operations of a dict, and may be read on any other.
+    Listeners are called on the loop, and awaited where they are coroutine functions; for the sync shell
+    (``threaded``) on a thread.
     """
 
     def __init__(
@@ -76,7 +80,10 @@ class AsyncTableView(Generic[T_co]):
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
         self._hub = hub
-        self._readers: list[AsyncReader[Any]] = []
+        self._readers: dict[str, AsyncReader[Any]] = {}
+        self._places: dict[str, tuple[str, int]] | None = None
+        """While partitions are read side by side: which one a key's newest message is in, and when that was
+        published. A key that was removed has such a place, too."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = Ending(hub.loop)
         self._listeners: tuple[_Listening, ...] = ()
@@ -84,17 +91,38 @@ class AsyncTableView(Generic[T_co]):
 
     async def open(self) -> None:
         """Read all that the topic holds now, then go on in the background."""
-        settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
         try:
-            for partition in await self._hub.partition_topics(self.topic):
-                reader = await create_reader(self._hub, partition, MessageId.earliest, settings)
-                self._readers.append(reader)
-            await asyncio.gather(*(self._catch_up(reader) for reader in self._readers))
+            topics = await self._hub.partition_topics(self.topic)
+            readers = [await self._read(topic) for topic in topics]
+            self._places = {} if len(readers) > 1 else None
+            await asyncio.gather(*(self._catch_up(reader) for reader in readers))
+            self._places = None
         except BaseException:
             await self.close()
             raise
-        self._tasks = [self._hub.task(self._follow(reader)) for reader in self._readers]
+        self._tasks = [self._hub.task(self._follow(reader)) for reader in readers]
         self._tasks.append(self._hub.task(self._tell_changes()))
+        if topics != [str(TopicName.parse(self.topic))]:
+            self._tasks.append(self._hub.task(self._watch()))
+
+    async def _read(self, topic: str) -> AsyncReader[Any]:
+        settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
+        reader = await create_reader(self._hub, topic, MessageId.earliest, settings)
+        self._readers[topic] = reader
+        return reader
+
+    async def _watch(self) -> None:
+        """Follow partitions that are added."""
+        while True:
+            await asyncio.sleep(PARTITIONS_SECONDS)
+            try:
+                for topic in await self._hub.partition_topics(self.topic):
+                    if topic not in self._readers:
+                        self._tasks.append(self._hub.task(self._follow(await self._read(topic))))
+            except PulsarException as error:
+                logger.warning("looking for new partitions of %s failed: %s", self.topic, error)
+            except Exception:  # the next time may go better, and nobody else would look
+                logger.exception("looking for new partitions of %s failed", self.topic)
 
     async def close(self) -> None:
         """Stop following the topic; the values stay readable. Cancelling a call does not take it back."""
@@ -105,7 +133,7 @@ class AsyncTableView(Generic[T_co]):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await asyncio.gather(*(reader.close() for reader in self._readers), return_exceptions=True)
+        await asyncio.gather(*(each.close() for each in self._readers.values()), return_exceptions=True)
         self._hub.unregister(self)
 
     def abandon(self) -> None:
@@ -113,7 +141,7 @@ class AsyncTableView(Generic[T_co]):
         self._hub.unregister(self)
         for task in self._tasks:
             task.cancel()
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.abandon()
 
     async def listen(self, callback: AsyncListener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
@@ -156,12 +184,24 @@ class AsyncTableView(Generic[T_co]):
         if not message.has_partition_key():
             return None
         key, data = message.partition_key(), message.data()
+        if self._places is not None and not self._is_newest(key, message):
+            return None
         kept: bytes | _Kept | None = None
         if message.has_null_value() or not data:
             self.values.pop(key, None)
         else:
             self.values[key] = kept = _Kept(message) if self.schema.reads_versions else data
         return _Change(key, kept, self._listeners)
+
+    def _is_newest(self, key: str, message: Message[Any]) -> bool:
+        """Within a partition the later message is the newer one, whatever its producer's clock said."""
+        assert self._places is not None
+        here = message.topic_name(), message.publish_timestamp()
+        place = self._places.get(key, here)
+        if place[0] != here[0] and place[1] > here[1]:
+            return False
+        self._places[key] = here
+        return True
 
     async def _tell_changes(self) -> None:
         while True:
