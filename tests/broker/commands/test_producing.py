@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.commands.producing import METADATA_BYTES_MAX
+from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -259,13 +260,46 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
     consumer.subscribe(TOPIC)
     peer.send(0)
     peer.receipts()
-    last = harness.actions.terminate(TopicName.parse(TOPIC), lambda error: None)
+    harness.actions.terminate(TopicName.parse(TOPIC), lambda error: None)
     harness.poll()
-    assert (last.ledger_id, last.entry_id) == (0, 0)
     assert peer.pop().type == Command.CLOSE_PRODUCER
     assert refused(peer) == pb.TopicTerminatedError
     harness.restart()
     assert refused(harness.peer()) == pb.TopicTerminatedError
+
+
+def test_what_is_under_way_when_a_topic_is_terminated_is_receipted(harness: Any) -> None:
+    """Its producers were closed before: they took what is there for refused, and the last id was too old."""
+    peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
+    peer.producer(TOPIC)
+    peer.send(0)
+    peer.receipts()
+    harness.auto_poll = False
+    peer.publish(3, 1)
+    harness.actions.terminate(
+        name, lambda error: ended.append((error, harness.actions.last_message_id(name)))
+    )
+    peer.send(4)
+    assert (peer.frames, ended) == ([], [])
+    harness.poll()
+    assert [each.entry_id for each in peer.receipts()] == [1, 2, 3]
+    assert [frame.type for frame in peer.frames] == [Command.CLOSE_PRODUCER]
+    ((error, last),) = ended
+    assert error is None
+    assert last.entry_id == 3
+
+
+def test_a_topic_whose_end_cannot_be_stored_goes_on(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, name, ended = harness.peer(), TopicName.parse(TOPIC), list[Any]()
+    peer.producer(TOPIC)
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.store, "put", lambda key, value, done: done(StoreStopped("the disk is gone")))
+        harness.actions.terminate(name, ended.append)
+    assert [str(error) for error in ended] == ["the disk is gone"]
+    assert peer.pop().type == Command.CLOSE_PRODUCER
+    peer.producer(TOPIC)
+    peer.send(0)
+    assert len(peer.receipts()) == 1
 
 
 def test_producers_of_a_topic_are_limited_by_policy(harness: Any) -> None:

@@ -116,8 +116,8 @@ class PartitionedTopics(TopicResource):
         found = {}
         for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)
-            position = await self.durable(partial(self.actions.terminate, name))
-            found[str(index)] = message_id_json(position)
+            await self.durable(partial(self.actions.terminate, name))
+            found[str(index)] = message_id_json(self.now(partial(self.actions.last_message_id, name)))
         return answer(found)
 
     # --- stats ---

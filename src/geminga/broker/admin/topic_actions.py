@@ -168,11 +168,9 @@ class TopicActions:
         elif not self.exists(name):
             raise AdminError(404, f"Topic {name} not found")
 
-    def terminate(self, name: TopicName, done: Done) -> MessageId:
-        """Let the topic end; returns its last message id."""
-        topic = self._stored(name)
-        topic.terminate(done)
-        return self.last_message_id(name)
+    def terminate(self, name: TopicName, done: Done) -> None:
+        """Let the topic end. When that is done, `last_message_id` is its last one."""
+        self._stored(name).terminate(done)
 
     def truncate(self, name: TopicName, done: Done) -> None:
         """Give up all messages: every subscription moves to the end and the ledgers are deleted."""

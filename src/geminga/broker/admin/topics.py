@@ -153,8 +153,8 @@ class Topics(TopicResource):
     async def terminate(self, request: web.Request) -> web.Response:
         """End it: nothing can be published any more. Answers with the last message's id."""
         topic = self.stored(request)
-        position = await self.durable(lambda done: self.actions.terminate(topic, done))
-        return answer(message_id_json(position))
+        await self.durable(lambda done: self.actions.terminate(topic, done))
+        return answer(message_id_json(self.now(lambda: self.actions.last_message_id(topic))))
 
     async def truncate(self, request: web.Request) -> web.Response:
         """Delete all its messages; subscriptions stay."""

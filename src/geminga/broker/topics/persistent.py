@@ -597,11 +597,26 @@ class PersistentTopic:
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
-        """No more entries, ever. Producers are closed, consumers are told when they have read all."""
+        """No more entries, ever; consumers are told when they have read all.
+
+        What was taken in before is stored and receipted, then its producer is closed. ``done`` reports when
+        all of that is over: the newest entry is the last one.
+        """
+        was_terminated = self.record.terminated
         self.record.terminated = True
-        self.save_record(done)
+
+        def stored(error: StoreError | None) -> None:
+            # The report comes behind those of the entries that are under way.
+            self.record.terminated = was_terminated or error is None
+            done(error)
+
+        try:
+            self.save_record(stored)
+        except StoreError:
+            self.record.terminated = was_terminated
+            raise
         for producer in self.access.everyone():
-            producer.disconnect()
+            producer.hold()
         for subscription in list(self.subscriptions.values()):
             subscription.topic_terminated()
 
