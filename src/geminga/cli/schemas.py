@@ -135,7 +135,10 @@ def check(
 @connecting
 @json_option
 def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
-    """Delete all versions of the schema of TOPIC: messages that were written by it cannot be read by it."""
+    """Delete all versions of the schema of TOPIC: messages that were written by it cannot be read by it.
+
+    The numbers of the versions are not given again.
+    """
     if not yes:
         click.confirm(f"Delete all versions of the schema of {topic}?", abort=True, err=True)
     cluster.admin().schemas.delete(topic)

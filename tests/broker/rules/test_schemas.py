@@ -311,3 +311,30 @@ def test_whether_a_schema_fits_all_versions_is_found_out_in_slices(
     # What was found out of versions that are gone says nothing.
     schemas.delete(NAME)
     add(NAME, policies, record({"name": "must", "type": "int"}))
+
+
+def test_the_numbers_of_deleted_versions_are_not_given_again(harness: Any) -> None:
+    """Messages name them: those of before would be read by what came later, perhaps without an error."""
+    schemas, done = harness.broker.schemas, list[Any]()
+    assert (schemas.retire(NAME, done.append), schemas.versions(NAME)) == (0, [])
+    for letter in "ab":
+        schemas.put(NAME, record(letter), auto_update=True)
+    assert schemas.retire(NAME, done.append) == 2
+    for _ in range(2):
+        assert (schemas.latest(NAME), schemas.intact(NAME)) == (None, [])
+        assert [schemas.get(NAME, number) for number in range(4)] == [None] * 4
+        assert schemas.find(NAME, record("a")) == -1
+        assert schemas.find(NAME, pb.Schema()) == -1
+        harness.restart()
+        schemas = harness.broker.schemas
+    size = len(harness.store.get(schema_key(NAME)).base)
+    assert schemas.retire(NAME, done.append) == 2, "nothing is left to delete"
+    assert schemas.put(NAME, record("a", REQUIRED), auto_update=True) == 3
+    assert schemas.put(NAME, record("c", "a", REQUIRED), auto_update=True) == 4
+    assert [number for number, _ in schemas.numbered(NAME)] == [3, 4]
+    assert schemas.retire(NAME, done.append) == 5
+    assert len(harness.store.get(schema_key(NAME)).base) == 2 * size, "definitions are not kept"
+    schemas.delete(NAME)
+    assert schemas.put(NAME, record("z"), auto_update=True) == 0
+    harness.poll()
+    assert done == [None] * 4

@@ -113,14 +113,8 @@ class Schemas(Resource):
 
     async def all(self, request: web.Request) -> web.Response:
         """All versions."""
-        found = self.server.broker.schemas.versions(self._topic(request))
-        return answer(
-            {
-                "getSchemaResponses": [
-                    _schema_json(number, schema) for number, schema in enumerate(found) if schema is not None
-                ]
-            }
-        )
+        found = self.server.broker.schemas.numbered(self._topic(request))
+        return answer({"getSchemaResponses": [_schema_json(number, schema) for number, schema in found]})
 
     async def metadata(self, request: web.Request) -> web.Response:
         """Numbers of the versions."""
@@ -149,13 +143,15 @@ class Schemas(Resource):
         return answer({"version": {"version": number}})
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Delete all of a topic's schemas; answers with their number."""
-        topic = self._topic(request)
-        query_flag(request, "force")
+        """Delete all of a topic's schemas; their numbers are not given again, and the answer is the next
+        one, which is the deletion's. With ``?force=true`` the numbers are forgotten, too, and begin anew:
+        messages that are left are then read by what comes."""
+        topic, force = self._topic(request), query_flag(request, "force")
         schemas = self.server.broker.schemas
-        count = len(schemas.versions(topic))
-        await self.durable(lambda done: schemas.delete(topic, done))
-        return answer({"version": count})
+        if force:
+            await self.durable(lambda done: schemas.delete(topic, done))
+            return answer({"version": -1})
+        return answer({"version": await self.durable(lambda done: schemas.retire(topic, done))})
 
     async def compatibility(self, request: web.Request) -> web.Response:
         """Whether a schema could be given, and by which strategy."""

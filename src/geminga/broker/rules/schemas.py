@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -42,6 +42,8 @@ MEANINGS_MAX = 40_000
 VERDICTS_MAX = 100
 """New schemas of which it is remembered whether they fit all of a topic's versions."""
 _MEANINGS_AT_ONCE = 50
+GONE: Final = pb.Schema()
+"""Stands for a version that was deleted. Its number is not given to another one: messages name it."""
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
 
 
@@ -64,7 +66,7 @@ class _Meanings:
         stop = min(self.covered + count, len(versions))
         for version in range(self.covered, stop):
             known = versions[version]
-            if known is not None:
+            if known is not None and known is not GONE:
                 self.versions.setdefault(meaning(known), version)
         self.covered = stop
 
@@ -94,7 +96,8 @@ class Schemas:
 
     # --- questions ---
     def versions(self, name: TopicName) -> Sequence[pb.Schema | None]:
-        """All versions, the oldest first; the index is the version. None is one that damage took.
+        """All versions, the oldest first; the index is the version. None is one that damage took, `GONE` one
+        that was deleted.
 
         They are shared: not to be changed.
         """
@@ -133,9 +136,13 @@ class Schemas:
             if number and not part:
                 found.append(None)
             while reader:
+                blob = reader.blob()
+                if not blob:
+                    found.append(GONE)
+                    continue
                 schema = pb.Schema()
                 try:
-                    schema.ParseFromString(reader.blob())
+                    schema.ParseFromString(blob)
                 except DecodeError as error:
                     raise StoreDamaged(
                         f"schemas of {name.base}: version {len(found)} is no schema"
@@ -145,19 +152,25 @@ class Schemas:
 
     def intact(self, name: TopicName) -> list[pb.Schema]:
         """The versions that can be read, the oldest first."""
-        return [schema for schema in self.versions(name) if schema is not None]
+        return [schema for _, schema in self.numbered(name)]
+
+    def numbered(self, name: TopicName) -> list[tuple[int, pb.Schema]]:
+        """The same with their numbers."""
+        return [
+            (version, known)
+            for version, known in enumerate(self.versions(name))
+            if known is not None and known is not GONE
+        ]
 
     def latest(self, name: TopicName) -> tuple[int, pb.Schema] | None:
         """The newest version that can be read with its number, None when there is none."""
-        found = self.versions(name)
-        return next(
-            ((version, known) for version, known in reversed([*enumerate(found)]) if known is not None), None
-        )
+        found = self.numbered(name)
+        return found[-1] if found else None
 
     def get(self, name: TopicName, version: int) -> pb.Schema | None:
         """One version, None when there is no such one. Raises `StoreDamaged` for one that damage took."""
         found = self.versions(name)
-        if not 0 <= version < len(found):
+        if not 0 <= version < len(found) or found[version] is GONE:
             return None
         schema = found[version]
         if schema is None:
@@ -172,7 +185,7 @@ class Schemas:
         versions = self.versions(name)
         # Mostly it is there word for word: nothing is parsed then.
         for version, known in enumerate(versions):
-            if known is not None and _equal(schema, known):
+            if known is not None and known is not GONE and _equal(schema, known):
                 return version
         if not versions:
             return -1
@@ -318,9 +331,29 @@ class Schemas:
         self._remember(schema_key(name), [*before, kept])
         return count
 
+    def retire(self, name: TopicName, done: Done) -> int:
+        """Delete all versions, but not their numbers; returns that of the deletion, which is one, too.
+
+        The topic's messages name the versions that they were written with. A number that meant another
+        schema now would have them read by that.
+        """
+        versions = self.versions(name)
+        if not versions or all(each is GONE for each in versions):
+            done(None)
+            return max(0, len(versions) - 1)
+        out = bytearray()
+        for _ in range(len(versions) + 1):
+            put_bytes(out, b"")
+        self._store.put(schema_key(name), bytes(out), done)
+        self._dropped(name)
+        return len(versions)
+
     def delete(self, name: TopicName, done: Done | None = None) -> None:
-        """Forget all versions."""
+        """Forget all versions, and their numbers: for a topic that goes with its messages."""
         self._store.delete(schema_key(name), done)
+        self._dropped(name)
+
+    def _dropped(self, name: TopicName) -> None:
         self._forget(schema_key(name))
         self._meanings.pop(schema_key(name), None)
         self._deletions += 1

@@ -43,7 +43,8 @@ class Schemas(Resource):
         return _number(found)
 
     async def delete(self, topic: Topic, *, force: bool = False) -> None:
-        """All versions, with no way back to them."""
+        """All versions, with no way back to them. ``force``: their numbers, too, which then begin anew, so
+        that messages written with the old ones are read by what comes."""
         await self._calls.call("DELETE", f"{_path(topic)}/schema", query={"force": force})
 
     async def check(self, topic: Topic, schema: Described) -> Compatibility:

@@ -46,7 +46,8 @@ class Schemas(Resource):
         return _number(found)
 
     def delete(self, topic: Topic, *, force: bool = False) -> None:
-        """All versions, with no way back to them."""
+        """All versions, with no way back to them. ``force``: their numbers, too, which then begin anew, so
+        that messages written with the old ones are read by what comes."""
         self._calls.call("DELETE", f"{_path(topic)}/schema", query={"force": force})
 
     def check(self, topic: Topic, schema: Described) -> Compatibility:
