@@ -39,11 +39,14 @@ sys.exit(run(BrokerSettings(**eval(sys.argv[1]))))
 
 
 class Process:
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, before: str = "", **settings: object) -> None:
         values = {"port": 0, "web_port": 0, **settings}
         self.err = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self.popen = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, repr(values)], stdout=subprocess.PIPE, stderr=self.err, text=True
+            [sys.executable, "-c", before + PROGRAM, repr(values)],
+            stdout=subprocess.PIPE,
+            stderr=self.err,
+            text=True,
         )
 
     def first_line(self) -> str:
@@ -303,3 +306,28 @@ async def _serve_until_syncs_fail(filesystem: SyncsFail, code: int) -> tuple[str
             await client.expect(pb.BaseCommand.SEND_RECEIPT)
         client.close()
     return err.getvalue(), 20
+
+
+HOLDS_THE_LOOP = """
+import threading
+from geminga.broker.serving.server import BrokerServer
+
+async def stop(server):
+    print("the store is being closed", flush=True)
+    threading.Event().wait(100)
+
+BrokerServer.stop = stop
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_the_second_signal_ends_a_broker_whose_store_holds_the_loop(
+    started: list[Process], number: int
+) -> None:
+    """As one with a place that does not answer does for 10 s."""
+    process = Process(HOLDS_THE_LOOP, memory=True, web_port=None)
+    started.append(process)
+    process.first_line()
+    process.popen.send_signal(signal.SIGTERM)
+    assert process.first_line() == "the store is being closed\n"
+    assert process.end(number)[0] == 128 + number

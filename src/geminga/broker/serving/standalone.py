@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TextIO
 
 from geminga.broker.serving.collector import Collector
@@ -78,10 +79,16 @@ def run(
 
 
 async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
-    asked = _asked_to_stop(asyncio.get_running_loop(), err)
+    loop = asyncio.get_running_loop()
+    with _asked_to_stop(loop, err) as asked:
+        return await _serve(server, loop, asked, out, err)
+
+
+async def _serve(
+    server: BrokerServer, loop: asyncio.AbstractEventLoop, asked: asyncio.Event, out: TextIO, err: TextIO
+) -> int:
     await server.start()
     _announce(server, out, err)
-    loop = asyncio.get_running_loop()
     untangle_transports()
     collector = Collector(loop)
     loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
@@ -104,20 +111,32 @@ async def _first_of(*events: asyncio.Event) -> None:
         each.cancel()
 
 
-def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets; the second ends the process."""
-    asked = asyncio.Event()
+@contextlib.contextmanager
+def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asyncio.Event]:
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process.
 
-    def on_signal(name: str) -> None:
-        if asked.is_set():
-            os._exit(128 + signal.Signals[name].value)
+    The loop's own handlers run on the loop alone, which a store that is being closed holds.
+    """
+    asked, signalled = asyncio.Event(), False
+
+    def on_signal(number: int, _: object) -> None:
+        nonlocal signalled
+        if signalled:
+            os._exit(128 + number)
+        signalled = True
+        loop.call_soon_threadsafe(stop, signal.Signals(number).name)
+
+    def stop(name: str) -> None:
         print(f"geminga: {name}, stopping", file=err, flush=True)
         asked.set()
 
-    for name in ("SIGINT", "SIGTERM"):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(signal.Signals[name], on_signal, name)
-    return asked
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            # None: not set by Python, and it cannot set it
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
