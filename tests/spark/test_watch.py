@@ -10,7 +10,7 @@ import pytest
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
-from geminga.errors import Timeout
+from geminga.errors import SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
 from geminga.spark.admission import Peek
 from geminga.spark.offsets import EARLIEST, Offset
@@ -111,5 +111,8 @@ def test_a_subscription_that_is_removed_while_it_is_held(
     while cursors._consumers[one].failure is None:  # it has asked for it again, and was told
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    for moves in (cursors.move, cursors.rewind):  # it was there when it was asked for
+        with pytest.raises(SubscriptionNotFound, match="has no durable subscription s"):
+            moves({one: MessageId.earliest})
     assert cursors.states([one], known=[one]) == {one: None}
     cursors.close()

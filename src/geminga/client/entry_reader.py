@@ -264,13 +264,18 @@ async def make_cursor(hub: ClientHub, topic: str, subscription: str, *, from_lat
             return
 
 
+def check_cursor(consumer: AsyncConsumer[Any]) -> None:
+    """Raises what has ended such a consumer."""
+    if consumer.failure is not None:
+        raise consumer.failure
+
+
 async def cursor_state(consumer: AsyncConsumer[Any]) -> tuple[MessageId, MessageId | None]:
     """On the client's loop: the newest message of such a consumer's topic, and its mark-delete position.
 
     Raises what has ended the consumer.
     """
-    if consumer.failure is not None:
-        raise consumer.failure
+    check_cursor(consumer)
     (handle,) = consumer.group.handles.values()
     return await handle.last_message_id()
 

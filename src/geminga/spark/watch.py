@@ -256,10 +256,11 @@ class PulsarCursors:
 
     async def _move(self, question: tuple[Partition, MessageId]) -> None:
         partition, place = question
+        consumer = self._held(partition)
         limit = self.client.hub.settings.operation_timeout_seconds
         try:
             async with asyncio.timeout(limit):
-                await self._consumers[partition].acknowledge_cumulative(place)
+                await consumer.acknowledge_cumulative(place)
         except TimeoutError as error:
             if isinstance(error, PulsarException):
                 raise
@@ -270,7 +271,14 @@ class PulsarCursors:
 
     async def _rewind(self, question: tuple[Partition, MessageId]) -> None:
         partition, place = question
-        await self._consumers[partition].seek(place)
+        await self._held(partition).seek(place)
+
+    def _held(self, partition: Partition) -> AsyncConsumer[Any]:
+        from geminga.client.entry_reader import check_cursor
+
+        consumer = self._consumers[partition]
+        check_cursor(consumer)
+        return consumer
 
 
 def all_at_once(client: Client, answer: Callable[[Q], Awaitable[T]], questions: Sequence[Q]) -> list[T]:
