@@ -544,3 +544,57 @@ def test_a_real_file_is_told_from_its_copy(tmp_path: Path) -> None:
     assert identities.look(files, str(folder / "b")) is None
     (folder / "a").rename(folder / "c")  # which is no copy
     assert identities.look(files, str(folder / "c")) == found
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_nor_is_the_folder_below_in_which_a_claim_was_left(is_open: bool) -> None:
+    """The broker was started once before the place was mounted."""
+    disk, clock = SimulatedDisk(), Clock()
+    filesystem = FaultyFileSystem(disk)
+    store = open_store(filesystem, clock)
+    first, second = kept = fill(store)
+    store.close()
+    below = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    assert below
+    store = open_store(filesystem, clock)
+    offload(store, first)
+    if not is_open:
+        store.close()
+    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    disk.names.update(below)
+    if not is_open:
+        store = open_store(filesystem, clock)
+    pass_time(clock, store)
+    said = Said()
+    store.offload(TOPIC, second, 1_700_000_000_000, said, offset=5)
+    settle(store)
+    assert "is it mounted?" in str(said.found)
+    assert {path for path in disk.names if path.startswith("/tier/")} == set(below)
+    for path in below:
+        del disk.names[path]
+    disk.names.update(mounted)
+    pass_time(clock, store)
+    offload(store, second)
+    assert {each: read(store, each) for each in kept} == kept
+    check_tier(store, disk)
+    store.close()
+
+
+def test_a_place_that_is_lost_can_be_begun_anew_where_a_claim_was_left(quick: Clock) -> None:
+    disk = SimulatedDisk()
+    filesystem = FaultyFileSystem(disk)
+    open_store(filesystem).close()
+    below = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    store = open_store(filesystem)
+    first, second = kept = fill(store)
+    offload(store, first)
+    store.close()
+    for path in [each for each in disk.names if each.startswith("/tier/")]:
+        del disk.names[path]
+    disk.names.update(below)
+    taken_over(filesystem, quick, "/store")
+    store = open_store(filesystem)
+    settle(store)
+    offload(store, second)
+    assert read(store, second) == kept[second]
+    store.close()

@@ -3,13 +3,14 @@
 A copy of a store, by whatever means, has all that the store has, its id included. What only one of them may
 do (to delete files that both know of, in the place of offloaded ledgers) needs to tell them apart::
 
-    {"version": 1, "instance": ..., "file": which file this is, "sessions": {id of a place: [...]}}
+    {"version": 1, "instance": ..., "file": which file this is, "home": id of a place,
+     "sessions": {id of a place: [...]}}
 
 ``instance`` is the copy's own. It holds for this very file alone, by what the file system says of it (inode
 and generation), which no copying of files carries over: in a copy it does not match, in one that was brought
 back from a backup the file is missing, and the copy takes an instance of its own. Copies of whole disks are
 not told by that; ``sessions`` has, for each place, the last openings that the store knows to have claimed it
-(`geminga.ledger.tier_claim`).
+(`geminga.ledger.tier_claim`), and ``home`` is the place that it claimed last: what it offloaded is there.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ class Identity(ByFields):
 
     instance: str
     sessions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    home: str = ""
+    """Empty where a version before this one has claimed it."""
 
     def with_session(self, place: str, sessions: tuple[str, ...]) -> Identity:
         """The same, after an opening that is about to claim a place."""
         kept = {name: each for name, each in self.sessions.items() if name != place}
         kept[place] = sessions
-        return Identity(self.instance, dict(list(kept.items())[-_PLACES_MAX:]))
+        return Identity(self.instance, dict(list(kept.items())[-_PLACES_MAX:]), place)
 
 
 def look(filesystem: FileSystem, folder: str) -> Identity | None:
@@ -65,7 +68,7 @@ def look(filesystem: FileSystem, folder: str) -> Identity | None:
         if kept["version"] != VERSION or not _is_same(kept["file"], this):
             return None
         sessions = {str(place): tuple(map(str, each)) for place, each in kept["sessions"].items()}
-        return Identity(str(kept["instance"]), sessions)
+        return Identity(str(kept["instance"]), sessions, str(kept.get("home", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # damage: it is an instance that nobody knows from now on
 
@@ -85,6 +88,7 @@ def save(filesystem: FileSystem, folder: str, identity: Identity) -> None:
             "version": VERSION,
             "instance": identity.instance,
             "file": filesystem.identity_of(path + ".new"),
+            "home": identity.home,
             "sessions": identity.sessions,
         }
         file.truncate(0)

@@ -10,6 +10,7 @@ What an opening finds decides:
 =========================================  =============================================================
 no claim, and nothing of ours              it is claimed
 no claim, where we have files, or had it   looked at until there is one: the place may not be mounted
+ours, on another place than where they are looked at until it is that one: it is the folder below it
 that of another instance, or store         borrowed: this is a copy (`geminga.ledger.identity`)
 ours, of a session that we do not know     borrowed: this is an older state of a store that went on elsewhere
 ours, closed                               it is claimed again
@@ -166,6 +167,7 @@ class PlaceClaim:
                 if self._is_ours(found):
                     return
                 if found is not None:
+                    self._check_home(self._known(), found)
                     self._borrow(found, "was taken over meanwhile")
                 else:
                     raise NotClaimed(f"the claim on {self._place.location} is gone: is it mounted?")
@@ -194,6 +196,9 @@ class PlaceClaim:
                 f"{self._place.location} holds no claim, and this store {what}: is it mounted? If what was "
                 f"there is lost, run 'geminga store claim {self._folder}'"
             )
+        identity = self._known()
+        if found is not None and (self.has_files or self.state is State.HELD):
+            self._check_home(identity, found)
         if self.state is State.HELD:
             assert self._ours is not None
             assert found is not None
@@ -202,7 +207,6 @@ class PlaceClaim:
             else:
                 self._borrow(found, "was taken over meanwhile")
             return
-        identity = self._known()
         if found is None or self._is_ours(found):
             self._take(identity, found)
         elif found.store != self._store:
@@ -223,6 +227,16 @@ class PlaceClaim:
             self._borrow(found, "belongs to a store that runs, and that this one is a copy of")
         elif self._clock() - self._seen[1] >= QUIET_SECONDS:
             self._take(identity, found)
+
+    def _check_home(self, identity: Identity, found: Claim) -> None:
+        """Raises `NotClaimed` for a claim that was left in the folder in which the place is to be mounted."""
+        is_mine = found.store == self._store and found.instance == identity.instance
+        if is_mine and identity.home and found.place != identity.home:
+            raise NotClaimed(
+                f"{self._place.location} is one that this store claimed before, and not the one that has its "
+                "ledgers: is it mounted? If what was there is lost, run 'geminga store claim "
+                f"{self._folder}'"
+            )
 
     def _known(self) -> Identity:
         """Who we are, which a copy becomes here."""
