@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from geminga.ledger import identity as identities
-from geminga.ledger import tier_claim
+from geminga.ledger import tier_claim, tier_sweeping
 from geminga.ledger.backup import backup
 from geminga.ledger.claiming import claim, holder
 from geminga.ledger.filesystem import RealFileSystem
@@ -232,6 +232,30 @@ def test_who_was_away_for_long_finds_that_the_place_was_taken() -> None:
     assert {each: read(clone, each) for each in kept} == kept
     paused.close()
     assert clone.claim.state is State.HELD
+    clone.close()
+
+
+def test_the_place_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_sweeping, "CLAIM_CHECKED_SECONDS", -1.0)
+    machines, clock, disk = Machines(), Clock(), SimulatedDisk()
+    slow = machines.open(disk, clock)
+    kept = fill(slow, 3)
+    for ledger_id in kept:
+        offload(slow, ledger_id)
+    clone = machines.open(disk.copy(), clock)
+    delete, before = slow.place.delete, tier_files(machines.shared)
+
+    def delete_slowly(path: str) -> None:
+        delete(path)
+        pass_time(clock, clone)
+
+    monkeypatch.setattr(slow.place, "delete", delete_slowly)
+    slow.delete_ledgers(list(kept))
+    settle(slow)
+    assert "taken over" in slow.borrowed
+    assert clone.claim.state is State.HELD
+    assert len(set(before) - set(tier_files(machines.shared))) == 1  # the others are the clone's to read
+    slow.close()
     clone.close()
 
 
