@@ -12,6 +12,7 @@ from geminga.broker.batches import STEP_MESSAGES, Batch, at_once, opened, rebatc
 from geminga.wire.compression import compress
 from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.varint import varint
 from tests.broker.batch_model import Keyed, open_batch
 
 CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
@@ -95,9 +96,48 @@ def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch: p
             assert found.keys == [None, None, b"k"]
 
 
+def test_fields_may_come_in_any_order_and_more_than_once() -> None:
+    """The last one counts, as for whoever gets the message."""
+    random = Random(9)
+    texts = (
+        (0x12, (b"x", b"key", b"")),
+        (0x0A, (b"\x0a\x01p\x12\x01v",)),
+        (0x3A, (b"o",)),
+        (99 << 3 | 2, (b"?",)),
+    )
+    numbers = (
+        (0x20, (0, 1)),
+        (0x28, (3, 1 << 40)),
+        (0x30, (0, 1)),
+        (0x40, (0x12, 0x18, 0x20, 1 << 30)),
+        (98 << 3, (5,)),
+    )
+    for _ in range(400):
+        messages = []
+        for _ in range(5):
+            size = random.choice([0, 1, 3, 200])
+            fields = [varint(0x18) + varint(size)]
+            for _ in range(random.randrange(5)):
+                if random.random() < 0.5:
+                    tag, values = random.choice(texts)
+                    value = random.choice(values)
+                    fields.append(varint(tag) + varint(len(value)) + value)
+                else:
+                    tag, found = random.choice(numbers)
+                    fields.append(varint(tag) + varint(random.choice(found)))
+            random.shuffle(fields)
+            if random.random() < 0.2:
+                fields.insert(0, varint(0x18) + varint(7))
+            if random.random() < 0.5:
+                fields.insert(0, b"\x12\x01k")
+            data = b"".join(fields)
+            messages.append(len(data).to_bytes(4, "big") + data + bytes(size))
+        assert check(entry_of(messages))
+
+
 def test_damaged_batches_are_told_as_protobuf_tells_them() -> None:
-    """What protobuf can read is read alike. What is behind the size in the metadata of a usual message is not
-    looked at: that is for whoever gets the message."""
+    """What protobuf can read is read alike. Whether it can read what is behind the size in the metadata of a
+    usual message is not looked at: that is for whoever gets the message."""
     random = Random(6)
     read = 0
     for _ in range(4_000):

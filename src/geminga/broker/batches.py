@@ -34,6 +34,8 @@ _OTHER_MIN = 0x28
 """The first tag behind those of the payload's size and of whether it was compacted out."""
 _MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
+_AGAIN = re.compile(rb"[\x12\x18\x20]")
+"""What may be one of the first fields once more behind the others, of which the last one counts."""
 _ONES = re.compile("1+")
 
 T = TypeVar("T")
@@ -97,7 +99,7 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[Batch]:
     is_emptied, unkeyed = bytearray(count), array("I")
     add_start, add_key = starts.append, keys.append
     position = 0
-    read_head = _HEAD.unpack_from
+    read_head, search = _HEAD.unpack_from, _AGAIN.search
     for number in range(count):
         if number and not number % STEP_MESSAGES:
             yield
@@ -119,7 +121,7 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[Batch]:
                         following = body[at + 3] if at + 3 < end else _OTHER_MIN
                     else:
                         following = 0
-                if following < _OTHER_MIN:
+                if following < _OTHER_MIN or search(body, at + 2, end) is not None:
                     payload_size = -1
             if payload_size >= 0:
                 if not payload_size:
