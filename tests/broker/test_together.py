@@ -51,13 +51,13 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
-    def start(self) -> None:
+    def start(self, **fixed: Any) -> None:
         choice = self.random.choice
         settings = {
             "data_dir": str(self.folder / "store"), "offload_location": str(self.folder / "tier"),
             "port": self.port, "web_port": self.web_port, "ledger_entries_max": choice([3, 7, 25]),
             "offload_threshold_bytes": choice([0, 0, -1, 3000]), "retention_minutes": -1,
-            "offload_deletion_lag_seconds": 0, "place_seconds": choice([0, 0.03, 0.12]),
+            "offload_deletion_lag_seconds": 0, "place_seconds": choice([0, 0.03, 0.12]), **fixed,
         }  # fmt: skip
         command = [sys.executable, "-m", "tests.broker.together_broker", json.dumps(settings)]
         with (self.folder / "log").open("ab") as log:
@@ -182,22 +182,23 @@ class Driver:
             negative_ack_redelivery_delay_ms=50,
         )  # fmt: skip
         done, uncertain = topic.acknowledged[name], topic.uncertain[name]
-        count = 0
+        before, comes_again, count = set(done), False, 0
         try:
             while all_of_it or count < 60:
+                is_more = all_of_it and not by_number.keys() <= done | uncertain
                 try:
-                    message = consumer.receive(3000 if all_of_it else 500)
+                    message = consumer.receive(60_000 if is_more else 500)
                 except geminga.Timeout:
                     break
                 count += 1
+                # A connection that ends, or a refusal of another message, has what the consumer holds sent
+                # again; that may wait here when it is acknowledged.
+                comes_again = comes_again or self.is_dying
                 number = int(message.properties()["n"])
                 each = by_number[number]
                 self.check(topic, each, message)
-                assert each.may_double or number not in done or number in uncertain, (
-                    topic.name,
-                    name,
-                    each.id,
-                )
+                is_done = number in (before if comes_again else done)
+                assert each.may_double or not is_done or number in uncertain, (topic.name, name, each.id)
                 if all_of_it or self.random.random() < 0.5:
                     uncertain.add(number)
                     consumer.acknowledge(message)
@@ -205,6 +206,7 @@ class Driver:
                     done.add(number)
                 elif self.random.random() < 0.2:
                     consumer.negative_acknowledge(message)
+                    comes_again = True
         except geminga.PulsarException:
             assert self.is_dying
         finally:
@@ -304,7 +306,11 @@ class Driver:
 
     def audit_place(self, folder: Path) -> None:
         """What is offloaded has one file each, and there are no others."""
-        deadline = time.monotonic() + 60
+        # What is on its way is given up, and cleared away by the next start, which begins nothing. A minute
+        # may pass until that knows that the place is its own.
+        self.broker.end(signal.SIGTERM)
+        self.broker.start(offload_threshold_bytes=-1)
+        deadline, looks = time.monotonic() + 150, list[tuple[int, int]]()
         while True:
             ledgers = [
                 each
@@ -313,7 +319,8 @@ class Driver:
                 if each["offloaded"]
             ]
             files = list((folder / "tier").rglob("*.parquet"))
-            if len(files) == len(ledgers):
+            looks.append((len(files), len(ledgers)))
+            if looks[-3:] == [(len(ledgers), len(ledgers))] * 3:
                 return
             assert time.monotonic() < deadline, (files, ledgers)
             time.sleep(0.5)
