@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from geminga.broker.commands.producing import METADATA_BYTES_MAX
+from geminga.broker.rules.schemas import version_bytes
 from geminga.errors import StoreStopped
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
@@ -266,6 +267,48 @@ def test_a_terminated_topic_takes_no_more(harness: Any) -> None:
     assert refused(peer) == pb.TopicTerminatedError
     harness.restart()
     assert refused(harness.peer()) == pb.TopicTerminatedError
+
+
+@pytest.mark.parametrize("kept", ["name", "schema"])
+def test_a_producer_is_told_what_holds_after_a_crash(harness: Any, kept: str) -> None:
+    """A start that was not counted yet gave a name, and the next start gave it to somebody else: what one of
+    them sent was taken for what the other one had sent. Likewise the number of a schema's version."""
+    if kept == "schema":
+        harness.peer().producer("other")  # this start is counted
+    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""} if kept == "schema" else None
+    peers = [harness.peer(), harness.peer()]
+    harness.auto_poll = False
+    for peer in peers:
+        peer.command("producer", topic=TOPIC, producer_id=1, request_id=1, schema=schema)
+    assert [peer.frames for peer in peers] == [[], []]
+    harness.poll()
+    found = [peer.pop().command.producer_success for peer in peers]
+    assert len({each.producer_name for each in found}) == 2
+    assert {each.schema_version for each in found} == {version_bytes(0) if schema else b""}
+    late = harness.peer()
+    late.command("producer", topic=TOPIC, producer_id=1, request_id=1, schema=schema)
+    assert late.pop().type == Command.PRODUCER_SUCCESS, "nothing is to be waited for"
+
+
+@pytest.mark.parametrize("kept", ["name", "schema"])
+def test_a_producer_of_which_nothing_can_be_kept_is_refused(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    failing, error = {"name": "put", "schema": "merge"}[kept], StoreStopped("the disk is gone")
+    whole = getattr(harness.store, failing)
+
+    def fails(key: str, value: bytes, done: Any = None) -> None:
+        whole(key, value, done if done is None else lambda _: done(error))
+
+    schema = {"name": "s", "type": pb.Schema.String, "schema_data": b""} if kept == "schema" else None
+    harness.broker.topics.make(TopicName.parse(TOPIC))
+    harness.poll()
+    peer = harness.peer()
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.store, failing, fails)
+        assert refused(peer, schema=schema) == pb.PersistenceError
+    assert not harness.broker.topics.find(TopicName.parse(TOPIC)).access.producers
+    peer.producer(TOPIC, schema=schema)
 
 
 def test_what_is_under_way_when_a_topic_is_terminated_is_receipted(harness: Any) -> None:

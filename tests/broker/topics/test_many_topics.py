@@ -63,7 +63,7 @@ def _create(harness: Any) -> None:
     for number, name in enumerate(NAMES):
         if number % 2:
             harness.actions.create(name, done)
-        peer.command("producer", topic=str(name), producer_id=number, request_id=number)
+        peer.command("producer", topic=str(name), producer_id=number, request_id=number, producer_name="one")
         peer.send(number, entry_bytes(name.local.encode()), producer_id=number)
         peer.command("close_producer", producer_id=number, request_id=number)
         if number % 200 == 0:

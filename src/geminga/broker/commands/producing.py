@@ -210,7 +210,36 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
     request_id = body.request_id
     handles = session.producers
 
+    def when_durable(then: Done) -> None:
+        """What a client is told holds after a crash, too: its schema's version, and the name it is given.
+
+        Where nothing is kept, a name is nobody's afterwards, and no disk is waited for.
+        """
+
+        def version_stored(error: StoreError | None) -> None:
+            if error is not None or body.producer_name or not topic.persistent:
+                then(error)
+            else:
+                services.producer_names.when_durable(then)
+
+        then = services.agenda.guarded("store", session, then)
+        services.schemas.when_durable(topic.name, version_stored)
+
     def admitted(refused: Refused | None) -> None:
+        if refused is not None:
+            enter(refused)
+            return
+
+        def stored(error: StoreError | None) -> None:
+            if error is None:
+                enter(None)
+            else:
+                topic.remove_producer(producer)
+                enter(storage_refusal(error))
+
+        when_durable(stored)
+
+    def enter(refused: Refused | None) -> None:
         if not handles.is_current(producer.producer_id, attempt):
             # The connection, or this attempt, ended meanwhile.
             topic.remove_producer(producer)
@@ -229,7 +258,12 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
     attempt.entered = producer
     if not is_in:
         attempt.is_waiting = True
-        _answer(session, producer, request_id, ready=False)
+
+        def wait(error: StoreError | None) -> None:
+            if handles.is_current(producer.producer_id, attempt):
+                _answer(session, producer, request_id, ready=False)
+
+        when_durable(wait)
 
 
 def _check_topic(session: Session, topic: Topic, body: pb.CommandProducer) -> None:

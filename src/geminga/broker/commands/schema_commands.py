@@ -95,12 +95,12 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
         if body.schema.type == getattr(pb.Schema, "None"):
             session.output.write(answers.schema_created(request_id, b""))
             return
+        done = session.agenda.guarded("store", session, durable)
         version = schemas.find(name, body.schema)
         if version >= 0:
-            durable(None)
+            schemas.when_durable(name, done)
             return
         version = len(schemas.versions(name))
-        done = session.agenda.guarded("store", session, durable)
         schemas.put(name, body.schema, auto_update=topic.policies.schema_auto_update, done=done)
     except Refused as refused:
         session.output.write(answers.schema_refused(request_id, refused.code, refused.reason))

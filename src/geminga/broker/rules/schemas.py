@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -93,6 +94,8 @@ class Schemas:
         self._meanings: OrderedDict[str, _Meanings] = OrderedDict()
         self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _Verdict] = OrderedDict()
         self._deletions = 0
+        self._unstored: dict[str, list[list[Done]]] = {}
+        """Of topics with versions that are on their way to the store: who waits for each, in their order."""
 
     # --- questions ---
     def versions(self, name: TopicName) -> Sequence[pb.Schema | None]:
@@ -310,7 +313,7 @@ class Schemas:
         version = self.find(name, schema)
         if version >= 0:
             if done is not None:
-                done(None)
+                self.when_durable(name, done)
             return version
         if versions and not auto_update:
             raise Refused(pb.IncompatibleSchema, "Don't allow auto update schema.")
@@ -327,9 +330,42 @@ class Schemas:
         kept.name = f"{name.tenant}/{name.namespace}/{name.base.local}"
         out = bytearray()
         put_bytes(out, kept.SerializeToString())
-        self._store.merge(schema_key(name), bytes(out), done)
-        self._remember(schema_key(name), [*before, kept])
+        key = schema_key(name)
+        waiting = [] if done is None else [done]
+        self._unstored.setdefault(key, []).append(waiting)
+        try:
+            self._store.merge(key, bytes(out), partial(self._stored, key))
+        except StoreError:
+            self._settled(key, waiting)
+            raise
+        self._remember(key, [*before, kept])
         return count
+
+    def when_durable(self, name: TopicName, then: Done) -> None:
+        """``then`` is called when the topic's versions may be told: at once if they may.
+
+        After a crash the number of one that was not stored is another one's.
+        """
+        unstored = self._unstored.get(schema_key(name))
+        if unstored is None:
+            then(None)
+        else:
+            unstored[-1].append(then)
+
+    def _stored(self, key: str, error: StoreError | None) -> None:
+        """The store reports on the oldest version that is on its way."""
+        waiting = self._unstored[key][0]
+        self._settled(key, waiting)
+        if error is not None:
+            self._forget(key)
+            self._meanings.pop(key, None)
+        for then in waiting:
+            then(error)
+
+    def _settled(self, key: str, waiting: list[Done]) -> None:
+        left = [each for each in self._unstored.pop(key) if each is not waiting]
+        if left:
+            self._unstored[key] = left
 
     def retire(self, name: TopicName, done: Done) -> int:
         """Delete all versions, but not their numbers; returns that of the deletion, which is one, too.

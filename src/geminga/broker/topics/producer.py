@@ -9,7 +9,8 @@ from typing import Protocol
 from geminga.broker.delivery.limits import Limit
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
-from geminga.ledger.api import EntryStore
+from geminga.errors import StoreError
+from geminga.ledger.api import Done, EntryStore
 from geminga.wire.frames import SendFrame, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun, encode_send_receipts
@@ -204,22 +205,47 @@ STARTS_SKIPPED = 1_000_000
 
 
 class ProducerNames:
-    """``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never reused."""
+    """``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never reused.
+
+    A name may be told when that is durable (`when_durable`): after a crash the next start would give it to
+    somebody else, and two of one name are told apart by nothing, deduplication included.
+    """
 
     def __init__(self, store: EntryStore, cluster: str) -> None:
         self._store = store
         self._cluster = cluster
         self._start_number: int | None = None
         self._count = 0
+        self._waiting: list[Done] | None = None
+        """Who waits for the number; None when nobody has to."""
+
+    def when_durable(self, then: Done) -> None:
+        """``then`` is called when names that were made before may be told: at once if they may."""
+        if self._waiting is None:
+            then(None)
+        else:
+            self._waiting.append(then)
+
+    def _stored(self, error: StoreError | None) -> None:
+        waiting, self._waiting = self._waiting or (), None
+        if error is not None:
+            self._start_number = None  # the next name begins anew
+        for then in waiting:
+            then(error)
 
     def new(self) -> str:
-        """A name that nobody has had."""
+        """A name that nobody has had. Raises `StoreError`."""
         if self._start_number is None:
             value = self._store.get("broker/starts")
             self._start_number = json.loads(value.base or b"0") if value is not None else 0
             if value is not None and value.lost is not None:
                 self._start_number += STARTS_SKIPPED
-            self._store.put("broker/starts", json.dumps(self._start_number + 1).encode())
+            self._waiting = []
+            try:
+                self._store.put("broker/starts", json.dumps(self._start_number + 1).encode(), self._stored)
+            except StoreError as error:
+                self._stored(error)
+                raise
         name = f"{self._cluster}-{self._start_number}-{self._count}"
         self._count += 1
         return name
