@@ -39,7 +39,7 @@ class Troubles:
         self.random = Random(seed)
         self.broker = Process(folder, self.random)
         self.happened: list[float] = []
-        """When a kill began, and when the broker was there again."""
+        """When the broker was killed, or the place was taken away, and when it was there again."""
         self._tier, self._away = folder / "tier", folder / "away"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(Random(seed),))
@@ -49,6 +49,7 @@ class Troubles:
         while not self._stop.wait(random.uniform(0.5, 3.5)):
             match random.randrange(4):
                 case 0 if self._tier.exists() and not self._away.exists():
+                    self.happened.append(time.time())
                     self._tier.rename(self._away)
                 case 1:
                     self.mend()
@@ -62,9 +63,10 @@ class Troubles:
         if self._away.exists():
             shutil.rmtree(self._tier, ignore_errors=True)  # what was on its way when the place went
             self._away.rename(self._tier)
+            self.happened.append(time.time())
 
     def since(self, moment: float) -> bool:
-        """Whether the broker was killed since then, or is being killed."""
+        """Whether the broker or the place was away since then, or is."""
         return len(self.happened) % 2 == 1 or any(each >= moment for each in self.happened)
 
     def end(self) -> None:
@@ -273,12 +275,12 @@ class Moving:
         try:
             consumer.seek(place if is_id else int(place))
             while True:
-                found.append(consumer.receive(1000))
+                found.append(consumer.receive(2000))
                 if self.random.random() < 0.4:
                     consumer.acknowledge(found[-1])
         except geminga.PulsarException as end:
             if not isinstance(end, geminga.Timeout) or self.troubles.since(began):
-                return  # it could not be moved, or not all of it came, for the broker was away
+                return  # it could not be moved, or not all of it came, for something was away
         finally:
             consumer.close()
         numbers = [number_of(each) for each in found]
