@@ -52,6 +52,16 @@ def copy_folder(disk: SimulatedDisk, source: str, target: str) -> None:
     disk.name_changes = []
 
 
+def in_place(disk: SimulatedDisk) -> list[str]:
+    """All files of the place, its claim included."""
+    return [path for path in disk.names if path.startswith("/tier/")]
+
+
+def unmount(disk: SimulatedDisk) -> dict[str, _Inode]:
+    """Nothing is at the place any more; returns what was, for `disk.names` to have again."""
+    return {path: disk.names.pop(path) for path in in_place(disk)}
+
+
 def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> None:
     if by == "backup":
         backup("/store", "/copy", filesystem=filesystem)  # type: ignore[arg-type]
@@ -431,7 +441,7 @@ def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
     offload(store, first)
     if not is_open:
         store.close()
-    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    mounted = unmount(disk)
     if not is_open:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
@@ -439,7 +449,7 @@ def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
     store.offload(TOPIC, second, 1_700_000_000_000, said, offset=5)
     settle(store)
     assert "is it mounted?" in str(said.found)
-    assert not [path for path in disk.names if path.startswith("/tier/")]
+    assert not in_place(disk)
     disk.names.update(mounted)
     pass_time(clock, store)
     offload(store, second)
@@ -455,13 +465,13 @@ def test_a_claimed_place_without_files_that_is_not_mounted_is_not_taken_for_it()
     kept = fill(store)
     settle(store)
     assert store.claim.state is State.HELD
-    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    mounted = unmount(disk)
     pass_time(clock, store)
     said = Said()
     store.offload(TOPIC, min(kept), 1_700_000_000_000, said, offset=0)
     settle(store)
     assert "is it mounted?" in str(said.found)
-    assert not [path for path in disk.names if path.startswith("/tier/")]
+    assert not in_place(disk)
     disk.names.update(mounted)
     pass_time(clock, store)
     offload(store, min(kept))
@@ -477,7 +487,7 @@ def test_what_is_offloaded_stays_so_while_the_place_is_not_mounted() -> None:
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    mounted = unmount(disk)
     said = Said()
     store.drop_local(TOPIC, first, said)
     settle(store)
@@ -501,8 +511,7 @@ def test_a_place_that_is_lost_can_be_begun_anew(quick: Clock) -> None:
     first, second = kept = fill(store)
     offload(store, first)
     store.close()
-    for path in [each for each in disk.names if each.startswith("/tier/")]:
-        del disk.names[path]
+    unmount(disk)
     taken_over(filesystem, quick, "/store")
     store = open_store(filesystem)
     settle(store)
@@ -578,13 +587,13 @@ def test_nor_is_the_folder_below_in_which_a_claim_was_left(is_open: bool) -> Non
     store = open_store(filesystem, clock)
     first, second = kept = fill(store)
     store.close()
-    below = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    below = unmount(disk)
     assert below
     store = open_store(filesystem, clock)
     offload(store, first)
     if not is_open:
         store.close()
-    mounted = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    mounted = unmount(disk)
     disk.names.update(below)
     if not is_open:
         store = open_store(filesystem, clock)
@@ -593,7 +602,7 @@ def test_nor_is_the_folder_below_in_which_a_claim_was_left(is_open: bool) -> Non
     store.offload(TOPIC, second, 1_700_000_000_000, said, offset=5)
     settle(store)
     assert "is it mounted?" in str(said.found)
-    assert {path for path in disk.names if path.startswith("/tier/")} == set(below)
+    assert set(in_place(disk)) == set(below)
     for path in below:
         del disk.names[path]
     disk.names.update(mounted)
@@ -608,13 +617,12 @@ def test_a_place_that_is_lost_can_be_begun_anew_where_a_claim_was_left(quick: Cl
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     open_store(filesystem).close()
-    below = {path: disk.names.pop(path) for path in list(disk.names) if path.startswith("/tier/")}
+    below = unmount(disk)
     store = open_store(filesystem)
     first, second = kept = fill(store)
     offload(store, first)
     store.close()
-    for path in [each for each in disk.names if each.startswith("/tier/")]:
-        del disk.names[path]
+    unmount(disk)
     disk.names.update(below)
     taken_over(filesystem, quick, "/store")
     store = open_store(filesystem)

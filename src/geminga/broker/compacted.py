@@ -179,11 +179,11 @@ class CompactedLedger:
         """Whether all that it holds lies before an id, or was published before a moment."""
         if position is not None:
             return position > self.seal.last[:2]
-        newest = self._look(self.entries - 1) if self.entries else None
+        if not self.entries:
+            return True
+        newest = self._look(self.entries - 1)
         head = None if newest is None else head_of(newest.entry)
-        return not self.entries or (
-            head is not None and moment_ms is not None and head.publish_time < moment_ms
-        )
+        return head is not None and moment_ms is not None and head.publish_time < moment_ms
 
     # --- how long it stays ---
     def pin(self) -> None:

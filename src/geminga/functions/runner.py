@@ -149,11 +149,8 @@ class FunctionRunner(LongRunning[None]):
                         raise
                     raise Timeout(f"{topic} was not read within {_STATE_SECONDS_MAX:g} s") from None
 
-            async def opening() -> State:
-                state: State = await shared.patiently(f"the state, {topic}", ask)
-                return state
-
-            return asyncio.run_coroutine_threadsafe(opening(), loop).result()
+            opening = shared.patiently(f"the state, {topic}", ask)
+            return asyncio.run_coroutine_threadsafe(opening, loop).result()
 
         def acknowledge(message_id: Any, topic: str) -> None:
             from geminga.consumer.inbox import AcknowledgedId

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ class Shared:
         self.acknowledge: Callable[[Any, str], None]
         self.failed: Callable[[Exception], None] = lambda error: None
         """Told of what ends the function."""
-        self.patiently: Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+        self.patiently: Callable[[str, Callable[[], Awaitable[Any]]], Coroutine[Any, Any, Any]]
         """Waits for what is away; see `geminga.functions.sending.Settling`."""
         self.client: Any = None
 

@@ -19,13 +19,11 @@ from geminga.errors import (
     AuthorizationError,
     IncompatibleSchema,
     ProducerBlockedQuotaExceededException,
-    ProducerFenced,
     PulsarException,
-    TopicNotFound,
-    TopicTerminated,
 )
 from geminga.functions.calling import Outcome
 from geminga.functions.running_context import Publish
+from geminga.producer.partition import FINAL
 
 if TYPE_CHECKING:
     from geminga.asyncio import Client
@@ -66,7 +64,7 @@ _REFUSED = (AuthorizationError, IncompatibleSchema)
 
 def has_ended(error: BaseException) -> bool:
     """Whether it has ended the producer. The next one tells whether the topic is gone for good."""
-    return isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound, AlreadyClosed, *_REFUSED))
+    return isinstance(error, (*FINAL, AlreadyClosed, *_REFUSED))
 
 
 class Sender(Protocol):
@@ -346,11 +344,10 @@ class AtLeastOnce:
 
     def _start(self, work: _Work, sending: Any, topic: str, publish: Publish | None) -> None:
         task = asyncio.ensure_future(sending)
-        self._tasks.add(task)
+        self._keep(task)
         self._began = True
 
         def settled(done: asyncio.Future[Any]) -> None:
-            self._tasks.discard(done)
             if done.cancelled():
                 return  # unsettled: the message comes again
             error = done.exception()

@@ -56,8 +56,9 @@ class TierCatalog:
         self._store = store
         self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
         self._owners: OrderedDict[str, dict[int, OffloadedLedger]] = OrderedDict()
-        self._owned = 0
         """All that is offloaded of those who were asked for last: who offloads asks for it each time."""
+        self._owned = 0
+        """How many those are, and their records."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
         """The record of a ledger, None when it is not offloaded."""

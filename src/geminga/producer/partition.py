@@ -48,6 +48,8 @@ from geminga.wire.receipt_runs import ReceiptRun
 
 WRITE_BYTES_MAX = 1 << 20
 """`PartitionProducer.take_output` returns when it has collected this much; call again for more."""
+FINAL = (TopicTerminated, ProducerFenced, TopicNotFound)
+"""Refusals of a creation that end every producer."""
 
 
 class Verdict(Enum):
@@ -96,7 +98,7 @@ class PartitionProducer:
         """The highest sequence id with a receipt; the broker's word after the first creation."""
         self.created_once = False
         self.gives_up: tuple[type[Exception], ...] = ()
-        """Refusals of a new creation that end this producer beyond those that end every one."""
+        """Refusals of a new creation that end this producer beyond `FINAL`."""
         self.connected = False
         """The producer exists on a connection: frames may be written and receipts come."""
         self._settings = settings
@@ -196,7 +198,7 @@ class PartitionProducer:
     def is_terminal(self, error: Exception) -> bool:
         """Whether a refused creation is final. Once created, a producer goes on trying after nearly every
         error, as the Java client does; its messages end with their send time-out."""
-        if isinstance(error, (TopicTerminated, ProducerFenced, TopicNotFound)):
+        if isinstance(error, FINAL):
             return True
         if self.created_once or not isinstance(error, PulsarException):
             return isinstance(error, self.gives_up)

@@ -111,6 +111,12 @@ def publisher(harness: Harness) -> Peer:
     return peer
 
 
+def send_rounds(peer: Peer, numbers: range) -> None:
+    """The numbers, under four keys in turn."""
+    for number in numbers:
+        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+
+
 def newest(pairs: list[Pair]) -> dict[str, bytes]:
     """What compaction is to leave."""
     kept: dict[str, bytes] = {}
@@ -197,8 +203,7 @@ def test_any_history_compacts_to_what_is_newest(make_harness: Any, memory_bytes:
 def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
-    for number in range(23):
-        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    send_rounds(peer, range(23))
     compact(harness)
     harness.advance(3600)
     topic: Any = harness.broker.topics.find(NAME)
@@ -208,8 +213,7 @@ def test_what_is_trimmed_stays_compacted(make_harness: Any) -> None:
     peer.send(23, single("k0", b"live"))
     expected = [("k3", b"19"), ("k0", b"20"), ("k1", b"21"), ("k2", b"22"), ("k0", b"live")]
     assert [pair for _, pair in read(harness)] == expected
-    for number in range(24, 60):
-        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    send_rounds(peer, range(24, 60))
     harness.advance(3600)
     topic = harness.broker.topics.find(NAME)
     assert topic.ledger.start <= 23  # not compacted yet
@@ -288,8 +292,7 @@ def test_what_is_acknowledged_does_not_come_again_when_it_is_trimmed(
             harness.restart()
 
     peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    send_rounds(peer, range(10))
     compact(harness)
     kept = [(f"k{number % 4}", b"%d" % number) for number in range(6, 10)]
     assert received("c", earliest=earliest) == (kept if earliest else [])
@@ -310,8 +313,7 @@ def test_who_is_moved_to_the_end_gets_nothing_older(make_harness: Any, how: str)
     """Where everything is trimmed the end is the topic's beginning, too; and over a restart."""
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
-    for number in range(10):
-        peer.send(number, single(f"k{number % 4}", b"%d" % number))
+    send_rounds(peer, range(10))
     compact(harness)
     harness.advance(3600)
     topic: Any = harness.broker.topics.find(NAME)

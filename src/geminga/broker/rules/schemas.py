@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from google.protobuf.message import DecodeError
 
@@ -53,6 +53,10 @@ def version_bytes(version: int) -> bytes:
     return version.to_bytes(8, "big")
 
 
+def _is_there(known: pb.Schema | None) -> TypeGuard[pb.Schema]:
+    return known is not None and known is not GONE
+
+
 class _Meanings:
     """What the first ``covered`` versions of a schema mean, with the oldest version that means it."""
 
@@ -67,7 +71,7 @@ class _Meanings:
         stop = min(self.covered + count, len(versions))
         for version in range(self.covered, stop):
             known = versions[version]
-            if known is not None and known is not GONE:
+            if _is_there(known):
                 self.versions.setdefault(meaning(known), version)
         self.covered = stop
 
@@ -159,11 +163,7 @@ class Schemas:
 
     def numbered(self, name: TopicName) -> list[tuple[int, pb.Schema]]:
         """The same with their numbers."""
-        return [
-            (version, known)
-            for version, known in enumerate(self.versions(name))
-            if known is not None and known is not GONE
-        ]
+        return [(version, known) for version, known in enumerate(self.versions(name)) if _is_there(known)]
 
     def latest(self, name: TopicName) -> tuple[int, pb.Schema] | None:
         """The newest version that can be read with its number, None when there is none."""
@@ -188,7 +188,7 @@ class Schemas:
         versions = self.versions(name)
         # Mostly it is there word for word: nothing is parsed then.
         for version, known in enumerate(versions):
-            if known is not None and known is not GONE and _equal(schema, known):
+            if _is_there(known) and _equal(schema, known):
                 return version
         if not versions:
             return -1

@@ -405,12 +405,12 @@ class PersistentTopic:
             moment_ms = now_ms - request.rollback_seconds * 1000
             offset = offset_by_time(ledger, moment_ms, now_ms)
             return offset, self.is_behind(offset, moment_ms=moment_ms)
-        if request.durable:
-            return ledger.start if request.earliest else ledger.end, not request.earliest
-        if request.start is not None:
+        if request.start is not None and not request.durable:
             # The entry of a reader's start id is delivered; the client drops what it knows.
             return ledger.offset_from(*request.start), False
-        return ledger.start if request.earliest else ledger.end, False
+        if request.earliest:
+            return ledger.start, False
+        return ledger.end, request.durable
 
     def _create_subscription(
         self, request: SubscriptionRequest, offset: int, *, is_behind: bool
