@@ -3,16 +3,15 @@
 Three proofs (`geminga.tuning.prove`). The headline: 20,000 messages a second of 200 B log lines over 60
 partitions, stock settings against the formula's, and one slow partition. A second profile: orders of 1 kB
 with keys, hard to compress, read by two subscriptions. And a cluster of two brokers of which one is killed
-while messages flow. Beside them, without a broker, a sweep of 10,000 runs on Spark. Tables, pictures and
-every run go to the output folder; a run that is there is not measured again. With ``--publish`` figures and
-pictures also go into the documentation, and the pages that quote them are drawn anew: ``make publish-proof``.
+while messages flow. Tables, pictures and every run go to the output folder; a run that is there is not
+measured again. With ``--publish`` figures and pictures also go into the documentation, and the pages that
+quote them are drawn again: ``make publish-proof``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,12 +21,9 @@ from pathlib import Path
 from benchmarks import brokers
 from geminga import Admin
 from geminga.testing.apache_cluster import ApacheCluster
-from geminga.tuning import proof_report, sweep_report
-from geminga.tuning.measuring import host
+from geminga.tuning import proof_report
 from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
-from geminga.tuning.measuring.run_log import machine
 from geminga.tuning.prove import Plan, Proof, Prover
-from geminga.tuning.sweep import read
 from geminga.tuning.traffic import TrafficProfile
 
 HEADLINE = TrafficProfile(
@@ -41,10 +37,7 @@ ORDERS = TrafficProfile(
 CLUSTER = TrafficProfile(
     rate_messages_per_second=10_000, message_bytes=200, partitions=16, name="two brokers"
 )
-NAMES = ("headline", "orders", "cluster", "sweep")
-SWEEP_RUNS = 10_000
-SWEEP_CORES = 2
-SWEEP_FILE = "measured.json"
+NAMES = ("headline", "orders", "cluster")
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "docs/proof"
 CLUSTER_NAMESPACE = "public/tune"
@@ -90,9 +83,6 @@ def publish(folder: Path, docs: Path) -> list[str]:
     """Put what was measured so far where the documentation takes it from; gives what was found."""
     docs.mkdir(parents=True, exist_ok=True)
     found = [name for name in NAMES if (folder / name / "runs.jsonl").exists()]
-    if (folder / "sweep" / SWEEP_FILE).exists():
-        publish_sweep(folder / "sweep", docs)
-        return [*publish_proofs(folder, docs, found), "sweep"]
     return publish_proofs(folder, docs, found)
 
 
@@ -109,48 +99,6 @@ def publish_proofs(folder: Path, docs: Path, names: list[str]) -> list[str]:
             outcome["by_slice"] = {"0": inside} if outcome["by_slice"] else {}
         (docs / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
     return names
-
-
-def publish_sweep(folder: Path, docs: Path) -> None:
-    """The front of a sweep, thinned out, and how the runs went."""
-    measured = json.loads((folder / SWEEP_FILE).read_text())
-    fronts = sweep_report.fronts(read(folder))
-    sweep_report.picture(fronts, docs / "sweep.png")  # thousands of dots: no SVG
-    values = {**measured, "table": sweep_report.table(fronts)}
-    (docs / "sweep.json").write_text(json.dumps(values, indent=1) + "\n")
-
-
-def measure_sweep(folder: Path) -> str:
-    """The sweep as its command does it, timed; always anew, for half a sweep has no time."""
-    busy = others_cores()
-    started = time.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
-    run = subprocess.run(
-        [sys.executable, "-m", "geminga.cli.main", "tune", "sweep", "--runs", str(SWEEP_RUNS), "--seconds",
-         "60", "--scaling", "--master", f"local[{SWEEP_CORES}]", "--output", str(folder), "--json"],
-        check=True, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    seconds = time.monotonic() - started
-    rows = read(folder)
-    values = {
-        "runs": rows.num_rows,
-        "virtual_seconds": 60,
-        "seconds": seconds,
-        "tasks": SWEEP_CORES,
-        "cpu_seconds": sum(rows.column("cpu_seconds").to_pylist()),
-        "others_cores": [busy, others_cores()],
-        "scaling": json.loads(run.stdout)["scaling"],
-        "machine": machine(),
-    }
-    (folder / SWEEP_FILE).write_text(json.dumps(values, indent=1))
-    return sweep_report.table(sweep_report.fronts(rows))
-
-
-def others_cores(seconds: float = 5.0) -> float:
-    """How many cores everything else takes now."""
-    before = host.all_cpu_seconds() or 0.0
-    time.sleep(seconds)
-    return ((host.all_cpu_seconds() or 0.0) - before) / seconds
 
 
 def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, Plan]:
@@ -202,12 +150,10 @@ def main() -> None:
     only = given.only or list(NAMES)
     tables = []
     if not given.as_is:
-        alone = [name for name in only if name not in ("cluster", "sweep")]
+        alone = [name for name in only if name != "cluster"]
         tables = measure_standalone(given.output, alone, given.repeats)
         if "cluster" in only:
             tables.append(measure_cluster(given.output, given.repeats))
-        if "sweep" in only:
-            tables.append(measure_sweep(given.output / "sweep"))
     if given.publish or given.as_is:
         say(f"published: {', '.join(publish(given.output, PUBLISHED)) or 'nothing, for nothing is there'}")
         subprocess.run([sys.executable, str(ROOT / "tools/generate_docs.py")], check=True)

@@ -229,12 +229,9 @@ def proof(name: str, form: str, page: Path) -> str:
     if not file.exists():
         return f"Not published yet: `python -m benchmarks.tuning --only {name} --publish` measures it."
     values = json.loads(file.read_text())
-    if name == "sweep":
-        shown = sweep(values)
-    else:
-        found = Proof.from_dict(values)
-        shown = {"summary": proof_report.summary, "table": proof_report.table}[form](found).rstrip()
-    picture = file.with_suffix(".png" if name == "sweep" else ".svg").relative_to(page.parent)
+    found = Proof.from_dict(values)
+    shown = {"summary": proof_report.summary, "table": proof_report.table}[form](found).rstrip()
+    picture = file.with_suffix(".svg").relative_to(page.parent)
     made = f"`python -m benchmarks.tuning --only {name} --publish` made this."
     return f"{shown}\n\n![{name}]({picture})\n\n{made}"
 
@@ -256,23 +253,6 @@ def suite(file: Path) -> str:
     if not file.exists():
         return "Not published yet: `python tools/official_suite.py DIR --publish` counts."
     return official_suite.page(json.loads(file.read_text()))
-
-
-def sweep(values: dict[str, Any]) -> str:
-    """How long a sweep took, how it scales, and its front."""
-    from geminga.tuning.sweep import Speed
-    from geminga.tuning.sweep_report import scaling_table
-
-    where = values["machine"]
-    low, high = sorted(values["others_cores"])
-    told = (
-        f"{values['runs']:,} runs of {values['virtual_seconds']} s each took {values['seconds'] / 60:.1f} "
-        f"minutes from the command to the picture, with {values['tasks']} tasks at once; of CPU the model "
-        f"took {values['cpu_seconds']:.0f} s. {where['cores']} cores ({where['processor']}), {low:.1f} to "
-        f"{high:.1f} of them busy with other things before and after, {where['at']}."
-    )
-    speeds = [Speed(**row) for row in values["scaling"]]
-    return f"{told}\n\n{scaling_table(speeds)}\n{values['table'].strip()}"
 
 
 def coming_tables() -> str:

@@ -20,7 +20,6 @@ from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
 from geminga.spark.pipelines import connection as pipelines
 from geminga.spark.pipelines import running
 from geminga.testing.certificates import Authority
-from geminga.tuning import round_trips
 
 SECRET = "data:;base64," + "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQ="
 
@@ -257,30 +256,3 @@ def test_a_pipeline_is_told_how_to_show_itself(
     assert told("--context", "there") == {
         "service.url": "pulsar://there:6651", "auth.plugin": "token", "auth.params": "token:of-there"
     }  # fmt: skip
-
-
-def test_a_sweep_measures_a_broker_that_asks_for_a_token(
-    invoke: Invoke, secured: tuple[Any, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker, trust, token = secured
-    measured: list[Any] = []
-
-    def measure(url: str, topic: str, *, cluster: Cluster) -> Any:
-        with cluster.client() as client:
-            client.create_producer(topic).send(b"a")
-        measured.append(url)
-        raise ConnectError("enough")
-
-    monkeypatch.setattr(round_trips, "measure_round_trips", measure)
-    access = ("--tls-trust-certs", trust, "--token-file", token)
-    sweep = ("tune", "sweep", "--output", str(tmp_path))
-    for words in (("--url", broker.service_url), ("--round-trips-of", broker.service_url)):
-        assert str(invoke(*sweep, *words, *access, check=False).exception) == "enough"
-    assert measured == [broker.service_url] * 2
-    for words, text in (
-        (access, "is for a broker that is measured"),
-        (("--url", "pulsar://a", "--round-trips-of", "pulsar://b"), "name the same broker"),
-    ):
-        refused = invoke(*sweep, *words, check=False)
-        assert refused.exit_code == 2
-        assert text in refused.output

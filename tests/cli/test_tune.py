@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,10 +59,6 @@ def folder(tmp_path: Path) -> Path:
         ([*NUMBERS, "--apply", "FOLDER"], "is a directory"),
         ([*NUMBERS, "--sample", "FOLDER/none"], "does not exist"),
         ([*NUMBERS, "--sample", "FOLDER/empty"], "holds no messages"),
-        ([*NUMBERS, "--cost-model", "FOLDER/none"], "none cannot be read"),
-        ([*NUMBERS, "--cost-model", "FOLDER/nonsense.json"], "is no cost model"),
-        ([*NUMBERS, "--cost-model", "FOLDER/list.json"], "is no cost model"),
-        ([*NUMBERS, "--cost-model", "FOLDER/unknown.json"], "is no cost model"),
         (["advise", "--topic", "t", *NOWHERE], "nothing listens there"),
         (["advise", "--topic", "non://sense", *NOWHERE], "non://sense"),
         (["prove", "--repeats", "0"], "'--repeats': 0 is not in the range"),
@@ -72,23 +67,6 @@ def folder(tmp_path: Path) -> Path:
         (["prove", "--client", "geminga", "--part", "break"], "a command that breaks something"),
         (["prove", "--output", "FOLDER/a-file"], "is a file"),
         (["prove", "--client", "geminga", "--output", "FOLDER/p", *NOWHERE], "nothing listens there"),
-        (["calibrate", "--repeats", "0"], "'--repeats': 0 is not in the range"),
-        (["calibrate", "--output", "FOLDER/none/model.json"], "none is no folder"),
-        (["calibrate", "--seconds", "0"], "0.0 is not in the range"),
-        (["calibrate", "--output", "FOLDER/m.json", *NOWHERE], "nothing listens there"),
-        (["sweep", "--axis", "delay=1,2"], "did you mean 'delay-ms'"),
-        (["sweep", "--axis", "delay-ms"], "delay-ms"),
-        (["sweep", "--axis", "delay-ms=9:1"], "delay-ms"),
-        (["sweep", "--axis", "delay-ms=one"], "delay-ms"),
-        (["sweep", "--fix", "colour"], "no axis 'colour'"),
-        (["sweep", "--profiles", "FOLDER/nonsense.json"], "is not a list of traffic profiles"),
-        (["sweep", "--profiles", "FOLDER/unknown.json"], "profiles"),
-        (["sweep", "--profiles", "FOLDER/list.json"], "profile"),
-        (["sweep", "--broker-model", "FOLDER/nonsense.json"], "is not a modelled broker"),
-        (["sweep", "--broker-model", "FOLDER/unknown.json"], "this is no model of a broker"),
-        (["sweep", "--broker-model", "FOLDER/list.json"], "this is no model of a broker"),
-        (["sweep", "--partitions", "0"], "'--partitions': 0 is not in the range"),
-        (["sweep", "--output", "FOLDER/a-file"], "is a file"),
         (["fleet", "--admin-url", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1"),
         (["fleet", "--admin-url", "127.0.0.1"], "127.0.0.1"),
         (["fleet", "--topics", "FOLDER/nonsense.json"], "is no Parquet file"),
@@ -114,11 +92,3 @@ def test_what_a_broker_does_not_have_is_told(capsys: pytest.CaptureFixture[str])
         nothing = told(capsys, "fleet", "--admin-url", broker.admin_url, "--watch", "0.1")
         assert "nothing was published to the 0 topics" in nothing
         told(capsys, "fleet", "--admin-url", broker.admin_url, "--namespace", "no/where", "--watch", "0.1")
-
-
-def test_a_damaged_plan_of_a_sweep_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text in ('{"half": ', json.dumps({"runs": 3})):
-        (tmp_path / "plan.json").write_text(text)
-        assert str(tmp_path) in told(capsys, "sweep", "--runs", "2", "--output", str(tmp_path))
-        measured = ["--round-trips-of", "pulsar://127.0.0.1:1"]
-        assert "plan.json is not" in told(capsys, "sweep", "--output", str(tmp_path), *measured)

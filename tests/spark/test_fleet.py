@@ -18,7 +18,6 @@ from geminga.errors import InvalidConfiguration
 from geminga.tuning import cost
 from geminga.tuning.fleet import FleetPlan, advise_fleet, advise_topic
 from geminga.tuning.fleet_statistics import gather, topics_of
-from geminga.tuning.modelled_broker import BrokerModel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +39,7 @@ def fleet(count: int) -> pa.Table:
 
 
 def test_spark_gives_what_each_topic_gets_alone(spark: SparkSession) -> None:
-    plan = FleetPlan(cost=cost.standard(), broker=BrokerModel(), seconds=3.0)
+    plan = FleetPlan(cost=cost.standard())
     topics = fleet(30)
     found = advise_fleet(spark, topics, plan).to_pylist()
     assert [row["topic"] for row in found] == topics.column("topic").to_pylist()

@@ -17,7 +17,6 @@ from geminga.errors import ConnectError
 from geminga.tuning import cost
 from geminga.tuning.fleet import FleetPlan, advise_fleet, advise_topic, report, savings
 from geminga.tuning.fleet_statistics import gather
-from geminga.tuning.modelled_broker import BrokerModel
 from geminga.tuning.sample import _standard_sample
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def test_two_thousand_topics_of_a_broker(spark: SparkSession, tmp_path: Path) ->
         names = {row["topic"] for row in table.to_pylist()}
         assert len(names) == BUSY, "a topic is told once, and idle ones are left out"
         pq.write_table(table, tmp_path / "statistics.parquet")
-        plan = FleetPlan(cost=cost.standard(), broker=BrokerModel(), seconds=5.0)
+        plan = FleetPlan(cost=cost.standard())
         found = advise_fleet(spark, pq.read_table(tmp_path / "statistics.parquet"), plan)
         sums = savings(found, plan)
         assert (sums.topics, sums.problems) == (BUSY, 0)
@@ -89,7 +88,7 @@ def test_hundreds_of_topics_of_as_many_sizes_from_parquet(spark: SparkSession) -
             "compression": [draw.choice(("NONE", "LZ4", "ZSTD")) for _ in range(count)],
         }
     )
-    plan = FleetPlan(cost=cost.standard(), broker=BrokerModel(), seconds=2.0)
+    plan = FleetPlan(cost=cost.standard())
     found = advise_fleet(spark, table, plan)
     sums = savings(found, plan)
     assert (sums.topics, sums.problems) == (count, 0)

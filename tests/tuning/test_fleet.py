@@ -12,11 +12,10 @@ from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType
 from geminga.tuning import cost
 from geminga.tuning.fleet import FleetPlan, advise_topic, check_columns, report, savings, schema
-from geminga.tuning.modelled_broker import BrokerModel
 
 
 def plan(**fields: Any) -> FleetPlan:
-    return FleetPlan(**{"cost": cost.standard(), "broker": BrokerModel(), "seconds": 5.0, **fields})
+    return FleetPlan(**{"cost": cost.standard(), **fields})
 
 
 def topic(**fields: Any) -> dict[str, Any]:
@@ -36,7 +35,8 @@ def test_a_topic_of_crumbs_gets_settings_that_fill_batches() -> None:
     assert found["batch_fill_before"] == pytest.approx(5.0)
     assert found["entries_per_second_after"] < 100
     assert found["batch_fill_after"] * found["entries_per_second_after"] == pytest.approx(5000, rel=0.01)
-    assert found["latency_p99"] <= 0.05
+    # The wait for a batch and the 99th percentile of receipts, added: an upper bound.
+    assert found["latency_p99"] <= 0.055
     assert found["network_bytes_per_second_after"] < found["network_bytes_per_second_before"]
 
 

@@ -8,9 +8,6 @@ from geminga.cli.common import LazyGroup
 
 COMMANDS = {
     "advise": ("geminga.cli.tune_advise", "Settings for a topic's traffic, with reasons and warnings."),
-    "calibrate": ("geminga.cli.tune_calibrate", "What entries and bytes cost a broker, measured and fitted."),
-    "simulate": ("geminga.cli.tune_simulate", "What settings do, in virtual time, without a broker."),
-    "sweep": ("geminga.cli.tune_sweep", "Thousands of settings and profiles, explored on Spark."),
     "fleet": ("geminga.cli.tune_fleet", "Settings for every topic of a cluster, and what they save."),
     "prove": ("geminga.cli.tune_prove", "What they save, measured on a real broker."),
 }

@@ -24,7 +24,7 @@ from geminga.client.cluster import Cluster
 from geminga.producer.settings import CompressionType
 from geminga.tuning import render
 from geminga.tuning.advise import Advice, advise
-from geminga.tuning.cost import CostModel, standard
+from geminga.tuning.cost import standard
 from geminga.tuning.observe import TopicObservation, observe
 from geminga.tuning.pictures import check_picture
 from geminga.tuning.sample import Sample, standard_sample
@@ -66,11 +66,6 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     help="Whose settings, as they come, are compared with.",
 )
 @click.option(
-    "--cost-model",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
-)
-@click.option(
     "--format",
     "kinds",
     type=click.Choice(list(render.FORMATS)),
@@ -96,7 +91,6 @@ def command(
     compression: str | None,
     compression_level: int,
     stock_name: str,
-    cost_model: Path | None,
     kinds: tuple[str, ...],
     apply_path: Path | None,
     picture_path: Path | None,
@@ -111,7 +105,7 @@ def command(
         check_picture(picture_path)
     if compression_level and compression is None:
         raise click.UsageError("--compression-level goes with --compression")
-    cost = standard() if cost_model is None else CostModel.load(cost_model)
+    cost = standard()
     observed = None
     if topic is not None:
         _refuse_numbers(traffic)

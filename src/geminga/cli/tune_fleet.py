@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from geminga.cli.common import Number, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.tune_options import broker_model_option, cost_model_option
-from geminga.cli.tune_sweep import progress, read_json, spark_session
 from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration
 from geminga.producer.settings import CompressionType
-from geminga.tuning.cost import CostModel, standard
+from geminga.tuning.cost import standard
 from geminga.tuning.fleet import FleetPlan, advise_fleet, check_columns, report, savings
 from geminga.tuning.fleet_statistics import gather
-from geminga.tuning.modelled_broker import BrokerModel
 from geminga.tuning.stock import STOCK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @click.command("fleet", cls=ConnectingCommand)
@@ -66,8 +70,6 @@ from geminga.tuning.stock import STOCK
 @click.option(
     "--brokers", type=click.IntRange(1), default=1, show_default=True, help="Brokers that share the topics."
 )
-@cost_model_option
-@broker_model_option
 @click.option("--master", help="Spark's master; its configuration's by default, else local[*].")
 @click.option(
     "--output",
@@ -86,8 +88,6 @@ def command(
     compression: str,
     stock: str,
     brokers: int,
-    cost_model: Path | None,
-    broker_model: Path | None,
     master: str | None,
     output: Path,
     as_json: bool,
@@ -101,10 +101,7 @@ def command(
     import pyarrow.parquet as pq
 
     plan = FleetPlan(
-        cost=standard() if cost_model is None else CostModel.load(cost_model),
-        broker=BrokerModel()
-        if broker_model is None
-        else BrokerModel.from_dict(read_json(broker_model, "a modelled broker")),
+        cost=standard(),
         latency_budget_seconds=latency_budget_ms / 1000,
         compression=None if compression == "keep" else CompressionType[compression],
         stock=stock,
@@ -112,7 +109,7 @@ def command(
     )
     output.mkdir(parents=True, exist_ok=True)
     if file is None:
-        with progress("looks", 0) as done:
+        with _progress("looks", 0) as done:
             topics = gather(
                 cluster.admin_url,
                 namespaces,
@@ -127,7 +124,7 @@ def command(
         except (OSError, ValueError) as error:
             raise InvalidConfiguration(f"{file} is no Parquet file: {error}") from None
         check_columns(topics)
-    with spark_session(master) as spark:
+    with _spark_session(master) as spark:
         result = advise_fleet(spark, topics, plan)
     pq.write_table(result, output / "settings.parquet")
     found = savings(result, plan)
@@ -135,3 +132,46 @@ def command(
     (output / "fleet.md").write_text(text)
     (output / "fleet.json").write_text(json.dumps(asdict(found), indent=1))
     click.echo(json.dumps(asdict(found)) if as_json else text + f"\nSettings of all topics are in {output}.")
+
+
+@contextmanager
+def _spark_session(master: str | None) -> Iterator[SparkSession]:
+    """A Spark session for the work, quiet, and gone afterwards when it was made here."""
+    from pyspark import SparkContext
+
+    from geminga.spark.sessions import session
+
+    ours = SparkContext._active_spark_context is None
+    options = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    spark = session(master, "geminga tune", options)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        if ours:
+            spark.stop()
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty() or not total:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)

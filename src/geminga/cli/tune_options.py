@@ -43,15 +43,6 @@ picture_option = click.option(
     help="Draw it, as .svg or .png.",
 )  # fmt: skip
 
-cost_model_option = click.option(
-    "--cost-model", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `geminga tune calibrate` wrote; that of Apache Pulsar 4.0.4 by default.",
-)  # fmt: skip
-broker_model_option = click.option(
-    "--broker-model", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of the modelled broker's times; those of a broker on the same machine by default.",
-)  # fmt: skip
-
 _TRAFFIC = (
     ("rate", "rate_messages_per_second", Number(0.001), "Messages a second, all producers together."),
     ("message-bytes", "message_bytes", Number(1), "Payload of a message before compression, on the mean."),

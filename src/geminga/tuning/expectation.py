@@ -1,6 +1,6 @@
 """What settings will do with a topic's traffic: batch fill, entries, latency, memory, network, broker CPU.
 
-Closed formulas, so that advice takes no time; the simulation is what to ask when they are too coarse. A batch
+Closed formulas, so that advice takes no time. A batch
 is opened by a message and closed by its delay, its count or its bytes, whichever comes first; between two
 messages of one producer and partition lies what routing leaves there: everything while round robin stays, a
 partition's share with keys.

@@ -1,8 +1,8 @@
 """A fleet of topics: settings for each, and what all of them together save.
 
 In come statistics of thousands of topics (`geminga.tuning.fleet_statistics` gathers them from admin REST, or
-they are a Parquet file); out come settings by the formula, what the model by batches expects of them, and
-the sums. Spark deals the topics out.
+they are a Parquet file); out come settings by the formula, what is expected of them, and the sums. Spark
+distributes the topics.
 
 What a topic does now is taken from its statistics where they tell it (entries and bytes a second), and from
 stock settings of a client where they do not. Stored bytes shrink as a sample of structured JSON does when
@@ -25,7 +25,6 @@ from geminga.producer.settings import CompressionType
 from geminga.tuning.cost import CostModel, Load
 from geminga.tuning.expectation import expected
 from geminga.tuning.formula import formula
-from geminga.tuning.modelled_broker import BrokerModel
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import standard_sample
 from geminga.tuning.stock import stock
@@ -57,15 +56,12 @@ class FleetPlan:
     """What holds for all topics."""
 
     cost: CostModel
-    broker: BrokerModel
     latency_budget_seconds: float = 0.05
     """Of topics whose statistics name none."""
     compression: CompressionType | None = None
     """For all topics; None leaves each its codec."""
     stock: str = "java"
     """Whose settings a topic is taken to have when its statistics do not tell what it does."""
-    seconds: float = 20.0
-    """Virtual time for which the model follows each topic."""
     brokers: int = 1
     """Brokers that share the topics."""
 
@@ -127,8 +123,6 @@ def advise_topic(row: Mapping[str, Any], plan: FleetPlan) -> dict[str, Any]:
 
 
 def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) -> dict[str, Any]:
-    from geminga.tuning.batch_model import predict
-
     sample = standard_sample(profile.message_bytes)
     given = row.get("compression")
     used = CODECS[check_choice("compression", str(given or "NONE").upper(), list(CODECS))]
@@ -149,8 +143,8 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
     made_up = sample.entry_bytes(fill, used, 0, profile)
     stored = float(stored or entries * made_up)
     settings = formula(profile, compression=codec).settings
-    run = predict(profile, settings, plan.broker, seconds=plan.seconds, seed=1)
-    entries_after = min(rate / max(run.batch_fill, 1.0), rate)
+    expectation = expected(profile, settings, cost=plan.cost, sample=sample)
+    entries_after = min(expectation.entries_per_second, rate)
     # In proportion: how compressible this topic is, its own bytes say.
     stored_after = stored * entries_after / entries
     stored_after *= sample.entry_bytes(rate / entries_after, codec, 0, profile) / made_up
@@ -177,9 +171,9 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
         "stored_bytes_per_second_after": stored_after,
         "network_bytes_per_second_before": plan.cost.network(_load(profile, entries, stored)),
         "network_bytes_per_second_after": plan.cost.network(_load(profile, entries_after, stored_after)),
-        "latency_p50": run.latency_p50,
-        "latency_p99": run.latency_p99,
-        "memory_bytes": run.pending_messages_max * profile.message_bytes,
+        "latency_p50": expectation.receipt_p50_seconds,
+        "latency_p99": expectation.receipt_p99_seconds,
+        "memory_bytes": expectation.memory_bytes,
     }
 
 
