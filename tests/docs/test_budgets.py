@@ -14,7 +14,8 @@ def tool(name: str) -> ModuleType:
     """Return a module of ``tools/``, loaded once."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
