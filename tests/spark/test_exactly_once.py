@@ -527,6 +527,20 @@ def test_a_decided_row_that_became_too_large_is_passed_by_with_another_sink_and_
     assert sink.read() == [1, 1, 2]
 
 
+def test_a_row_above_the_topic_s_limit_is_published_when_the_limit_is_raised(sink: Sink) -> None:
+    """The limit is a policy, which a task cannot ask for."""
+    limit = sink.topic.replace("://", "/") + "/maxMessageSize"
+    sink.commit([sink.task(range(1))], 0)
+    admin(sink.broker.admin_url, "POST", limit, 2000)
+    message = sink.writer().write(rows_of(b"1", b"2".rjust(3000)))
+    with pytest.raises(NotAllowedError, match="exceeds the topic's limit") as caught:
+        sink.commit([message], 1)
+    assert "or the topic's policy" in caught.value.__notes__[0]
+    admin(sink.broker.admin_url, "DELETE", limit)
+    sink.commit([message], 1)
+    assert sink.read() == [0, 1, 2]
+
+
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
 
 

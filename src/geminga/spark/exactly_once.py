@@ -575,13 +575,13 @@ class _Publication:
     def _settled(self, target: _Target) -> tuple[int, int]:
         try:
             return target.settled()
-        except MessageTooBig as error:
+        except (MessageTooBig, NotAllowedError) as error:
             error.add_note(
-                f"{target.topic}: micro-batch {self.epoch} was staged when the broker took larger messages; "
-                "each attempt publishes what is staged. Let the broker take them (max_message_size, Apache "
-                "Pulsar's maxMessageSize) until it is published; or filter such rows and choose another "
-                "sinkName and stagingLocation: then the whole micro-batch is staged and published once more, "
-                "and rows that an attempt has published come a second time"
+                f"{target.topic}: each attempt at micro-batch {self.epoch} publishes what is staged. Let the "
+                "broker take it (for a size: max_message_size, Apache Pulsar's maxMessageSize, or the "
+                "topic's policy) until it is published; or filter such rows and choose another sinkName and "
+                "stagingLocation: then the whole micro-batch is staged and published once more, and rows "
+                "that an attempt has published come a second time"
             )
             raise
 
