@@ -18,11 +18,13 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 from withholding import WithholdingProxy
 
-from geminga import Client, MessageId
-from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga import Admin, Client, MessageId
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
+from geminga.client.admin.sync.policies import PolicyAt
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import (
+    AdminAuthorizationError,
     InvalidConfiguration,
     MessageTooBig,
     NotAllowedError,
@@ -348,6 +350,53 @@ def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
             sink.commit([sink.task(range(10))], 0)
     finally:
         admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
+
+
+@pytest.fixture
+def plain_sink(tmp_path: Path) -> Iterator[Sink]:
+    """On a broker that deduplicates nothing."""
+    with embedded() as broker, broker.client() as client:
+        yield Sink(broker, client, "persistent://public/default/plain", tmp_path)
+
+
+@pytest.mark.parametrize("partitions", [None, 0, 2], ids=["new", "without partitions", "partitioned"])
+def test_deduplication_is_turned_on_for_the_topic(plain_sink: Sink, partitions: int | None) -> None:
+    sink, options = plain_sink, {"admin.url": plain_sink.broker.admin_url}
+    with Admin(sink.broker.admin_url) as there:
+        if partitions is not None:
+            there.topics.create(sink.topic, partitions=partitions)
+        for epoch in range(2):
+            sink.commit([sink.task(range(10 * epoch, 10 * epoch + 10), **options)], epoch, **options)
+        assert there.topic_policies.deduplication.get(sink.topic) is True
+    assert sink.read() == list(range(20))
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["topic", "no topic"])
+def test_without_the_right_to_turn_deduplication_on_nothing_is_published(
+    plain_sink: Sink, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: PolicyAt[Any], place: str, value: Any) -> None:
+        raise AdminAuthorizationError("not an administrator", status=403)
+
+    monkeypatch.setattr(PolicyAt, "set", refuse)
+    sink, options = plain_sink, {"admin.url": plain_sink.broker.admin_url}
+    told = r"not an administrator.*'geminga namespaces set-deduplication public/default on'"
+    if is_there:
+        with Admin(sink.broker.admin_url) as there:
+            there.topics.create(sink.topic)
+        with pytest.raises(NotAllowedError, match=told):
+            sink.writer(**options)
+        return
+    message = sink.task(range(10), **options)
+    with pytest.raises(NotAllowedError, match=told):
+        sink.commit([message], 0, **options)
+    assert sink.read() == []
+
+
+def test_admin_rest_that_does_not_answer_stops_no_stream(sink: Sink) -> None:
+    options = {"admin.url": "http://127.0.0.1:1"}
+    sink.commit([sink.task(range(10), **options)], 0, **options)
+    assert sink.read() == list(range(10))
 
 
 def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:

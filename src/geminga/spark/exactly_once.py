@@ -47,6 +47,7 @@ from geminga.producer.operation import SendOperation, name_field
 from geminga.producer.settings import SEQUENCE_ID_MAX
 from geminga.spark.ahead import taken_ahead
 from geminga.spark.cluster import client_for, connect
+from geminga.spark.deduplication import command_for, ensure_deduplication
 from geminga.spark.frames import Frame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
@@ -124,6 +125,8 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.info = Frame(options, schema).info
         Staging(location_of(options))
+        if options.topic is not None:
+            ensure_deduplication(options, options.topic)
         self.options = options
         self.schema = schema
 
@@ -487,6 +490,8 @@ class _Publication:
             count = self.partitions.get(topic, 0)
             with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
                 last_sequence_id = producer.last_sequence_id()
+            if not self.is_batch:
+                ensure_deduplication(self.options, topic)
             self._check_before(topic, last_sequence_id)
             if last_sequence_id >= self.base:
                 raise self._taken(topic, "has rows under the numbers")
@@ -613,8 +618,7 @@ class _Publication:
         with kept.borrowed(self.options, topic, self.name, self.info) as producer:
             if producer.last_sequence_id() >= 0:
                 return
-        namespace = "/".join(topic.split("://")[1].split("/")[:2])
-        command = f"'pulsar-admin namespaces set-deduplication {namespace} --enable'"
+        command = command_for(topic)
         if self.is_batch:
             logger.warning(
                 "%s: the broker does not deduplicate: rows whose receipts were lost with a connection may be "
