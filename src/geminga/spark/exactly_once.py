@@ -271,7 +271,7 @@ class _Encoder:
         self.compression = COMPRESSIONS.index(options.compression)
         self.partitions: dict[str, int] = {}
         self.turns: dict[str, int] = {}
-        self.sizes_max: dict[str, int] = {}
+        self.size_max: int | None = None
         # A checkpoint keeps the name it had, which may be longer than the default.
         self.sink = name_field(sink.ljust(PRODUCER_NAME_SIZE_GUESS))
         reader = public_keys(options)
@@ -297,7 +297,9 @@ class _Encoder:
 
         partitions = self._partitions(topic)
         version = self._version(topic)
-        size_max = self.sizes_max[topic]
+        if self.size_max is None:
+            self.size_max = self._size_max(topic)
+        size_max = self.size_max
 
         def encode(rows: pa.Table, first_partition: int) -> list[EncodedBatch]:
             return encode_table(
@@ -367,7 +369,6 @@ class _Encoder:
         if known is None:
             known = max(1, self.client.runtime.call(self.client.hub.partitions(topic)))
             self.partitions[topic] = known
-            self.sizes_max[topic] = self._size_max(topic)
             # Tasks start at different partitions, so that small micro-batches reach all of them.
             from pyspark import TaskContext
 
@@ -376,7 +377,7 @@ class _Encoder:
         return known
 
     def _size_max(self, topic: str) -> int:
-        """Return the largest entry that the topic's broker takes, in bytes."""
+        """Return the largest entry that a broker takes, in bytes; those of a cluster have one limit."""
         (name, *_) = self.client.get_topic_partitions(topic)
         return self.client.runtime.call(self.client.hub.connection_to(name)).max_message_size
 
