@@ -69,12 +69,20 @@ def test_policies_of_a_state_topic_that_somebody_has_set_stay(small_ledgers: Pla
         assert admin.topic_policies.compaction_threshold.get(topic) == 0
 
 
+@pytest.mark.parametrize(
+    ("connection", "reason"),
+    [
+        ({"admin_url": "http://127.0.0.1:1"}, "no answer from http://127.0.0.1:1"),
+        ({}, "no admin_url is given"),
+    ],
+    ids=["no answer", "another port without an address"],
+)
 def test_a_state_topic_that_cannot_be_trimmed_is_named_in_the_log(
-    small_ledgers: Place, caplog: pytest.LogCaptureFixture
+    small_ledgers: Place, caplog: pytest.LogCaptureFixture, connection: dict[str, str], reason: str
 ) -> None:
     caplog.set_level("WARNING", "geminga.functions")
-    settings = small_ledgers.settings(keep, connection={"admin_url": "http://127.0.0.1:1"})
+    settings = small_ledgers.settings(keep, connection=connection)
     with FunctionRunner(settings):
         small_ledgers.send("a")
         assert small_ledgers.values(1) == ["a 1"]
-        until(lambda: "-state is not trimmed, and grows: " in caplog.text)
+        until(lambda: f"-state is not trimmed, and grows: {reason}" in caplog.text)

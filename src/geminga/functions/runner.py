@@ -72,17 +72,15 @@ class FunctionRunner(LongRunning[None]):
 
     async def _work(self) -> None:
         from geminga.asyncio import Admin, Client
-        from geminga.client.cluster import Cluster, admin_url_for
+        from geminga.client.cluster import Cluster, usual_admin_url_for
 
         settings = self.settings
         call = resolve(settings.function)
         shared = Shared(settings, self.metrics)
-        url = settings.service_url
-        cluster = Cluster.from_dict(
-            {"admin_url": admin_url_for(url), **settings.connection, "service_url": url}
-        )
+        cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
+        admin_url = settings.connection.get("admin_url") or usual_admin_url_for(settings.service_url)
         client = shared.client = Client(**cluster.client_arguments())
-        admin = Admin(**cluster.admin_arguments())
+        admin = Admin(**{**cluster.admin_arguments(), "admin_url": admin_url}) if admin_url else None
         thread = CallingThread(f"function-{settings.name}")
         self._own_threads.add(thread.thread)
         web = log = None
@@ -102,7 +100,8 @@ class FunctionRunner(LongRunning[None]):
             if shared.state is not None:
                 await shared.state.close()
             thread.end()
-            await admin.close()
+            if admin is not None:
+                await admin.close()
             with contextlib.suppress(PulsarException):
                 await client.close()
 

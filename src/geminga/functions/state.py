@@ -96,8 +96,7 @@ class State:
             raise
         loop = asyncio.get_running_loop()
         state._tasks.append(loop.create_task(state._follow(failed)))
-        if admin is not None:
-            state._tasks.append(loop.create_task(keep_bounded(admin, names)))
+        state._tasks.append(loop.create_task(keep_bounded(admin, names)))
         return state
 
     async def _follow(self, failed: Callable[[Exception], None]) -> None:

@@ -25,10 +25,13 @@ COMPACTION_BYTES = 16 * 1024 * 1024
 TRIM_SECONDS = 60.0
 
 
-async def keep_bounded(admin: Admin, names: Iterable[str]) -> None:
+async def keep_bounded(admin: Admin | None, names: Iterable[str]) -> None:
     """Set the policies of a state topic and move `KEEPER` on, until cancelled. ``names``: the topic, or its
     partitions. A failure is logged once until it is another."""
     names, is_set, failure = list(names), False, ""
+    if admin is None:
+        logger.warning("the state topic %s is not trimmed, and grows: no admin_url is given", names[0])
+        return
     while True:
         try:
             if not is_set:

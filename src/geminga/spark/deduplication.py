@@ -6,8 +6,7 @@ import logging
 import time
 
 from geminga.client.admin.sync.admin import Admin
-from geminga.client.cluster import admin_url_for
-from geminga.connection.addresses import ServiceUrl
+from geminga.client.cluster import usual_admin_url_for
 from geminga.errors import AdminError, AdminNotFound, NotAllowedError, PulsarException
 from geminga.ids import TopicName
 from geminga.spark.cluster import client_for, open_admin
@@ -18,7 +17,6 @@ logger = logging.getLogger("geminga.spark")
 ENABLED = "Enabled"
 IN_FORCE_SECONDS = 30.0
 """Limit of the wait until a policy that was set is in force."""
-DEFAULT_PORTS = frozenset({6650, 6651})
 
 _asked: set[tuple[object, ...]] = set()
 """Connections and topics that need no question any more in this process."""
@@ -31,7 +29,7 @@ def ensure_deduplication(options: WriteOptions, topic: str) -> None:
     finds out later. Raises `NotAllowedError` with the command that turns it on.
     """
     key = options.connection, options.admin_url, topic
-    url = options.admin_url or _usual_admin_url(options.connection.service_url)
+    url = options.admin_url or usual_admin_url_for(options.connection.service_url)
     if key in _asked or url is None:
         return
     try:
@@ -76,10 +74,3 @@ def _turn_on(admin: Admin, topic: str, name: str) -> None:
 
 def _status(admin: Admin, name: str) -> str | None:
     return admin.topics.stats(name).deduplication_status
-
-
-def _usual_admin_url(service_url: str) -> str | None:
-    """Return the address of admin REST where the broker's is a usual one, else None."""
-    url = ServiceUrl.parse(service_url)
-    is_usual = url.http or all(each.port in DEFAULT_PORTS for each in url.addresses)
-    return admin_url_for(service_url) if is_usual else None
