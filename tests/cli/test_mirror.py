@@ -132,6 +132,29 @@ def test_what_keeps_a_topic_waiting_is_told(pulsar_broker: Any, other: Any) -> N
         process.communicate()
 
 
+def test_each_outage_and_its_end_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from geminga.mirror import mirror
+    from geminga.mirror.status import MirrorStatus, PartitionStatus
+
+    class Scripted:
+        def __init__(self, settings: Any, on_status: Callable[[MirrorStatus], None]) -> None:
+            self.show = on_status
+
+        def run(self) -> MirrorStatus:
+            for error in ("gone", "gone", "", "", "gone", ""):
+                partition = PartitionStatus("t", "copying", 0, "", 0, 0, 0, 0, 0, error=error)
+                status = MirrorStatus("", "", "m", True, (partition,), warnings=("mind this",))
+                self.show(status)
+            return status
+
+    monkeypatch.setattr(mirror, "Mirror", Scripted)
+    done = run("--topics", "t", "--from", "pulsar://127.0.0.1:1", "--to", "pulsar://127.0.0.1:2")
+    again = "geminga: all topics are mirrored again"
+    assert done.stderr.splitlines()[:-1] == [
+        "geminga: mind this", "geminga: gone", again, "geminga: gone", again,
+    ]  # fmt: skip
+
+
 def test_contexts_and_tokens_of_both_sides(
     other: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

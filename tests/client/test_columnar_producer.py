@@ -285,6 +285,25 @@ def test_a_row_larger_than_the_broker_takes_fails_the_table_and_only_it(pulsar_c
     producer.send_table(pa.table({"value": [b"ok"]}))
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_sent_in_smaller_batches(
+    pulsar_client, pulsar_topic, size
+):
+    """A batch is filled by its payloads alone; its metadata come on top of them."""
+    producer = pulsar_client.create_producer(
+        pulsar_topic,
+        batching_enabled=True,
+        batching_max_messages=1_000_000,
+        batching_max_allowed_size_in_bytes=5 * 1024 * 1024,
+    )
+    rows = 5 * 1024 * 1024 // (size + 6) + 1000
+    values = [b"%*d" % (size, number % 10) for number in range(rows)]
+    assert producer.send_table(pa.table({"value": values})).batches > 1
+    reader = pulsar_client.create_reader(pulsar_topic, geminga.MessageId.earliest)
+    found = [value for batch in reader.record_batches() for value in batch.column("value").to_pylist()]
+    assert found == values
+
+
 def test_memory_is_waited_for_and_given_back(broker):
     with geminga.Client(broker.url, memory_limit_bytes=300_000) as client:
         producer = client.create_producer("t", batching_max_allowed_size_in_bytes=50_000)

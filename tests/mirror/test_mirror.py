@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from geminga.mirror.mirror import _Run
 from geminga.mirror.pairing import PAIR_PROPERTY
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.topics import Found, TopicMaker
+from geminga.testing.apache_pulsar import free_ports
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
 KEYS = Path(__file__).parent.parent / "vectors" / "keys"
@@ -603,6 +605,74 @@ def test_metrics_and_status(two: Two) -> None:
     )
     assert status.as_dict()["messages"] == 10
     assert "10 messages" in status.line()
+
+
+def test_the_last_status_counts_what_is_behind_at_the_end(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(two.source, "t", 10)
+    opened = _Run._open
+
+    async def with_an_old_lag(run: _Run, topic: str, schemas: Any) -> None:
+        await opened(run, topic, schemas)
+        run._parts[topic].lag = 17
+
+    monkeypatch.setattr(_Run, "_open", with_an_old_lag)
+    status = mirrored(*two.brokers)
+    assert status.lag_entries == 0
+    assert "0 entries behind; partitions: 1 up to date" in status.line()
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_target_that_keeps_no_acknowledgements_inside_batches_is_warned_of(is_kept: bool) -> None:
+    with geminga.embedded() as source, geminga.embedded(batch_index_ack=is_kept) as target:
+        fill(source.client(), "t", 3)
+        warnings = mirrored(source, target).warnings
+        assert bool(warnings) is not is_kept
+        assert is_kept or "acknowledgmentAtBatchIndexLevelEnabled=false" in warnings[0]
+        assert mirrored(source, target, subscriptions=False).warnings == ()
+
+
+def test_a_target_that_does_not_show_its_configuration_is_warned_of(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from geminga.client.admin.aio.tenants import Brokers
+    from geminga.errors import AdminAuthorizationError
+
+    async def refuse(self: Any) -> Any:
+        raise AdminAuthorizationError("not a super user", status=403)
+
+    monkeypatch.setattr(Brokers, "configuration", refuse)
+    fill(two.source, "t", 3)
+    assert "does not show its acknowledgmentAt" in mirrored(*two.brokers).warnings[0]
+
+
+def test_a_lost_source_is_down_in_metrics_and_logged_each_time_with_its_return(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "geminga.mirror")
+    port, web_port = free_ports(2)
+    settings = {"port": port, "web_port": web_port}
+    source = geminga.embedded(tmp_path, **settings)
+    with geminga.embedded() as target:
+        fill(source.client(), "t", 3)
+        with mirror(source, target) as running:
+            assert running.wait_until_caught_up(60)
+            for _ in range(2):
+                until(lambda: running.status().partitions[0].lag_entries == 0)
+                caplog.clear()
+                source.close()
+                until(lambda: running.status().partitions[0].state == "waiting to try again")
+                (partition,) = running.status().partitions
+                assert (partition.lag_entries, bool(partition.error)) == (-1, True)
+                assert "geminga_mirror_up{" in (text := running.status().exposition())
+                assert text.rstrip().endswith(" 0")
+                source = geminga.embedded(tmp_path, **settings)
+                until(lambda: running.status().partitions[0].state == "copying")
+                lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith("persis")]
+                assert "/t is not mirrored, retry in " in lines[0]
+                assert lines[-1] == "persistent://public/default/t is mirrored again"
+                assert len(set(lines)) == len(lines)
+        assert running.status().line().endswith("0 entries behind; partitions: 1 up to date")
+    source.close()
 
 
 class Pause:

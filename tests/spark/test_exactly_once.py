@@ -18,10 +18,19 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 from withholding import WithholdingProxy
 
-from geminga import Client, MessageId
-from geminga.broker.serving.embedded import EmbeddedBroker
+from geminga import Admin, Client, MessageId
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
-from geminga.errors import InvalidConfiguration, NotAllowedError, PulsarException, StoreDamaged
+from geminga.client.admin.sync.policies import PolicyAt
+from geminga.client.crypto import CryptoKeyReader
+from geminga.errors import (
+    AdminAuthorizationError,
+    InvalidConfiguration,
+    MessageTooBig,
+    NotAllowedError,
+    PulsarException,
+    StoreDamaged,
+)
 from geminga.spark import exactly_once, producers
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
 from geminga.spark.options import write_options
@@ -343,6 +352,53 @@ def test_a_broker_without_deduplication_is_noticed(sink: Sink) -> None:
         admin(sink.broker.admin_url, "POST", "namespaces/public/default/deduplication", True)
 
 
+@pytest.fixture
+def plain_sink(tmp_path: Path) -> Iterator[Sink]:
+    """On a broker that deduplicates nothing."""
+    with embedded() as broker, broker.client() as client:
+        yield Sink(broker, client, "persistent://public/default/plain", tmp_path)
+
+
+@pytest.mark.parametrize("partitions", [None, 0, 2], ids=["new", "without partitions", "partitioned"])
+def test_deduplication_is_turned_on_for_the_topic(plain_sink: Sink, partitions: int | None) -> None:
+    sink, options = plain_sink, {"admin.url": plain_sink.broker.admin_url}
+    with Admin(sink.broker.admin_url) as there:
+        if partitions is not None:
+            there.topics.create(sink.topic, partitions=partitions)
+        for epoch in range(2):
+            sink.commit([sink.task(range(10 * epoch, 10 * epoch + 10), **options)], epoch, **options)
+        assert there.topic_policies.deduplication.get(sink.topic) is True
+    assert sink.read() == list(range(20))
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["topic", "no topic"])
+def test_without_the_right_to_turn_deduplication_on_nothing_is_published(
+    plain_sink: Sink, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: PolicyAt[Any], place: str, value: Any) -> None:
+        raise AdminAuthorizationError("not an administrator", status=403)
+
+    monkeypatch.setattr(PolicyAt, "set", refuse)
+    sink, options = plain_sink, {"admin.url": plain_sink.broker.admin_url}
+    told = r"not an administrator.*'geminga namespaces set-deduplication public/default on'"
+    if is_there:
+        with Admin(sink.broker.admin_url) as there:
+            there.topics.create(sink.topic)
+        with pytest.raises(NotAllowedError, match=told):
+            sink.writer(**options)
+        return
+    message = sink.task(range(10), **options)
+    with pytest.raises(NotAllowedError, match=told):
+        sink.commit([message], 0, **options)
+    assert sink.read() == []
+
+
+def test_admin_rest_that_does_not_answer_stops_no_stream(sink: Sink) -> None:
+    options = {"admin.url": "http://127.0.0.1:1"}
+    sink.commit([sink.task(range(10), **options)], 0, **options)
+    assert sink.read() == list(range(10))
+
+
 def test_queries_that_share_a_staging_location(sink: Sink, tmp_path: Path) -> None:
     """Each has a micro-batch 0 of its own, whatever another has done; so has one target of a query."""
     shared = str(tmp_path / "shared")
@@ -470,6 +526,107 @@ def test_partitions_that_are_added_between_micro_batches(sink: Sink) -> None:
     sink.commit([sink.task(range(50, 150))], 1)
     assert sink.read() == list(range(150))
     assert len(sink.client.get_topic_partitions(sink.topic)) == 6
+
+
+def rows_of(*values: bytes) -> Iterator[pa.RecordBatch]:
+    keys = [f"k{number}" for number in range(len(values))]
+    return iter([pa.record_batch({"value": pa.array(values, pa.binary()), "__key": keys})])
+
+
+LARGE = b"9".rjust(6 * 1024 * 1024)
+
+
+def test_a_row_above_the_broker_s_maximum_is_refused_before_anything_is_decided(sink: Sink) -> None:
+    sink.commit([sink.task(range(3))], 0)
+    with pytest.raises(MessageTooBig, match=r"row with the key 'k1' takes 62914\d\d bytes .* takes 5242880"):
+        sink.writer().write(rows_of(b"3", LARGE, b"4"))
+    sink.commit([sink.writer().write(rows_of(b"3", b"4"))], 1)
+    assert sink.read() == [0, 1, 2, 3, 4]
+    compressed = {"compression": "ZSTD"}
+    sink.commit([sink.writer(**compressed).write(rows_of(LARGE))], 2, **compressed)
+    assert sink.read() == [0, 1, 2, 3, 4, 9]
+
+
+def test_rows_whose_batch_exceeds_the_broker_s_maximum_are_staged_in_smaller_batches(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exactly_once._Encoder, "_size_max", lambda *_: 4096)
+    options = {"batchingMaxMessages": "1000000", "batchingMaxBytes": "4096"}
+    message = sink.task(range(5000), **options)
+    (path,) = sink.staged
+    with path.open("rb") as file:
+        bodies = pa.ipc.open_stream(file).read_all().column("body").to_pylist()
+    assert 2000 < max(map(len, bodies)) < 4096
+    sink.commit([message], 0, **options)
+    assert sink.read() == list(range(5000))
+
+
+def test_a_decided_row_that_became_too_large_is_passed_by_with_another_sink_and_staging_location(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(exactly_once._Encoder, "_size_max", lambda *_: 8 * 1024 * 1024)
+        message = sink.writer().write(rows_of(b"1", LARGE))
+    for _ in range(2):
+        with pytest.raises(MessageTooBig) as caught:
+            sink.commit([message], 0)
+        assert "choose another sinkName and stagingLocation" in caught.value.__notes__[0]
+    other = {"sinkName": "other", "stagingLocation": str(sink.folder / "other")}
+    sink.commit([sink.writer(**other).write(rows_of(b"1", b"2"))], 0, **other)
+    assert sink.read() == [1, 1, 2]
+
+
+def test_a_row_above_the_topic_s_limit_is_published_when_the_limit_is_raised(sink: Sink) -> None:
+    """The limit is a policy, which a task cannot ask for."""
+    limit = sink.topic.replace("://", "/") + "/maxMessageSize"
+    sink.commit([sink.task(range(1))], 0)
+    admin(sink.broker.admin_url, "POST", limit, 2000)
+    message = sink.writer().write(rows_of(b"1", b"2".rjust(3000)))
+    with pytest.raises(NotAllowedError, match="exceeds the topic's limit") as caught:
+        sink.commit([message], 1)
+    assert "or the topic's policy" in caught.value.__notes__[0]
+    admin(sink.broker.admin_url, "DELETE", limit)
+    sink.commit([message], 1)
+    assert sink.read() == [0, 1, 2]
+
+
+KEYS = Path(__file__).parent.parent / "vectors" / "keys"
+
+
+@pytest.mark.parametrize("compression", ["NONE", "LZ4"])
+def test_rows_are_staged_encrypted(sink: Sink, compression: str) -> None:
+    pytest.importorskip("cryptography")
+    options = {
+        "encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem"),
+        "compression": compression,
+    }  # fmt: skip
+    message = sink.writer(**options).write(rows_of(b"secret", b"secret"))
+    assert sink.staged
+    assert not any(b"secret" in path.read_bytes() for path in sink.staged)
+    sink.commit([message], 0, **options)
+    reader = sink.client.create_reader(
+        sink.topic,
+        MessageId.earliest,
+        crypto_key_reader=CryptoKeyReader("", str(KEYS / "k1_private_pkcs1.pem")),
+    )
+    assert [reader.read_next(30_000).data() for _ in range(2)] == [b"secret"] * 2
+    assert not reader.has_message_available()
+
+
+def test_rows_that_an_older_release_has_staged_in_plain_text_are_encrypted_when_they_are_published(
+    sink: Sink,
+) -> None:
+    pytest.importorskip("cryptography")
+    options = {"encryptionKeys": "k1", "crypto.publicKeyPath": str(KEYS / "k1_public.pem")}
+    sink.commit([sink.task(range(3))], 0, **options)
+    reader = sink.client.create_reader(
+        sink.topic,
+        MessageId.earliest,
+        crypto_key_reader=CryptoKeyReader("", str(KEYS / "k1_private_pkcs1.pem")),
+    )
+    for _ in range(3):
+        message = reader.read_next(30_000)
+        assert message.encryption_context() is not None
 
 
 def test_compression_and_topics_of_rows(sink: Sink) -> None:

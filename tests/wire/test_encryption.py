@@ -105,6 +105,13 @@ def test_round_trip(name: str, size: int) -> None:
     assert PayloadDecryptor(private)(metadata_of(sealed.metadata), memoryview(sealed.payload)) == payload
 
 
+def test_views_of_signed_bytes_as_arrow_has_them_are_encrypted_and_decrypted() -> None:
+    sealed = encryptor("k1").seal(memoryview(b"payload").cast("b"))
+    assert sealed is not None
+    view = memoryview(sealed.payload).cast("b")
+    assert PayloadDecryptor(private)(metadata_of(sealed.metadata), view) == b"payload"
+
+
 def test_any_of_several_keys_opens() -> None:
     def some(wanted: str) -> Callable[..., bytes]:
         def read(name: str, metadata: Any) -> bytes:

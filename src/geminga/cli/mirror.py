@@ -84,12 +84,16 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     start, said = "\r\x1b[K" if is_terminal else "", set[str]()
 
     def tell_why(status: MirrorStatus) -> None:
-        """What keeps topics waiting, each reason once: it may be for somebody to mend."""
-        reasons = [one.error for one in status.partitions if one.error and one.error not in said]
-        for reason in reasons[:_REASONS_AT_ONCE]:
+        """Print what keeps topics waiting, each reason once in an outage, and the end of the outage."""
+        reasons = dict.fromkeys([*status.warnings, *(one.error for one in status.partitions if one.error)])
+        new = [reason for reason in reasons if reason not in said]
+        for reason in new[:_REASONS_AT_ONCE]:
             click.echo(f"{start}geminga: {reason}", err=True)
-        if more := len(reasons[_REASONS_AT_ONCE:]):
+        if more := len(new[_REASONS_AT_ONCE:]):
             click.echo(f"{start}geminga: and {more} more", err=True)
+        if said - set(status.warnings) and not any(one.error for one in status.partitions):
+            click.echo(f"{start}geminga: all topics are mirrored again", err=True)
+        said.clear()
         said.update(reasons)
 
     def show(status: MirrorStatus) -> None:

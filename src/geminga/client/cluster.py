@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
 DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
+USUAL_PORTS = frozenset({6650, 6651})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,3 +133,14 @@ def admin_url_for(service_url: str) -> str:
     hosts = (f"[{one.host}]" if ":" in one.host else one.host for one in url.addresses)
     port = 8443 if url.tls else 8080
     return f"{'https' if url.tls else 'http'}://" + ",".join(f"{host}:{port}" for host in hosts)
+
+
+def usual_admin_url_for(service_url: str) -> str | None:
+    """Return `admin_url_for` where all brokers have a usual port, else None: at another port's host the
+    REST interface may be another cluster's.
+
+    Raises `InvalidUrl`.
+    """
+    url = ServiceUrl.parse(service_url)
+    is_usual = url.http or all(each.port in USUAL_PORTS for each in url.addresses)
+    return admin_url_for(service_url) if is_usual else None

@@ -26,7 +26,7 @@ from geminga.errors import (
 from geminga.extras import need
 from geminga.ids import MessageId
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.operation import SendOperation
+from geminga.producer.operation import Seal, SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.settings import SEQUENCE_ID_MAX, BatchingType
 from geminga.producer.states import State
@@ -65,6 +65,8 @@ class ReadyBatch:
     deliver_at_ms: int = 0
     schema_version: bytes | None = None
     """Of the topic's schema; None: the producer's own."""
+    sealed: bytes | None = None
+    """Metadata fields of an encrypted ``body``; None: the producer encrypts it, if it has keys."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.sequence_id <= self.highest_sequence_id <= SEQUENCE_ID_MAX:
@@ -74,6 +76,20 @@ class ReadyBatch:
             )
         if self.count < 1:
             raise InvalidMessage(f"count={self.count} is not allowed; allowed: a whole number >= 1")
+
+    def operation(self, seal: Seal | None) -> SendOperation:
+        """Return the operation that sends the batch. Raises `CryptoError`."""
+        return SendOperation.of_encoded(
+            self.body,
+            self.count,
+            sequence_id=self.sequence_id,
+            highest_sequence_id=self.highest_sequence_id,
+            compression=self.compression,
+            uncompressed_size=self.uncompressed_size,
+            message=_outer(self.partition_key, self.ordering_key, self.deliver_at_ms, self.schema_version),
+            seal=seal if self.sealed is None else None,
+            sealed=self.sealed or b"",
+        )
 
     @staticmethod
     def of(
@@ -207,6 +223,31 @@ class _Placing:
     index: int
 
 
+def fitting(
+    table: pa.Table,
+    encode: Callable[[pa.Table, int], list[EncodedBatch]],
+    operation_of: Callable[[EncodedBatch], SendOperation],
+    fits: Callable[[SendOperation], bool],
+    first_partition: int = 0,
+) -> Iterator[tuple[EncodedBatch, SendOperation]]:
+    """Yield the batches of a table and the operations that send them.
+
+    A batch of several rows that does not fit into an entry is halved until it does: `encode_table` counts
+    payloads alone. One row is yielded whether it fits or not. ``encode`` gets rows and the partition of the
+    first batch without keys.
+    """
+    import pyarrow
+
+    for batch in encode(table, first_partition):
+        operation = operation_of(batch)
+        if batch.count == 1 or fits(operation):
+            yield batch, operation
+            continue
+        rows, half = table.take(pyarrow.array(batch.rows)), batch.count // 2
+        for part in (rows.slice(0, half), rows.slice(half)):
+            yield from fitting(part, encode, operation_of, fits, batch.partition)
+
+
 class ColumnarProducer:
     """The columnar side of one producer; its methods may be called from any thread but the loop's."""
 
@@ -278,34 +319,43 @@ class ColumnarProducer:
 
         settings = self._settings
         compression = int(settings.compression_type)
+        partition = self._state.partitions[0]
         max_messages, max_bytes = self._state.table_limits
-        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
-        for first_row in range(0, table.num_rows, rows):
-            batches = encode_table(
-                table.slice(first_row, rows),
+        room = partition.max_message_size - partition.metadata_room
+
+        def encode(rows: pa.Table, _: int) -> list[EncodedBatch]:
+            return encode_table(
+                rows,
                 partitions=len(self._state.partitions),
                 hashing=settings.hashing_scheme.value,
                 first_partition=0,
                 max_messages=max_messages,
-                max_bytes=min(max_bytes, self._state.partitions[0].max_message_size),
+                max_bytes=min(max_bytes, partition.max_message_size),
                 by_key=settings.batching_type is BatchingType.KeyBased,
             )
-            for batch in batches:
-                body = (
-                    compress(compression, batch.body, settings.compression_level)
-                    if compression
-                    else batch.body
-                )
-                operation = SendOperation.of_encoded(
-                    body,
-                    batch.count,
-                    sequence_id=-1,
-                    highest_sequence_id=-1,
-                    compression=compression,
-                    uncompressed_size=batch.uncompressed_size,
-                    message=_outer(batch.partition_key, batch.ordering_key, deliver_at_ms),
-                    seal=self._seal,
-                )
+
+        def operation_of(batch: EncodedBatch) -> SendOperation:
+            body = (
+                compress(compression, batch.body, settings.compression_level) if compression else batch.body
+            )
+            return SendOperation.of_encoded(
+                body,
+                batch.count,
+                sequence_id=-1,
+                highest_sequence_id=-1,
+                compression=compression,
+                uncompressed_size=batch.uncompressed_size,
+                message=_outer(batch.partition_key, batch.ordering_key, deliver_at_ms),
+                seal=self._seal,
+            )
+
+        def fits(operation: SendOperation) -> bool:
+            assert operation.body is not None
+            return len(operation.body) + operation.metadata_size() <= room
+
+        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
+        for first_row in range(0, table.num_rows, rows):
+            for batch, operation in fitting(table.slice(first_row, rows), encode, operation_of, fits):
                 yield operation, batch.partition if batch.keyed else -1
 
     def _ready(self, batches: Iterable[ReadyBatch]) -> Iterator[tuple[SendOperation, int]]:
@@ -317,19 +367,7 @@ class ColumnarProducer:
                     f"partition={batch.partition} is not allowed; {self._state.topic} has the partitions "
                     f"0 to {len(self._state.partitions) - 1}"
                 )
-            operation = SendOperation.of_encoded(
-                batch.body,
-                batch.count,
-                sequence_id=batch.sequence_id,
-                highest_sequence_id=batch.highest_sequence_id,
-                compression=batch.compression,
-                uncompressed_size=batch.uncompressed_size,
-                message=_outer(
-                    batch.partition_key, batch.ordering_key, batch.deliver_at_ms, batch.schema_version
-                ),
-                seal=self._seal,
-            )
-            yield operation, batch.partition
+            yield batch.operation(self._seal), batch.partition
 
     # --- the sending thread -----------------------------------------------------------------------
 

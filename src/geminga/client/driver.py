@@ -85,6 +85,12 @@ class HandleDriver:
     def attached(self) -> bool:
         return self.state is DriverState.ATTACHED
 
+    @property
+    def detached(self) -> asyncio.Future[Exception | None]:
+        """Resolves when the newest attachment ends: to the error, or None if the broker closed the handle."""
+        assert self._detached is not None
+        return self._detached
+
     async def start(self, timeout: float | None = None) -> None:
         """Attach for the first time; afterwards the driver goes on by itself.
 

@@ -71,14 +71,16 @@ class FunctionRunner(LongRunning[None]):
     # --- one run ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        from geminga.asyncio import Client
-        from geminga.client.cluster import Cluster
+        from geminga.asyncio import Admin, Client
+        from geminga.client.cluster import Cluster, usual_admin_url_for
 
         settings = self.settings
         call = resolve(settings.function)
         shared = Shared(settings, self.metrics)
         cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
+        admin_url = settings.connection.get("admin_url") or usual_admin_url_for(settings.service_url)
         client = shared.client = Client(**cluster.client_arguments())
+        admin = Admin(**{**cluster.admin_arguments(), "admin_url": admin_url}) if admin_url else None
         thread = CallingThread(f"function-{settings.name}")
         self._own_threads.add(thread.thread)
         web = log = None
@@ -88,7 +90,7 @@ class FunctionRunner(LongRunning[None]):
                 web = await serve(self.metrics.exposition, port)
             if settings.log_topic is not None:
                 log = await _LogTopic.open(client, settings.log_topic, shared.logger)
-            self._prepare_shared(shared, client, call)
+            self._prepare_shared(shared, client, admin, call)
             await self._within_limit(self._relay_all(shared, client, call, thread))
         finally:
             if web is not None:
@@ -98,6 +100,8 @@ class FunctionRunner(LongRunning[None]):
             if shared.state is not None:
                 await shared.state.close()
             thread.end()
+            if admin is not None:
+                await admin.close()
             with contextlib.suppress(PulsarException):
                 await client.close()
 
@@ -120,7 +124,7 @@ class FunctionRunner(LongRunning[None]):
         finally:
             self._limit = None
 
-    def _prepare_shared(self, shared: Shared, client: Any, call: Call) -> None:
+    def _prepare_shared(self, shared: Shared, client: Any, admin: Any, call: Call) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         serdes: dict[str, Any] = {}
 
@@ -142,7 +146,7 @@ class FunctionRunner(LongRunning[None]):
                     async with asyncio.timeout(_STATE_SECONDS_MAX):
                         return await State.open(
                             client, topic, settings.full_name, settings.instance_id,
-                            lambda error: shared.failed(error),
+                            lambda error: shared.failed(error), admin,
                         )  # fmt: skip
                 except TimeoutError as error:
                     if isinstance(error, PulsarException):

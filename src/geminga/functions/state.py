@@ -1,8 +1,8 @@
 """A function's state: values and counters in a keyed topic, all of them in memory too.
 
 The newest message of a key is what counts, so that the topic may be compacted; without compaction it is
-replayed as a whole. A durable subscription (`KEEPER`) that nobody acknowledges keeps a topic that has no
-other reader from being trimmed.
+replayed as a whole. A durable subscription (`geminga.functions.state_topic.KEEPER`) keeps the messages that
+compaction has not covered.
 
 Values are under ``value/<key>``: of several instances the last writer wins. A counter is the sum of
 ``counter/<key>/<instance>`` over the instances, each of which writes its own part alone: additions of
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.errors import MessageTooBig, ProducerBusy, PulsarException
 from geminga.functions.sending import METADATA_BYTES
+from geminga.functions.state_topic import KEEPER, keep_bounded
 
 if TYPE_CHECKING:
-    from geminga.asyncio import Client
+    from geminga.asyncio import Admin, Client
 
-KEEPER = "geminga-function-state"
 INSTANCES_MAX = 4096
 
 Change = tuple[str, "bytes | int | None"]
@@ -43,15 +43,20 @@ class State:
         self._unsettled: dict[str, int] = {}
         """Keys with writes of ours that did not come back yet: what is read meanwhile is older."""
         self._lock = threading.Lock()
-        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
 
     @staticmethod
     async def open(
-        client: Client, topic: str, name: str, instance_id: int, failed: Callable[[Exception], None]
+        client: Client,
+        topic: str,
+        name: str,
+        instance_id: int,
+        failed: Callable[[Exception], None],
+        admin: Admin | None = None,
     ) -> State:
         """The state in ``topic``, read to its end. Raises what client and broker report; ``failed`` is told
-        why it cannot be followed any more."""
+        why it cannot be followed any more. The topic is kept small by ``admin``."""
         import geminga
 
         keeper = await client.subscribe(
@@ -81,6 +86,7 @@ class State:
             state = State(producer, reader, slot)
             while await reader.has_message_available():
                 state._replay(await reader.read_next())
+            names = await client.get_topic_partitions(topic)
         except BaseException:
             # Who asks again must not find the name taken by what is left of this.
             for each in (reader, producer):
@@ -88,7 +94,9 @@ class State:
                     with contextlib.suppress(PulsarException):
                         await each.close()
             raise
-        state._following = asyncio.get_running_loop().create_task(state._follow(failed))
+        loop = asyncio.get_running_loop()
+        state._tasks.append(loop.create_task(state._follow(failed)))
+        state._tasks.append(loop.create_task(keep_bounded(admin, names)))
         return state
 
     async def _follow(self, failed: Callable[[Exception], None]) -> None:
@@ -174,8 +182,8 @@ class State:
         messages.append((key, payload))
 
     async def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         with contextlib.suppress(PulsarException):
             await self._reader.close()
         with contextlib.suppress(PulsarException):

@@ -79,9 +79,11 @@ class CursorMirror:
 
     async def follow(self) -> bool:
         """One round; whether there was anything to tell. Raises what admin REST and the brokers report."""
+        partition = self._partition
+        if partition.state is not State.COPYING:
+            return False
         source = await self._ends.source_admin.topics.stats(self.topic)
         cursors = await source_cursors(self._ends.source_admin, self.topic, source)
-        partition = self._partition
         if partition.pair is None or partition.state is not State.COPYING:
             return False
         if self._rollbacks != partition.rollbacks:

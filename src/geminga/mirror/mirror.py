@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
-from geminga.errors import InvalidConfiguration, PulsarException
+from geminga.errors import AdminError, InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cursors import CursorMirror
 from geminga.mirror.ends import Ends, State
@@ -42,6 +42,9 @@ QUIET_SECONDS = 0.05
 """So much longer, for each partition there is, pass until subscriptions are looked at that stand still."""
 START_SECONDS_MAX = 60.0
 """How long a cluster is waited for that is not up when the mirror begins."""
+LAST_LOOK_SECONDS = 5.0
+"""Limit of the wait for the final lags."""
+BATCH_INDEX_ACKS = "acknowledgmentAtBatchIndexLevelEnabled"
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
 _REST = 4.0
@@ -120,6 +123,7 @@ class Mirror(LongRunning[MirrorStatus]):
                 return self.status()
             run = _Run(
                 settings,
+                await _warnings(settings, target_admin),
                 Ends(
                     source=source.hub,
                     target=target.hub,
@@ -201,6 +205,23 @@ async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> 
     return names[0], names[1]
 
 
+async def _warnings(settings: MirrorSettings, target: Any) -> tuple[str, ...]:
+    """Return what users of the target will notice of its configuration, and log it."""
+    if not settings.subscriptions:
+        return ()
+    harm = "messages that were acknowledged singly in a batch of the source may be delivered again"
+    try:
+        is_kept = (await target.brokers.configuration()).get(BATCH_INDEX_ACKS)
+    except AdminError as error:
+        text = f"the target does not show its {BATCH_INDEX_ACKS} ({error}): where it is false, {harm}"
+    else:
+        if is_kept == "true":
+            return ()
+        text = f"the target has {BATCH_INDEX_ACKS}={is_kept}: {harm}; set it to true on its brokers first"
+    logger.warning("%s", text)
+    return (text,)
+
+
 class _Part:
     """A partition with what follows it."""
 
@@ -240,9 +261,9 @@ class _Part:
             self._pause = max(seconds, min(2 * self._pause, seconds_max))
         self._followed_at = now, self.mirror.done
 
-    def wants_look(self, now: float) -> bool:
+    def wants_look(self, now: float, state: State = State.COPYING) -> bool:
         """Whether its lag may be another than it was: what is published in the source arrives by itself."""
-        if self.mirror.state is not State.COPYING:
+        if self.mirror.state is not state:
             return False
         if self.lag != 0 or self.lag_known is None:
             return True
@@ -260,8 +281,9 @@ class _Part:
 class _Run:
     """One run of a mirror, on its loop."""
 
-    def __init__(self, settings: MirrorSettings, ends: Ends) -> None:
+    def __init__(self, settings: MirrorSettings, warnings: tuple[str, ...], ends: Ends) -> None:
         self.settings = settings
+        self.warnings = warnings
         self.caught_up = False
         self._ends = ends
         self._patterns = [TopicPattern.parse(text) for text in settings.topics]
@@ -296,6 +318,9 @@ class _Run:
                 task.cancel()
             await asyncio.wait({first, until})
             await self._end()
+            with contextlib.suppress(PulsarException, OSError, TimeoutError):
+                async with asyncio.timeout(LAST_LOOK_SECONDS):
+                    await self._ask_lags(State.STOPPED)
         if on_status is not None:
             on_status(self.status())
 
@@ -308,7 +333,9 @@ class _Run:
         """Everything but the copying, until ``until`` is done or there is nothing left to do."""
         keepers: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._every(self.settings.discovery_seconds, self._discover)),
-            asyncio.create_task(self._every(LAG_SECONDS, lambda: self._look(on_status))),
+            asyncio.create_task(self._every(LAG_SECONDS, self._look)),
+            # Apart from the look, which waits for a source that does not answer.
+            asyncio.create_task(self._every(LAG_SECONDS, lambda: self._show(on_status))),
             asyncio.create_task(self._follow_always()),
         ]
         try:
@@ -350,14 +377,16 @@ class _Run:
 
     async def _every(self, seconds: float, call: Callable[[], Awaitable[float | None]]) -> None:
         """``call`` returns how many of its seconds it comes back to each time; None: all of them."""
-        pause = seconds
+        pause, failure = seconds, ""
         while True:
             await asyncio.sleep(pause)
             started, took = time.monotonic(), None
             try:
                 took = await call()
+                failure = ""
             except (PulsarException, OSError) as error:
-                logger.warning("%s", error)
+                logger.log(logging.DEBUG if str(error) == failure else logging.WARNING, "%s", error)
+                failure = str(error)
             except Exception:
                 logger.exception("unexpected error in the mirror")
             pause = max(seconds, (time.monotonic() - started if took is None else took) * _REST)
@@ -457,25 +486,30 @@ class _Run:
                 logger.exception("unexpected error with the subscriptions of %s", part.mirror.topic)
             part.was_followed(time.monotonic(), seconds, len(self._parts) * QUIET_SECONDS, moved=moved)
 
-    async def _look(self, on_status: Callable[[MirrorStatus], None] | None) -> None:
+    async def _ask_lags(self, state: State) -> None:
+        """Ask the source for the lag of each partition in a state whose lag may have changed."""
         name, now = subscription_of(self._ends.mirror), time.monotonic()
-        wanted = [topic for topic, part in self._parts.items() if part.wants_look(now)]
-        for topic in {str(TopicName.parse(one).base) for one in wanted}:
+        parts = {topic: part for topic, part in self._parts.items() if part.wants_look(now, state)}
+        for topic in {str(TopicName.parse(one).base) for one in parts}:
             stats = await self._ends.source_admin.topics.stats(topic)
-            each = stats.partitions or {topic: stats}
-            for partition, one in each.items():
+            for partition, one in (stats.partitions or {topic: stats}).items():
                 part = self._parts.get(partition)
                 subscription = one.subscriptions.get(name)
-                if part is not None and subscription is not None and part.mirror.state is State.COPYING:
+                if part is not None and subscription is not None and part.mirror.state is state:
                     part.lag, part.lag_known = subscription.msg_backlog, (part.mirror.done, now)
+
+    async def _show(self, on_status: Callable[[MirrorStatus], None] | None) -> None:
+        if on_status is not None:
+            on_status(self.status())
+
+    async def _look(self) -> None:
+        await self._ask_lags(State.COPYING)
         for part in list(self._parts.values()):
             if part.mirror.wants_look or (part.lag > 0 and part.mirror.state is State.COPYING):
                 try:
                     await part.mirror.look()
                 except (PulsarException, OSError) as error:
                     logger.warning("what %s has is not known: %s", part.mirror.topic, error)
-        if on_status is not None:
-            on_status(self.status())
 
     def status(self) -> MirrorStatus:
         settings = self.settings
@@ -487,6 +521,7 @@ class _Run:
             partitions=tuple(_status_of(part) for part in list(self._parts.values())),
             refused=tuple(self._refused.items()),
             unmatched=self._unmatched,
+            warnings=self.warnings,
         )
 
 
@@ -496,7 +531,7 @@ def _status_of(part: _Part) -> PartitionStatus:
     return PartitionStatus(
         topic=mirror.topic,
         state=mirror.state.value,
-        lag_entries=part.lag,
+        lag_entries=part.lag if mirror.error is None else -1,
         done=str(mirror.done) if mirror.done != NOWHERE else "",
         messages=counters.messages,
         entries=counters.entries,

@@ -158,20 +158,23 @@ class PartitionMirror:
                     if isinstance(error, OperationNotSupported) and not isinstance(error, AdminError):
                         self._failed(error)
                         return
+                    level = logging.DEBUG if str(error) == str(self.error) else logging.WARNING
                     self._set(State.WAITING, error)
                     if self.counters.entries > before:
                         backoff.reset()
                     delay = backoff.next()
-                    logger.warning("%s: again in %.1f s: %s", self.topic, delay, error)
+                    logger.log(level, "%s is not mirrored, retry in %.1f s: %s", self.topic, delay, error)
                     await asyncio.sleep(delay)
         except asyncio.CancelledError:
-            self._set(State.STOPPED, None)
+            self._set(State.STOPPED, self.error)
             raise
         except Exception as error:
             logger.exception("unexpected error while mirroring %s", self.topic)
             self._failed(error)
 
     def _set(self, state: State, error: Exception | None) -> None:
+        if state is State.COPYING and self.error is not None:
+            logger.info("%s is mirrored again", self.topic)
         self.state, self.error = state, error
         self.progress.set()
 
@@ -462,24 +465,21 @@ class PartitionMirror:
         read = self.done
         acknowledging = asyncio.create_task(self._keep_acknowledging(consumer))
         (handle,) = consumer.group.handles.values()
-        connection = handle.driver.connection
+        detached = handle.driver.detached
         queued = consumer.queue.entries
-        publisher.ended.add_done_callback(lambda _: consumer.receivers.wake_all())
+        for end in (publisher.ended, detached):
+            end.add_done_callback(lambda _: consumer.receivers.wake_all())
         try:
             while True:
+                if detached.done():
+                    # Another broker, or another life of the same: its entries are looked up from the start.
+                    raise ConnectError(f"the source: {detached.result() or 'its broker gave up the topic'}")
                 if not queued:
                     await self._wait_for_entries(consumer, publisher)
                     continue
-                if handle.driver.connection is not connection:
-                    # Another broker, or another life of the same: what it has is looked at anew.
-                    raise ConnectError(f"the connection to the source of {self.topic} was lost")
                 for _ in range(_TURN_ENTRIES):
-                    # Whoever was asked meanwhile took time: the queue may be another connection's.
-                    if (
-                        not queued
-                        or self._pending_bytes >= self._ends.window_bytes
-                        or handle.driver.connection not in (connection, None)
-                    ):
+                    # A request in between took time: the queue may be another connection's.
+                    if not queued or self._pending_bytes >= self._ends.window_bytes or detached.done():
                         break
                     entry = queued.popleft()
                     consumer.group.took_entries([entry])

@@ -56,7 +56,7 @@ class PartitionStatus:
     """``opening``, ``copying``, ``waiting to try again``, ``stopped`` or ``failed``."""
     lag_entries: int
     """Entries of the source that are not in the target yet, as the source's broker counts them (a batch is
-    one); -1 until that is known."""
+    one); -1 while that is not known, as before the first look and while the partition is not copied."""
     done: str
     """Everything up to this position of the source, ``ledger:entry``, is in the target or stays here."""
     messages: int
@@ -96,6 +96,8 @@ class MirrorStatus:
     """Topics that cannot be mirrored, and why."""
     unmatched: Sequence[str] = ()
     """Patterns that match no topic of the source."""
+    warnings: Sequence[str] = ()
+    """Limits of the clusters that users of the target will notice."""
 
     @property
     def messages(self) -> int:
@@ -130,12 +132,15 @@ class MirrorStatus:
         """One line for a person."""
         states: dict[str, int] = {}
         for one in self.partitions:
-            states[one.state] = states.get(one.state, 0) + 1
+            is_done = one.state == "stopped" and self.caught_up and one.lag_entries == 0
+            state = "up to date" if is_done else one.state
+            states[state] = states.get(state, 0) + 1
         told = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no topics yet"
         missed = sum(one.missed for one in self.partitions)
+        at_least = "at least " if any(one.lag_entries < 0 for one in self.partitions) else ""
         return (
-            f"{self.messages:,} messages ({self.bytes / 1e6:,.1f} MB) mirrored, {self.lag_entries:,} entries "
-            f"behind; partitions: {told}"
+            f"{self.messages:,} messages ({self.bytes / 1e6:,.1f} MB) mirrored, "
+            f"{at_least}{self.lag_entries:,} entries behind; partitions: {told}"
             + (f"; {missed:,} entries were not delivered by the source (see the log)" if missed else "")
         )
 

@@ -171,10 +171,12 @@ class SendOperation:
         token: Any = None,
         message: OutgoingMessage | None = None,
         seal: Seal | None = None,
+        sealed: bytes = b"",
     ) -> SendOperation:
         """A ready-made batch: ``body`` is its compressed payload. ``message`` gives the outer metadata.
 
-        The body is encrypted at once. Raises `CryptoError`.
+        ``seal`` encrypts the body at once; a body that is encrypted already has its metadata fields in
+        ``sealed``. Raises `CryptoError`.
         """
         operation = cls(
             None,
@@ -193,6 +195,7 @@ class SendOperation:
             seal=seal,
         )
         operation.body = body
+        operation.sealed = sealed
         operation.uncompressed_size = uncompressed_size
         operation.encode_body()
         return operation
@@ -276,19 +279,29 @@ class SendOperation:
         body = self.body
         assert body is not None
         if self.head is None:
-            if not self.publish_time:
-                self.publish_time = now_ms
-            if self.chunk is not None:
-                self._name_chunk(producer_name)
-            metadata = self._metadata(producer_name, schema_version)
-            if len(metadata) + len(body) > max_message_size:
-                raise MessageTooBig(
-                    f"{self._what()} takes {len(metadata)} bytes of metadata and {len(body)} of "
-                    f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
-                    f"{max_message_size}. Send less in one message, or switch chunking on"
-                )
+            metadata = self.metadata(producer_name, now_ms, max_message_size, schema_version)
             self.head = self._head(producer_id, metadata, body)
         return self.head, body
+
+    def metadata(
+        self, producer_name: bytes, now_ms: int, max_message_size: int, schema_version: bytes = b""
+    ) -> bytes:
+        """Return the entry's ``MessageMetadata``; the arguments are those of `frame`. Raises `MessageTooBig`
+        when the entry exceeds ``max_message_size``.
+        """
+        assert self.body is not None
+        if not self.publish_time:
+            self.publish_time = now_ms
+        if self.chunk is not None:
+            self._name_chunk(producer_name)
+        metadata = self._metadata(producer_name, schema_version)
+        if len(metadata) + len(self.body) > max_message_size:
+            raise MessageTooBig(
+                f"{self._what()} takes {len(metadata)} bytes of metadata and {len(self.body)} of "
+                f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
+                f"{max_message_size}. Send less in one message, or switch chunking on"
+            )
+        return metadata
 
     def checksum_is_intact(self) -> bool:
         """Whether our own copy still matches the checksum that was sent with it."""
@@ -391,7 +404,7 @@ class SendOperation:
     def metadata_size(self) -> int:
         """Bytes of the outer metadata beyond ids, times, name and chunk fields."""
         first = self._first_message()
-        return 0 if first is None else len(self._rich_metadata(first, b"", b""))
+        return len(self.sealed) if first is None else len(self._rich_metadata(first, b"", b""))
 
     def _what(self) -> str:
         if self.is_batch:

@@ -29,7 +29,11 @@ from geminga.errors import (
     from_server,
 )
 from geminga.producer.agenda import Agenda, Settled
-from geminga.producer.assembling import Assembler
+from geminga.producer.assembling import (
+    IDS_AND_TIME_SIZE_MAX,
+    PRODUCER_NAME_SIZE_GUESS,
+    Assembler,
+)
 from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
 from geminga.producer.message import OutgoingMessage
@@ -181,6 +185,12 @@ class PartitionProducer:
             self.counters.reconnects += 1
         self.counters.resent_operations += self.pending.resend_all()
         self.has_output()
+
+    @property
+    def metadata_room(self) -> int:
+        """Bytes to keep free in an entry for ids, times, name and schema version."""
+        name_size = len(self._name_field) or PRODUCER_NAME_SIZE_GUESS
+        return IDS_AND_TIME_SIZE_MAX + name_size + max(20, len(self._schema_field)) + 20
 
     def _take_over_sequence(self, last_sequence_id: int) -> None:
         """Go on behind the broker's last id, also with the messages that were taken before it was known."""

@@ -37,16 +37,21 @@ from pyspark.sql.types import StructType
 from geminga.errors import (
     IncompatibleSchema,
     InvalidConfiguration,
+    MessageTooBig,
     NotAllowedError,
     StoreDamaged,
     TopicNotFound,
 )
+from geminga.producer.assembling import PRODUCER_NAME_SIZE_GUESS
+from geminga.producer.operation import SendOperation, name_field
+from geminga.producer.settings import SEQUENCE_ID_MAX
 from geminga.spark.ahead import taken_ahead
 from geminga.spark.cluster import client_for, connect
+from geminga.spark.deduplication import command_for, ensure_deduplication
 from geminga.spark.frames import Frame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
-from geminga.spark.producers import kept
+from geminga.spark.producers import kept, public_keys
 from geminga.spark.published import Tails, later
 from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.spark.tasks import query_of_task
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
     from geminga.client.sync import Client
     from geminga.ids import MessageId
     from geminga.schema_info import SchemaInfo
+    from geminga.wire.columnar import EncodedBatch
 
 logger = logging.getLogger("geminga.spark")
 
@@ -103,6 +109,11 @@ def staging_of(options: WriteOptions, query: str) -> Staging:
     return Staging(location_of(options), query, options.topic or "topics-of-rows")
 
 
+def _sink_of(options: WriteOptions, query: str) -> str:
+    """The name of a stream's sink, unless its staging folder keeps another."""
+    return options.sink_name or f"geminga-sink-{query}"
+
+
 def query_id(options: WriteOptions) -> str:
     """In a task: the streaming query that it works for; the checkpoint stands for it outside of Spark."""
     return query_of_task(options.checkpoint_location or "")
@@ -114,12 +125,14 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.info = Frame(options, schema).info
         Staging(location_of(options))
+        if options.topic is not None:
+            ensure_deduplication(options, options.topic)
         self.options = options
         self.schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         query = query_id(self.options)
-        return _stage(self.options, self.schema, iterator, query)
+        return _stage(self.options, self.schema, iterator, query, _sink_of(self.options, query))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         found = _staged(messages)
@@ -140,7 +153,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             # Spark died between our commit and its own: this attempt's files are not needed.
             staging.discard(names)
             return
-        name = staging.sink_name(self.options.sink_name, f"geminga-sink-{query}")
+        name = staging.sink_name(self.options.sink_name, _sink_of(self.options, query))
         partitions = _partitions(found)
         publication = _Publication(
             self.options, staging, name, batchId,
@@ -190,18 +203,18 @@ class StagedWriter(DataSourceArrowWriter):
         self.schema = schema
         # Spark hands this object, with what it holds now, to the tasks and to the commit.
         self.job = f"job-{uuid.uuid4().hex}"
+        self.name = options.sink_name or f"geminga-{self.job}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _stage(self.options, self.schema, iterator, self.job)
+        return _stage(self.options, self.schema, iterator, self.job, self.name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staging = staging_of(self.options, self.job)
         names = [message.name for message in _staged(messages) if message.name]
-        name = self.options.sink_name or f"geminga-{self.job}"
         if names:
             partitions = _partitions(_staged(messages))
             publication = _Publication(
-                self.options, staging, name, 0, info=self.info, partitions=partitions, is_batch=True
+                self.options, staging, self.name, 0, info=self.info, partitions=partitions, is_batch=True
             )
             publication.check_unused(partitions)
             publication.publish(Epoch(files=tuple(names)))
@@ -225,12 +238,12 @@ def _partitions(messages: Iterable[StagedCommit]) -> dict[str, int]:
 
 
 def _stage(
-    options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch], query: str
+    options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch], query: str, sink: str
 ) -> StagedCommit:
     """A task's work: its rows as one staged file."""
     commit = StagedCommit(query=query)
     frame = Frame(options, schema)
-    encoder = _Encoder(options, client_for(options.connection), frame.info)
+    encoder = _Encoder(options, client_for(options.connection), frame.info, sink)
     staged = encoder.encoded(frame.tables(taken_ahead(batches)), commit)
     first = next(staged, None)
     if first is not None:
@@ -244,9 +257,13 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 class _Encoder:
-    """A task's rows as batches without sequence ids."""
+    """Encodes a task's rows as batches without sequence ids: compressed, encrypted, and of a size that the
+    broker takes. ``sink``: the name of the producer that will publish them.
+    """
 
-    def __init__(self, options: WriteOptions, client: Client, info: SchemaInfo | None) -> None:
+    def __init__(self, options: WriteOptions, client: Client, info: SchemaInfo | None, sink: str) -> None:
+        from geminga.client.crypto import ProducerCryptoFailureAction, encryptor
+
         self.options = options
         self.client = client
         self.info = info
@@ -254,6 +271,14 @@ class _Encoder:
         self.compression = COMPRESSIONS.index(options.compression)
         self.partitions: dict[str, int] = {}
         self.turns: dict[str, int] = {}
+        self.size_max: int | None = None
+        # A checkpoint keeps the name it had, which may be longer than the default.
+        self.sink = name_field(sink.ljust(PRODUCER_NAME_SIZE_GUESS))
+        reader = public_keys(options)
+        found = encryptor(None, options.encryption_keys, reader, ProducerCryptoFailureAction.FAIL)
+        if found is not None:
+            found.renew()
+        self.seal = None if found is None else found.seal
 
     def encoded(self, found: Iterator[pa.Table], commit: StagedCommit) -> Iterator[pa.RecordBatch]:
         from geminga.wire.columnar import by_delivery
@@ -266,38 +291,54 @@ class _Encoder:
                     yield self._encode(topic, rows, deliver_at_ms)
 
     def _encode(self, topic: str, table: pa.Table, deliver_at_ms: int) -> pa.RecordBatch:
+        from geminga.client.columnar_producer import ReadyBatch, fitting
         from geminga.wire.checksum import crc32c
         from geminga.wire.columnar import encode_table
-        from geminga.wire.compression import compress
 
         partitions = self._partitions(topic)
-        batches = encode_table(
-            table,
-            partitions=partitions,
-            hashing=self.options.hashing,
-            first_partition=self.turns[topic],
-            max_messages=self.options.messages_in_a_batch,
-            max_bytes=self.options.batching_max_bytes,
-        )
-        self.turns[topic] += sum(not batch.keyed for batch in batches)
-        level = self.options.compression_level
-        bodies = [
-            compress(self.compression, b.body, level) if self.compression else bytes(b.body) for b in batches
-        ]
-        columns = [
-            [topic] * len(batches),
-            [batch.partition for batch in batches],
-            [batch.count for batch in batches],
-            [batch.uncompressed_size for batch in batches],
-            [self.compression] * len(batches),
-            [batch.partition_key for batch in batches],
-            [batch.ordering_key for batch in batches],
-            [deliver_at_ms] * len(batches),
-            [self._version(topic)] * len(batches),
-            [crc32c(body) for body in bodies],
-            bodies,
-        ]
-        arrays = [pa.array(c, field.type) for c, field in zip(columns, STAGED_SCHEMA, strict=True)]
+        version = self._version(topic)
+        if self.size_max is None:
+            self.size_max = self._size_max(topic)
+        size_max = self.size_max
+
+        def encode(rows: pa.Table, first_partition: int) -> list[EncodedBatch]:
+            return encode_table(
+                rows,
+                partitions=partitions,
+                hashing=self.options.hashing,
+                first_partition=first_partition,
+                max_messages=self.options.messages_in_a_batch,
+                max_bytes=min(self.options.batching_max_bytes, size_max),
+            )
+
+        def operation_of(batch: EncodedBatch) -> SendOperation:
+            ready = ReadyBatch.of(
+                batch,
+                sequence_id=SEQUENCE_ID_MAX - batch.count,
+                compression=self.compression,
+                compression_level=self.options.compression_level,
+            )
+            return replace(ready, deliver_at_ms=deliver_at_ms, schema_version=version).operation(self.seal)
+
+        def fits(operation: SendOperation) -> bool:
+            with contextlib.suppress(MessageTooBig):
+                return bool(operation.metadata(self.sink, int(time.time() * 1000), size_max))
+            return False
+
+        staged = []
+        for batch, operation in fitting(table, encode, operation_of, fits, self.turns[topic]):
+            if batch.count == 1 and not fits(operation):
+                raise _row_too_big(topic, batch, operation, size_max)
+            self.turns[topic] += not batch.keyed
+            assert operation.body is not None
+            body = bytes(operation.body)
+            staged.append((
+                topic, batch.partition, batch.count, batch.uncompressed_size, self.compression,
+                batch.partition_key, batch.ordering_key, deliver_at_ms, version,
+                operation.sealed if self.seal is not None else None, crc32c(body), body,
+            ))  # fmt: skip
+        columns = zip(zip(*staged, strict=True), STAGED_SCHEMA, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
 
     def _version(self, topic: str) -> bytes | None:
@@ -335,6 +376,20 @@ class _Encoder:
             self.turns[topic] = context.partitionId() if context is not None else 0
         return known
 
+    def _size_max(self, topic: str) -> int:
+        """Return the largest entry that a broker takes, in bytes; those of a cluster have one limit."""
+        (name, *_) = self.client.get_topic_partitions(topic)
+        return self.client.runtime.call(self.client.hub.connection_to(name)).max_message_size
+
+
+def _row_too_big(topic: str, row: EncodedBatch, operation: SendOperation, size_max: int) -> MessageTooBig:
+    assert operation.body is not None
+    return MessageTooBig(
+        f"{topic}: the row with the key {row.partition_key!r} takes {len(operation.body)} bytes as a message "
+        f"without its metadata; the broker takes {size_max} with it (max_message_size). No row of the "
+        "micro-batch is published: filter such rows, cut or compress them, and start the query again"
+    )
+
 
 class _Target:
     """One topic of a publication: its producer, and the sequence ids given out so far."""
@@ -370,9 +425,10 @@ class _Target:
                 compression=batch["compression"],
                 partition_key=batch["partition_key"],
                 ordering_key=batch["ordering_key"],
-                # Batches that an older release has staged have neither.
+                # Batches that an older release has staged lack these.
                 deliver_at_ms=batch.get("deliver_at_ms", 0),
                 schema_version=batch.get("schema_version"),
+                sealed=batch.get("sealed"),
             )
         )
         self.size += len(batch["body"])
@@ -435,6 +491,8 @@ class _Publication:
             count = self.partitions.get(topic, 0)
             with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
                 last_sequence_id = producer.last_sequence_id()
+            if not self.is_batch:
+                ensure_deduplication(self.options, topic)
             self._check_before(topic, last_sequence_id)
             if last_sequence_id >= self.base:
                 raise self._taken(topic, "has rows under the numbers")
@@ -510,7 +568,7 @@ class _Publication:
             for target in targets.values():
                 target.submit()
             for target in targets.values():
-                self._check_duplicates(target.topic, *target.settled())
+                self._check_duplicates(target.topic, *self._settled(target))
                 if since:
                     at = self._names(target.topic)
                     newest = {at[partition]: last for partition, last in target.newest().items()}
@@ -519,6 +577,19 @@ class _Publication:
             if target.is_new and target.results:
                 self._check_after(target.topic)
         return places
+
+    def _settled(self, target: _Target) -> tuple[int, int]:
+        try:
+            return target.settled()
+        except (MessageTooBig, NotAllowedError) as error:
+            error.add_note(
+                f"{target.topic}: each attempt at micro-batch {self.epoch} publishes what is staged. Let the "
+                "broker take it (for a size: max_message_size, Apache Pulsar's maxMessageSize, or the "
+                "topic's policy) until it is published; or filter such rows and choose another sinkName and "
+                "stagingLocation: then the whole micro-batch is staged and published once more, and rows "
+                "that an attempt has published come a second time"
+            )
+            raise
 
     def _check_duplicates(self, topic: str, rows: int, duplicates: int) -> None:
         if duplicates and not self.is_repeated:
@@ -548,8 +619,7 @@ class _Publication:
         with kept.borrowed(self.options, topic, self.name, self.info) as producer:
             if producer.last_sequence_id() >= 0:
                 return
-        namespace = "/".join(topic.split("://")[1].split("/")[:2])
-        command = f"'pulsar-admin namespaces set-deduplication {namespace} --enable'"
+        command = command_for(topic)
         if self.is_batch:
             logger.warning(
                 "%s: the broker does not deduplicate: rows whose receipts were lost with a connection may be "

@@ -55,7 +55,8 @@ _TABLE = (
            text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster, several hosts "
                 "separated by commas. Required."),
     Option(name="admin.url", field="admin_url", use=BOTH, parse=values.text,
-           text="``http://host:port`` of the admin REST; accepted, but not needed."),
+           text="``http://host:port`` of the admin REST, by which an exactly-once stream turns deduplication "
+                "on. Default: port 8080 (8443) of a broker on port 6650 (6651)."),
     Option(name="auth.token", field="token", use=BOTH, parse=values.secret,
            text="JSON web token to authenticate with, or ``file:///path`` or ``env:NAME`` of one."),
     Option(name="auth.plugin", field="auth_plugin", use=BOTH, parse=values.plugin,
@@ -445,6 +446,7 @@ class WriteOptions:
     sink_name: str | None = None
     staging_location: str | None = None
     checkpoint_location: str | None = None
+    admin_url: str | None = None
 
     def __post_init__(self) -> None:
         if self.value_schema == "TOPIC" and not self.topics:
@@ -575,7 +577,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check the options of a write. Raises `InvalidConfiguration` naming option, value and range."""
-    found = {name: value for name, value in _parsed(options, WRITE).items() if name not in _UNUSED_FIELDS}
+    found = _parsed(options, WRITE)
+    found.pop("include_headers", None)
     path = found.pop("settings_file", None)
     if path is not None:
         of_file = _from_file(path)

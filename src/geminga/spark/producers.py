@@ -22,6 +22,7 @@ from geminga.spark.options import COMPRESSIONS, WriteOptions
 from geminga.spark.patience import Patience
 
 if TYPE_CHECKING:
+    from geminga.client.crypto import CryptoKeyReader
     from geminga.client.producer import Producer
 
 logger = logging.getLogger("geminga.spark")
@@ -181,9 +182,16 @@ class _Registered(Schema):
         return data
 
 
+def public_keys(options: WriteOptions) -> CryptoKeyReader | None:
+    """Return the reader of the keys to encrypt with; None where nothing is encrypted."""
+    from geminga.client.crypto import CryptoKeyReader
+
+    path = options.crypto_public_key_path
+    return None if path is None else CryptoKeyReader(path, "")
+
+
 def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer[Any]:
     """A new producer; one whose name is in use is waited for as long as its other user may keep it."""
-    from geminga.client.crypto import CryptoKeyReader
     from geminga.client.enums import CompressionType, HashingScheme
 
     deadline = time.monotonic() + 2 * IDLE_SECONDS
@@ -203,11 +211,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInf
                     batching_max_allowed_size_in_bytes=options.batching_max_bytes,
                     block_if_queue_full=True,
                     encryption_keys=options.encryption_keys,
-                    crypto_key_reader=(
-                        CryptoKeyReader(options.crypto_public_key_path, "")
-                        if options.crypto_public_key_path is not None
-                        else None
-                    ),
+                    crypto_key_reader=public_keys(options),
                 )
             except IncompatibleSchema as error:
                 error.add_note(f"{topic} does not take the schema that the frame's columns give")

@@ -42,13 +42,15 @@ STAGED_SCHEMA = pa.schema(
         pa.field("ordering_key", pa.binary()),
         pa.field("deliver_at_ms", pa.int64(), nullable=False),
         pa.field("schema_version", pa.binary()),
+        pa.field("sealed", pa.binary()),
         pa.field("checksum", pa.uint32(), nullable=False),
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
 """A staged batch: what `geminga.client.columnar_producer.ReadyBatch` needs but the sequence ids.
-``checksum``: CRC32C of the body. A batch names the version of the topic's schema that it was
-encoded with: a stream that is started again may have another one when it publishes it."""
+``checksum``: CRC32C of the body. ``sealed``: metadata fields of an encrypted body, null for a plain one.
+A batch names the version of the topic's schema that it was encoded with: a stream that is started again may
+have another one when it publishes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,4 +308,4 @@ def _checked(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         body = bodies[number].as_buffer()
         if crc32c(body) != row["checksum"]:
             raise CorruptPayload(f"batch {number} fails its checksum")
-        yield {**row, "body": memoryview(body)}
+        yield {**row, "body": memoryview(body).cast("B")}

@@ -302,7 +302,9 @@ class PayloadEncryptor:
                 return None
             raise CryptoError(f"no data key could be made for {', '.join(self.key_names)}: nothing is sent")
         vector = (next(current.vectors) % _IV_SPACE).to_bytes(IV_SIZE, "big")
-        return Sealed(current.cipher.encrypt(vector, payload, None), current.keys + b"\x7a\x0c" + vector)
+        # Arrow's buffers are views of signed bytes, which the library refuses.
+        plain = memoryview(payload).cast("B")
+        return Sealed(current.cipher.encrypt(vector, plain, None), current.keys + b"\x7a\x0c" + vector)
 
 
 def read_key(read: ReadKey, name: str, metadata: Mapping[str, str], kind: str) -> EncryptionKeyInfo:
@@ -372,7 +374,7 @@ class PayloadDecryptor:
         for key in sorted(keys, key=lambda key: bytes(key.value) not in self._data_keys):
             try:
                 cipher = self._cipher(key)
-                return bytes(cipher.decrypt(vector, payload, None))
+                return bytes(cipher.decrypt(vector, memoryview(payload).cast("B"), None))
             except CryptoError as error:
                 reasons.append(str(error))
             except self._invalid_tag:

@@ -1,0 +1,88 @@
+"""The state topic of a function stays small: compaction covers it, and what is covered is trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import geminga
+from geminga.admin import Retention
+from geminga.functions import FunctionRunner, state_topic
+from tests.functions.place import Place, until
+
+
+@pytest.fixture
+def small_ledgers(pulsar_topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A broker whose ledgers are closed after ten entries; functions trim every 0.05 s."""
+    monkeypatch.setattr(state_topic, "TRIM_SECONDS", 0.05)
+    with geminga.embedded(ledger_entries_max=10) as broker:
+        yield Place(broker, broker.client(), pulsar_topic)
+
+
+def keep(value: str, context: Any) -> str:
+    context.put_state("last", value)
+    context.incr_counter("n", 1)
+    return f"{value} {context.get_counter('n')}"
+
+
+def test_state_messages_that_compaction_covers_are_trimmed_and_the_state_stays(small_ledgers: Place) -> None:
+    place = small_ledgers
+    settings = place.settings(keep, connection={"admin_url": place.broker.admin_url})
+    topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"
+    with geminga.Admin(place.broker.admin_url) as admin:
+        with FunctionRunner(settings):
+            for value in range(60):
+                place.send(value)
+                until(lambda count=value + 1: _messages(admin, topic) >= 2 * count)
+            until(lambda: admin.topic_policies.retention.get(topic) == Retention(minutes=0, megabytes=0))
+            until(lambda: admin.topic_policies.compaction_threshold.get(topic) == 16 * 1024 * 1024)
+            assert admin.topics.internal_stats(topic).number_of_entries >= 60
+            admin.topics.compact(topic)
+            until(lambda: admin.topics.internal_stats(topic).number_of_entries <= 10)
+        with FunctionRunner(settings):
+            place.send("again")
+            assert place.values(61)[-1] == "again 61"
+
+
+def _messages(admin: geminga.Admin, topic: str) -> int:
+    try:
+        return admin.topics.stats(topic).msg_in_counter
+    except geminga.exceptions.PulsarException:
+        return 0
+
+
+def test_policies_of_a_state_topic_that_somebody_has_set_stay(small_ledgers: Place) -> None:
+    place = small_ledgers
+    settings = place.settings(keep, connection={"admin_url": place.broker.admin_url})
+    topic = f"{settings.tenant}/{settings.namespace}/{settings.name}-state"
+    with geminga.Admin(place.broker.admin_url) as admin:
+        admin.topics.create(topic)
+        wanted = Retention(minutes=5, megabytes=7)
+        admin.topic_policies.retention.set(topic, wanted)
+        admin.topic_policies.compaction_threshold.set(topic, 0)
+        with FunctionRunner(settings):
+            place.send("a")
+            assert place.values(1) == ["a 1"]
+        assert admin.topic_policies.retention.get(topic) == wanted
+        assert admin.topic_policies.compaction_threshold.get(topic) == 0
+
+
+@pytest.mark.parametrize(
+    ("connection", "reason"),
+    [
+        ({"admin_url": "http://127.0.0.1:1"}, "no answer from http://127.0.0.1:1"),
+        ({}, "no admin_url is given"),
+    ],
+    ids=["no answer", "another port without an address"],
+)
+def test_a_state_topic_that_cannot_be_trimmed_is_named_in_the_log(
+    small_ledgers: Place, caplog: pytest.LogCaptureFixture, connection: dict[str, str], reason: str
+) -> None:
+    caplog.set_level("WARNING", "geminga.functions")
+    settings = small_ledgers.settings(keep, connection=connection)
+    with FunctionRunner(settings):
+        small_ledgers.send("a")
+        assert small_ledgers.values(1) == ["a 1"]
+        until(lambda: f"-state is not trimmed, and grows: {reason}" in caplog.text)
