@@ -50,7 +50,7 @@ class StoreLock:
         self._locks: dict[str, Lock] = {}
 
     def take(self, name: str) -> None:
-        """Lock a file of the folder, anew if it is another file now. Raises `StoreLocked`."""
+        """Lock a file of the folder; a lock on an earlier file of that name ends. Raises `StoreLocked`."""
         if name in self._locks:
             self._locks.pop(name).release()
         lock, holder = self._filesystem.lock(f"{self._folder}/{name}", write_pid=name == LOCK_FILE)
