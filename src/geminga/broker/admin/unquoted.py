@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 UNREAD_SECONDS: Final = 30.0
-"""A peer that reads nothing of a long answer for so long is disconnected."""
+"""Time after which a peer that reads nothing of its answers is disconnected."""
 Tell = Callable[[str, object], None]
 """``tell(line, value)``: as `logging.Logger.warning`."""
 

@@ -28,7 +28,7 @@ def asks(session: Session) -> tuple[Authorization, str] | None:
 
 
 def producer_refusal(session: Session, body: pb.CommandProducer) -> Refused | None:
-    """Why the role may not have the producer; None if it may."""
+    """Return the refusal of a producer that the role may not have, else None."""
     asked, topic = asks(session), topic_of(body.topic)
     if asked is None or topic is None:
         return None
@@ -42,7 +42,7 @@ def producer_refusal(session: Session, body: pb.CommandProducer) -> Refused | No
 
 
 def consumer_refusal(session: Session, body: pb.CommandSubscribe) -> Refused | None:
-    """Why the role may not have the consumer; None if it may."""
+    """Return the refusal of a consumer that the role may not have, else None."""
     asked, topic = asks(session), topic_of(body.topic)
     if asked is None or topic is None or asked[0].may_subscribe(asked[1], topic, body.subscription):
         return None
@@ -50,7 +50,7 @@ def consumer_refusal(session: Session, body: pb.CommandSubscribe) -> Refused | N
 
 
 def list_refusal(session: Session, namespace: str) -> Refused | None:
-    """Why the role may not see the topics of ``tenant/namespace``; None if it may."""
+    """Return the refusal of a list of ``tenant/namespace`` that the role may not see, else None."""
     asked = asks(session)
     tenant, _, name = namespace.partition("/")
     if asked is None or asked[0].may_in_namespace(asked[1], CONSUME, tenant, name):
