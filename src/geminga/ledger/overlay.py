@@ -105,7 +105,12 @@ class OverlayFileSystem:
         return self.open(path)
 
     def identity_of(self, path: str) -> str:
-        return "" if path in self._files else self._below.identity_of(path)
+        try:
+            return self._below.identity_of(path)
+        except FileNotFoundError:
+            if path in self._files:  # made here
+                return ""
+            raise
 
     def rename(self, old: str, new: str) -> None:
         self._files[new] = self.open(old)
