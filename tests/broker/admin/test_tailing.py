@@ -59,7 +59,7 @@ def test_the_messages_of_a_batch() -> None:
 
 
 def garbled(entry: bytes) -> bytes:
-    """The entry with bytes in place of ``KEY`` and ``NAM`` that are no UTF-8."""
+    """Return the entry with ``KEY`` and ``NAM`` replaced by bytes that are no UTF-8."""
     head, payload = parse_entry(entry).metadata.SerializeToString(), bytes(parse_entry(entry).payload)
     broken = (part.replace(b"KEY", b"\xffEY").replace(b"NAM", b"\xffAM") for part in (head, payload))
     return build_entry(*broken)
