@@ -7,6 +7,7 @@ is allowed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +20,15 @@ E = TypeVar("E", bound=Enum)
 def refuse(field: str, value: object, allowed: str) -> NoReturn:
     """Raise `InvalidConfiguration` naming field, value and what is allowed."""
     raise InvalidConfiguration(f"{field}={value!r} is not allowed; allowed: {allowed}")
+
+
+def names_file(text: str) -> bool:
+    """Whether a text that may be a path or a value is a path.
+
+    It is if it exists, and by its form: it has a slash and does not end with ``=`` as base64 does. A path
+    that is mistyped, or may not be read, is an error then and never taken for the value.
+    """
+    return ("/" in text and not text.endswith("=")) or os.path.lexists(text)
 
 
 SECONDS_MAX = 1_000_000_000

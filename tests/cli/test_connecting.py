@@ -111,6 +111,7 @@ def test_wrong_combinations(meant: Callable[..., Cluster], tmp_path: Path) -> No
     for words in (
         ("--token", "a", "--token-file", file), ("--token", "a", "--auth-plugin", "tls"), ("--token", " "),
         ("--tls-cert", file), ("--tls-key", file), ("--token", "env:THERE_IS_NONE"),
+        ("--token", "/no/such/token"),
         ("--auth-params", "x"),
     ):  # fmt: skip
         with pytest.raises(click.UsageError):

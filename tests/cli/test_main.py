@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import logging
 import os
 import subprocess
 import sys
@@ -9,6 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from geminga.cli import warning_lines
+from geminga.cli.common import say
 
 GEMINGA = [sys.executable, "-m", "geminga.cli.main"]
 
@@ -129,3 +135,15 @@ def test_closed_standard_streams_are_filled_before_a_socket_takes_their_number()
         check=False,
     )
     assert done.returncode == 3  # and not killed by an assertion in the event loop
+
+
+def test_a_line_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullDisk(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    say("a line of the mirror's status")
+    done = warning_lines.show()
+    logging.getLogger("geminga").warning("a warning of the client's")
+    done()

@@ -2,7 +2,7 @@ import pytest
 
 import geminga
 from geminga.connection.authentication import Credentials, token_credentials
-from geminga.errors import OperationNotSupported
+from geminga.errors import InvalidConfiguration, OperationNotSupported
 
 CANARY = "canary-77aa"
 
@@ -76,6 +76,15 @@ JAVA = "org.apache.pulsar.client.impl.auth."
 def shown(authentication):
     made = authentication.auth.credentials()
     return made.method, made.data
+
+
+def test_a_path_is_refused_where_a_token_is_expected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jwt").write_text("a.b.c")
+    for path in ("/etc/geminga/token", "keys/token", "jwt", "files:///etc/geminga/token"):
+        with pytest.raises(InvalidConfiguration, match="authParamsString is a path"):
+            geminga.Authentication("token", path)
+    assert shown(geminga.Authentication("token", "token:a/b")) == ("token", b"a/b")
 
 
 def test_kinds_by_name(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from geminga.ledger.api import Value
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import open_folder
 from geminga.ledger.format import encode_superblock
+from geminga.ledger.inspection import inspect
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, SimulatedDisk
 from geminga.wire.checksum import crc32c
@@ -57,6 +58,53 @@ def test_a_second_store_in_the_same_process_is_refused(tmp_path: Path) -> None:
         FileStore.open(tmp_path)
     store.close()
     FileStore.open(tmp_path).close()
+
+
+def test_a_second_process_is_refused_after_the_lock_file_is_deleted(tmp_path: Path) -> None:
+    process = hold(tmp_path)
+    try:
+        (tmp_path / "lock").unlink()
+        with pytest.raises(StoreLocked, match="is open in another process"):
+            FileStore.open(tmp_path)
+        with pytest.raises(StoreLocked):
+            inspect(tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+    FileStore.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["lock", "superblock", "log-0000000001"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_store_stops_when_its_file_is_deleted_or_replaced(
+    tmp_path: Path, name: str, is_replaced: bool
+) -> None:
+    with FileStore.open(tmp_path, threads=False) as store:
+        ledger = store.create_ledger("topic")
+        store.append(ledger, b"x", lambda error: None)
+        store.poll()
+        store.measure_space()
+        store.poll()
+        assert store.failure is None
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).unlink()
+        if is_replaced:
+            (tmp_path / "new").write_bytes(data)
+            (tmp_path / "new").rename(tmp_path / name)
+        store.measure_space()
+        store.poll()
+        with pytest.raises(StoreError, match=f"{name} was deleted, moved or replaced"):
+            store.append(ledger, b"y", lambda error: None)
+
+
+def test_a_rebuilt_superblock_is_locked(tmp_path: Path) -> None:
+    with FileStore.open(tmp_path) as store:
+        store.create_ledger("topic")
+    (tmp_path / "superblock").write_bytes(b"nonsense")
+    with FileStore.open(tmp_path):
+        (tmp_path / "lock").unlink()
+        with pytest.raises(StoreLocked):
+            FileStore.open(tmp_path)
 
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:

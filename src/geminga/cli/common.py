@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -89,6 +90,12 @@ def show_warnings() -> None:
     from geminga.cli.warning_lines import show  # logging takes a twentieth of a command's start
 
     click.get_current_context().call_on_close(show())
+
+
+def say(line: str, *, nl: bool = True) -> None:
+    """Write a line to standard error; drop it where that cannot be written (its pipe is closed)."""
+    with contextlib.suppress(OSError):
+        click.echo(line, nl=nl, err=True)
 
 
 def how_many(count: int, thing: str = "message") -> str:

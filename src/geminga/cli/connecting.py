@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from geminga.client.cluster import DEFAULT_URL, Cluster, admin_url_for
+from geminga.config import names_file
 from geminga.errors import PulsarException
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -238,7 +239,10 @@ def _authentication(
     if token is not None:
         if not token.strip():
             raise click.UsageError("--token is empty")
-        text = token if token.startswith(("token:", "file:", "env:")) else f"token:{token}"
+        has_form = token.startswith(("token:", "file:", "env:"))
+        if not has_form and names_file(token):
+            raise click.UsageError("--token is a path: give it as --token-file, or a token as token:...")
+        text = token if has_form else f"token:{token}"
         if text.startswith("env:") and text.removeprefix("env:") not in os.environ:
             raise click.UsageError(f"--token {text}: there is no such environment variable")
         return {"auth_plugin": "token", "auth_params": text}

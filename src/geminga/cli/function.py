@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from geminga.cli.common import say
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
@@ -116,20 +117,18 @@ def run(
         raise click.UsageError("--input TOPIC, or --topics-pattern PATTERN, is missing")
     settings = from_config(config, **given)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    click.echo(
+    say(
         f"geminga function {settings.full_name}: {', '.join(settings.inputs) or settings.topics_pattern} -> "
-        f"{settings.output or 'nowhere'}, {settings.guarantee}, subscription {settings.subscription_name}",
-        err=True,
+        f"{settings.output or 'nowhere'}, {settings.guarantee}, subscription {settings.subscription_name}"
     )
     if settings.parallelism > 1:
         from geminga.functions.processes import supervise
 
-        raise SystemExit(supervise(settings, lambda line: click.echo(line, err=True)))
+        raise SystemExit(supervise(settings, say))
     runner = FunctionRunner(settings)
     runner.run()
     metrics = runner.metrics
-    click.echo(
+    say(
         f"{metrics.received} received, {metrics.processed} done, {metrics.published} published, "
-        f"{metrics.user_exceptions} failed calls",
-        err=True,
+        f"{metrics.user_exceptions} failed calls"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import json_option, show_warnings
+from geminga.cli.common import json_option, say, show_warnings
 from geminga.cli.connecting import ConnectingCommand, cluster_of_side, side_options
 
 _REASONS_AT_ONCE = 10
@@ -88,11 +88,11 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
         reasons = dict.fromkeys([*status.warnings, *(one.error for one in status.partitions if one.error)])
         new = [reason for reason in reasons if reason not in said]
         for reason in new[:_REASONS_AT_ONCE]:
-            click.echo(f"{start}geminga: {reason}", err=True)
+            say(f"{start}geminga: {reason}")
         if more := len(new[_REASONS_AT_ONCE:]):
-            click.echo(f"{start}geminga: and {more} more", err=True)
+            say(f"{start}geminga: and {more} more")
         if said - set(status.warnings) and not any(one.error for one in status.partitions):
-            click.echo(f"{start}geminga: all topics are mirrored again", err=True)
+            say(f"{start}geminga: all topics are mirrored again")
         said.clear()
         said.update(reasons)
 
@@ -102,15 +102,15 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
             return
         tell_why(status)
         if is_terminal:
-            click.echo(f"{start}{status.line()}", nl=False, err=True)
+            say(f"{start}{status.line()}", nl=False)
 
     status = Mirror(settings, show).run()
     if not as_json:
-        click.echo(f"{start}{status.line()}", err=True)
+        say(f"{start}{status.line()}")
     for reason in status.failed:
-        click.echo(f"geminga: {reason}", err=True)
+        say(f"geminga: {reason}")
     for text in status.unmatched:
-        click.echo(f"geminga: --topics {text!r} matches no topic of the source", err=True)
+        say(f"geminga: --topics {text!r} matches no topic of the source")
     if settings.once:
         is_missing = any(TopicPattern.parse(text).is_plain for text in status.unmatched)
         return 0 if status.caught_up and not is_missing else 1

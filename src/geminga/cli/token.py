@@ -27,7 +27,7 @@ from geminga.broker.rules.tokens import (
     parts_of,
     secret_algorithms,
 )
-from geminga.broker.serving.credentials import read_key
+from geminga.broker.serving.credentials import read_key, read_secret
 from geminga.errors import UsageError
 
 _RSA_BITS = {"RS256": 2048, "RS384": 3072, "RS512": 4096, "PS256": 2048, "PS384": 3072, "PS512": 4096}
@@ -145,7 +145,7 @@ def create(
     if (secret_key is None) == (private_key is None):
         raise click.UsageError("give either --secret-key or --private-key")
     if secret_key is not None:
-        key = read_key(secret_key, "--secret-key")
+        key = read_secret(secret_key, "--secret-key")
         possible = secret_algorithms(key)
     else:
         key, possible = load_private_key(read_key(str(private_key), "--private-key"))
@@ -214,7 +214,7 @@ def validate(
     if (secret_key is None) == (public_key is None):
         raise click.UsageError("give either --secret-key or --public-key")
     if secret_key is not None:
-        key = read_key(secret_key, "--secret-key")
+        key = read_secret(secret_key, "--secret-key")
         algorithms = secret_algorithms(key)
     else:
         key, algorithms = load_public_key(read_key(str(public_key), "--public-key"))

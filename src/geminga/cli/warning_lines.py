@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import click
+from geminga.cli.common import say
 
 
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"geminga: {record.getMessage()}", err=True)
+        say(f"geminga: {record.getMessage()}")
 
 
 _LINES = _Lines(logging.WARNING)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from geminga.config import check_type, refuse, suggestion
+from geminga.config import check_type, names_file, refuse, suggestion
 from geminga.connection.authentication import (
     BasicCredentials,
     Credentials,
@@ -171,14 +171,21 @@ def _named_tls(parameters: str) -> Authentication:
 
 def _named_token(parameters: str) -> Authentication:
     """From ``token:...``, ``file:///path``, ``env:NAME``, or the token itself. Files and variables are read
-    for every connection."""
+    for every connection. Raises `WrongParameters` for a path without ``file://``."""
     kind, separator, rest = parameters.partition(":")
     if separator and kind == "file":
         path = Path(rest.removeprefix("//"))
         return AuthenticationToken(lambda: path.read_text().strip())
     if separator and kind == "env":
         return AuthenticationToken(lambda: os.environ[rest])
-    return AuthenticationToken(rest if separator and kind == "token" else parameters)
+    if separator and kind == "token":
+        return AuthenticationToken(rest)
+    if names_file(parameters):
+        raise WrongParameters(
+            "authParamsString is a path where a token is expected: give file:///PATH, or token:... for a "
+            "token with a slash"
+        )
+    return AuthenticationToken(parameters)
 
 
 def _named_basic(parameters: str) -> Authentication:

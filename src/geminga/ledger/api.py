@@ -228,7 +228,10 @@ class EntryStore(Protocol):
         """
 
     def measure_space(self) -> None:
-        """Look at the disk soon, on another thread; `poll` is then wanted. Writing does it by itself."""
+        """Look at the disk soon, on another thread; `poll` is then wanted. Writing does it by itself.
+
+        The store stops if a file that it locks or writes to is not in its folder any more.
+        """
 
     def refuse_entries(self, why: StoreError | None) -> None:
         """`append` raises this from now on, everything else goes on; None takes entries again."""

@@ -53,6 +53,9 @@ class File(Protocol):
 class Lock(Protocol):
     """A held lock on a file, released by `release` and by the death of the process."""
 
+    def is_in_place(self) -> bool:
+        """Whether the path still names the file that is locked."""
+
     def release(self) -> None: ...
 
 
@@ -90,9 +93,12 @@ class FileSystem(Protocol):
     def folder_bytes(self, path: str) -> int:
         """What the files of a folder take on the disk."""
 
-    def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[Lock | None, str]:
-        """Take the lock without waiting: (lock, "") or (None, what its holder wrote into the file).
+    def lock(
+        self, path: str, *, write_pid: bool = True, leave_no_trace: bool = False
+    ) -> tuple[Lock | None, str]:
+        """Take the lock without waiting: (lock, "") or (None, the start of the file).
 
+        ``write_pid``: the file's content becomes the process id.
         ``leave_no_trace``: neither make the file nor write into it.
         """
 
@@ -222,12 +228,19 @@ class RealFile:
 
 
 class RealLock:
-    """A flock with our process id written into the file."""
+    """A flock on the file at ``path``; none on a file that does not exist (``fd`` is -1)."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_path")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
+        self._path = path
+
+    def is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.lstat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
@@ -289,14 +302,16 @@ class RealFileSystem:
                     total += found.st_size if blocks is None else blocks * 512
         return total
 
-    def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[RealLock | None, str]:
+    def lock(
+        self, path: str, *, write_pid: bool = True, leave_no_trace: bool = False
+    ) -> tuple[RealLock | None, str]:
         import fcntl
 
         flags = os.O_RDONLY if leave_no_trace else os.O_RDWR | os.O_CREAT
         try:
             fd = open_file(path, flags)
         except FileNotFoundError:
-            return RealLock(-1), ""  # a store that has none was never open
+            return RealLock(-1, path), ""  # a store that has none was never open
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -306,12 +321,12 @@ class RealFileSystem:
         except BaseException:
             os.close(fd)
             raise
-        if leave_no_trace:
-            return RealLock(fd), ""
+        if leave_no_trace or not write_pid:
+            return RealLock(fd, path), ""
         with contextlib.suppress(OSError):  # a full disk must not keep a store from being opened for reading
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        return RealLock(fd), ""
+        return RealLock(fd, path), ""
 
     def connect(self, path: str) -> sqlite3.Connection:
         if not os.path.exists(path):

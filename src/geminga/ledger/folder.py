@@ -3,7 +3,7 @@
 ::
 
     superblock           format version and the store's id; its presence makes the folder a store
-    lock                 held while the store is open; names the process
+    lock                 locked while the store is open, as the superblock is; names the process
     synced               the synced-through mark
     log-0000000001 ...   the log
     catalog.db*          the catalog; may be deleted while the store is closed, it is rebuilt
@@ -41,18 +41,56 @@ _HARMLESS = frozenset(("lost+found",))  # what a freshly made file system holds
 _STORE_ID_BYTES = 16
 
 
-def open_folder(filesystem: FileSystem, folder: str) -> tuple[Lock, bytes]:
+class StoreLock:
+    """Locks of an open store: on the lock file and, because people delete lock files, on the superblock."""
+
+    def __init__(self, filesystem: FileSystem, folder: str) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._locks: dict[str, Lock] = {}
+
+    def take(self, name: str) -> None:
+        """Lock a file of the folder; a lock on an earlier file of that name ends. Raises `StoreLocked`."""
+        if name in self._locks:
+            self._locks.pop(name).release()
+        lock, holder = self._filesystem.lock(f"{self._folder}/{name}", write_pid=name == LOCK_FILE)
+        if lock is None:
+            process = f"process {holder}" if holder.isdecimal() else "another process"
+            raise StoreLocked(
+                f"the store in {self._folder} is open in {process}: stop it first, or use another folder"
+            )
+        self._locks[name] = lock
+
+    def check(self) -> None:
+        """Raise `StoreError` when a locked file was deleted, moved or replaced."""
+        for name, lock in self._locks.items():
+            if not lock.is_in_place():
+                raise file_gone(self._folder, name)
+
+    def release(self) -> None:
+        while self._locks:
+            self._locks.popitem()[1].release()
+
+
+def file_gone(folder: str, name: str) -> StoreError:
+    """The error of an open store of which a file is not in its folder any more."""
+    return StoreError(
+        f"{folder}/{name} was deleted, moved or replaced while the store was open: the store stops, as "
+        "another process could open it; leave its files alone and start again"
+    )
+
+
+def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
     """Lock the store and read its superblock, making both in an empty folder: (lock, store id)."""
     _check_is_store(filesystem, folder)
-    lock, holder = filesystem.lock(f"{folder}/{LOCK_FILE}")
-    if lock is None:
-        process = f"process {holder}" if holder else "another process"
-        raise StoreLocked(f"the store in {folder} is open in {process}: stop it first, or use another folder")
+    lock = StoreLock(filesystem, folder)
     try:
+        lock.take(LOCK_FILE)
         if SUPERBLOCK_FILE not in filesystem.list_folder(folder):
             _sync_parents(filesystem, folder)
             _write_superblock(filesystem, folder, os.urandom(_STORE_ID_BYTES))
-        return lock, _read_superblock(filesystem, folder)
+        lock.take(SUPERBLOCK_FILE)
+        return lock, _read_superblock(filesystem, folder, lock)
     except BaseException:
         lock.release()
         raise
@@ -117,14 +155,16 @@ def _write_superblock(filesystem: FileSystem, folder: str, store_id: bytes) -> N
     filesystem.sync_folder(folder)
 
 
-def _read_superblock(filesystem: FileSystem, folder: str) -> bytes:
+def _read_superblock(filesystem: FileSystem, folder: str, lock: StoreLock) -> bytes:
     file = filesystem.open(f"{folder}/{SUPERBLOCK_FILE}")
     try:
         superblock = decode_superblock(file.read(SUPERBLOCK_BYTES + 1, 0))
     finally:
         file.close()
     if superblock is None:
-        return _rebuild_superblock(filesystem, folder)
+        store_id = _rebuild_superblock(filesystem, folder)
+        lock.take(SUPERBLOCK_FILE)
+        return store_id
     version, store_id = superblock
     if version > FORMAT_VERSION:
         raise StoreError(

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from geminga.errors import NotAStore, StoreError, StoreLocked
+from geminga.errors import NotAStore, StoreError
 from geminga.ledger.correction import flipped_bit
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
-from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, discard_catalog
+from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, StoreLock, discard_catalog
 from geminga.ledger.format import (
     FILE_HEADER_BYTES,
     GROUP_HEADER_BYTES,
@@ -290,10 +290,10 @@ def _open(filesystem: FileSystem, path: str) -> FileStore:
 
 def _flip_back(filesystem: FileSystem, path: str, bits: set[WrongBit], *, must_rebuild: bool) -> None:
     """Put the wrong bits right where they lie, and have the catalog rebuilt from what the log says now."""
-    lock, holder = filesystem.lock(f"{path}/{LOCK_FILE}")
-    if lock is None:
-        raise StoreLocked(f"the store in {path} is open in process {holder}: stop it first")
+    lock = StoreLock(filesystem, path)
     try:
+        lock.take(LOCK_FILE)
+        lock.take(SUPERBLOCK_FILE)
         for bit in sorted(bits, key=lambda bit: (bit.file, bit.offset)):
             file = filesystem.open(f"{path}/{bit.file}")
             try:

@@ -19,6 +19,7 @@ from typing import Protocol
 from geminga.errors import StoreDamaged
 from geminga.ledger.api import Buffer, Done
 from geminga.ledger.filesystem import File, FileSystem, write_fully
+from geminga.ledger.folder import file_gone
 from geminga.ledger.format import (
     CREATE,
     DROP_FILE,
@@ -236,6 +237,7 @@ class LogWriter:
         if self.offset:
             self._file = filesystem.open(f"{folder}/{file_name(self.number)}")
             self._allocated = self._file.size()
+        self._in_place = None if self._file is None else self._identified(self.number)
 
     @property
     def position(self) -> int:
@@ -341,6 +343,22 @@ class LogWriter:
             self._mark.sync()
         self._mark.close()
 
+    def check_in_place(self) -> None:
+        """Raise `StoreError` when the file that is written to has left the folder. For any thread."""
+        written = self._in_place
+        if written is None:
+            return
+        try:
+            if self._identified(written[0]) == written:
+                return
+        except FileNotFoundError:
+            pass
+        if written is self._in_place:  # or else another file has been begun meanwhile
+            raise file_gone(self._folder, file_name(written[0]))
+
+    def _identified(self, number: int) -> tuple[int, str]:
+        return number, self._filesystem.identity_of(f"{self._folder}/{file_name(number)}")
+
     def _roll(self) -> None:
         """Begin the next file: its header and the list of files, synced, then its name in the folder."""
         if self._file is not None:
@@ -348,13 +366,14 @@ class LogWriter:
                 self._file.truncate(self.offset)
             _synced(self._file.sync)
             self._file.close()
-            self._file = None
+            self._file = self._in_place = None
             self._sealed = (self.number, self.offset)
         # Nothing changes here before it has succeeded: without room for it, it is tried again.
         number = self.number + 1
         file = self._filesystem.open(f"{self._folder}/{file_name(number)}", create=True)
         try:
             written = self._begin(file, number)
+            in_place = self._identified(number)
         except BaseException:
             file.close()
             raise
@@ -362,6 +381,7 @@ class LogWriter:
         self.live_files.add(number)
         self.sequence += 1
         self.number, self.offset = number, written
+        self._in_place = in_place
         self.synced_through = self.position
         self._allocated = self._allocates_from = self.offset
         self._has_records = False

@@ -105,7 +105,12 @@ class OverlayFileSystem:
         return self.open(path)
 
     def identity_of(self, path: str) -> str:
-        return self._below.identity_of(path)
+        try:
+            return self._below.identity_of(path)
+        except FileNotFoundError:
+            if path in self._files:  # made here
+                return ""
+            raise
 
     def rename(self, old: str, new: str) -> None:
         self._files[new] = self.open(old)
@@ -121,7 +126,9 @@ class OverlayFileSystem:
     def sync_folder(self, path: str) -> None:
         """Nothing is to outlive this."""
 
-    def lock(self, path: str, *, leave_no_trace: bool = True) -> tuple[Lock | None, str]:
+    def lock(
+        self, path: str, *, write_pid: bool = False, leave_no_trace: bool = True
+    ) -> tuple[Lock | None, str]:
         return self._below.lock(path, leave_no_trace=True)
 
     def connect(self, path: str) -> sqlite3.Connection:

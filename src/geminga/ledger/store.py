@@ -37,8 +37,8 @@ from geminga.ledger.catalog import CatalogDamaged, Chunk
 from geminga.ledger.catalog_file import CatalogFile
 from geminga.ledger.checkpoints import Checkpoints, Parts
 from geminga.ledger.damage import Damage
-from geminga.ledger.filesystem import FileSystem, Lock, RealFileSystem
-from geminga.ledger.folder import open_folder
+from geminga.ledger.filesystem import FileSystem, RealFileSystem
+from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import (
     CHECKPOINT,
     CREATE,
@@ -117,7 +117,7 @@ class FileStore:
         self,
         folder: str,
         store_id: bytes,
-        lock: Lock,
+        lock: StoreLock,
         settings: StoreSettings,
         filesystem: FileSystem,
         wakeup: Callable[[], None] | None,
@@ -304,10 +304,17 @@ class FileStore:
             return
         self._measuring = True
 
-        def measured(_: Exception | None) -> None:
-            self._measuring = False
+        def look() -> None:
+            self._gauge.measure()
+            self._lock.check()
+            self._writer.check_in_place()
 
-        self._worker.submit(self._gauge.measure, measured)
+        def looked(error: Exception | None) -> None:
+            self._measuring = False
+            if isinstance(error, StoreError):
+                self._stop(error, None)
+
+        self._worker.submit(look, looked)
 
     def refuse_entries(self, why: StoreError | None) -> None:
         self._refusal = self._failure or why

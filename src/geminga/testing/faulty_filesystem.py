@@ -320,7 +320,9 @@ class FaultyFileSystem:
         self.disk.durable_names = dict(self.disk.names)
         self.disk.name_changes = []
 
-    def lock(self, path: str, *, leave_no_trace: bool = False) -> tuple[SimulatedLock | None, str]:
+    def lock(
+        self, path: str, *, write_pid: bool = True, leave_no_trace: bool = False
+    ) -> tuple[SimulatedLock | None, str]:
         holder = self.disk.locks.get(path)
         if holder is not None:
             return None, holder
@@ -389,6 +391,10 @@ class SimulatedLock:
     def __init__(self, disk: SimulatedDisk, path: str) -> None:
         self._disk = disk
         self._path = path
+        self._inode = disk.names.get(path)
+
+    def is_in_place(self) -> bool:
+        return self._disk.names.get(self._path) is self._inode
 
     def release(self) -> None:
         self._disk.locks.pop(self._path, None)

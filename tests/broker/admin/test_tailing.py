@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import tailing
+from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.messages import entry_answer
 from geminga.broker.admin.tailing import Filter, messages_of, tail
 from geminga.ids import TopicName
 from geminga.wire.batch import append_full_message, encode_single_metadata
-from geminga.wire.metadata import build_entry
+from geminga.wire.metadata import build_entry, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -53,6 +56,39 @@ def test_the_messages_of_a_batch() -> None:
     assert [each["batchIndex"] for each in found] == [0, 1, 2]
     assert (found[0]["key"], found[1]["properties"], found[2]["null"]) == ("x", {"n": "1"}, True)
     assert [each["batchIndex"] for each in opened(entry, open_ones=lambda index: index == 1)] == [1]
+
+
+def garbled(entry: bytes) -> bytes:
+    """Return the entry with ``KEY`` and ``NAM`` replaced by bytes that are no UTF-8."""
+    head, payload = parse_entry(entry).metadata.SerializeToString(), bytes(parse_entry(entry).payload)
+    broken = (part.replace(b"KEY", b"\xffEY").replace(b"NAM", b"\xffAM") for part in (head, payload))
+    return build_entry(*broken)
+
+
+def with_properties(payload: bytes, **fields: Any) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
+    return build_entry(metadata.SerializeToString(), payload)
+
+
+def test_a_message_with_texts_that_are_no_utf8_is_shown() -> None:
+    properties = [pb.KeyValue(key="NAM", value="NAM")]
+    single = with_properties(b"one", partition_key="KEY", properties=properties)
+    several = batch((b"two", {"partition_key": "KEY", "properties": {"NAM": "NAM"}}))
+    for entry in (single, several):
+        [found] = opened(garbled(entry))
+        assert (found["key"], found["properties"]) == ("\ufffdEY", {"\ufffdAM": "\ufffdAM"})
+        assert len(opened(garbled(entry), Filter(text="\ufffdAM"))) == 1
+    answer = asyncio.run(entry_answer(3, 4, garbled(single)))
+    assert answer.body == b"one"
+    assert answer.headers["X-Pulsar-partition-key"] == "%FFEY"
+    assert json.loads(answer.headers["X-Pulsar-PROPERTY"]) == {"\ufffdAM": "\ufffdAM"}
+
+
+def test_properties_that_no_header_holds_are_refused() -> None:
+    entry = with_properties(b"x", properties=[pb.KeyValue(key="n", value="v" * 65_536)])
+    with pytest.raises(AdminError, match="too many for HTTP") as refused:
+        asyncio.run(entry_answer(3, 4, entry))
+    assert refused.value.status == 413
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from geminga.broker.commands.permissions import GUARDED_TABLE, PERMISSIONS, Free
+from geminga.broker.commands.probing import PROBE_SECONDS
 from geminga.broker.commands.table import HANDLERS
 from geminga.broker.rules.tokens import make_token
+from geminga.broker.turns import Turns
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
@@ -176,6 +178,73 @@ def test_what_is_taken_away_is_closed(guarded: Any) -> None:
     assert admin.session.producers
     namespaces.update_tenant("mine", {"adminRoles": [], "allowedClusters": ["standalone"]})
     assert [frame.type for frame in admin.frames] == [Command.CLOSE_PRODUCER]
+
+
+HANDLES = {
+    "producer": {"producer_id": 1, "producer_name": "p"},
+    "subscribe": {"consumer_id": 1, "subscription": "s", "subType": 0},
+}
+
+
+def revoke(guarded: Any) -> None:
+    guarded.broker.namespaces.set_policy("mine", "ns", "auth_policies", {"namespace_auth": {}})
+
+
+def check_refused(guarded: Any, peer: Any) -> None:
+    [frame] = peer.frames
+    assert refusal(frame.command) == "AuthorizationError"
+    assert not peer.session.handle_count
+    topic = guarded.broker.topics.in_memory(guarded_topic(MINE))
+    assert not topic.access.producers
+    assert not topic.consumers_connected
+
+
+@pytest.mark.parametrize("body", HANDLES)
+def test_an_attempt_that_waits_for_a_silent_peer_is_refused_after_a_revocation(
+    guarded: Any, body: str
+) -> None:
+    holder = guarded.peer(token=token("one-topic"))
+    holder.answers_pings = False
+    assert not refusal(holder.request(body, topic=MINE, **HANDLES[body]).command)
+    peer = guarded.peer(token=token("one-topic"))
+    peer.command(body, request_id=2, topic=MINE, **HANDLES[body])
+    assert not peer.frames
+    revoke(guarded)
+    guarded.advance(PROBE_SECONDS)
+    check_refused(guarded, peer)
+
+
+@pytest.mark.parametrize("body", HANDLES)
+def test_an_attempt_that_waits_for_the_disk_is_refused_after_a_revocation(guarded: Any, body: str) -> None:
+    guarded.auto_poll = False
+    peer = guarded.peer(token=token("one-topic"))
+    unnamed = {"producer_name": None} if body == "producer" else {}
+    peer.command(body, request_id=2, topic=MINE, **(HANDLES[body] | unnamed))
+    assert not peer.frames
+    revoke(guarded)
+    guarded.poll()
+    check_refused(guarded, peer)
+
+
+@pytest.mark.parametrize("name", ["WATCH_TOPIC_LIST", "GET_TOPICS_OF_NAMESPACE"])
+def test_a_list_that_is_being_filled_is_refused_after_a_revocation(
+    guarded: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = guarded.peer(token=token("admin"))
+    for number in range(3):
+        admin.producer(f"{MINE}{number}", producer_id=number)
+    peer = guarded.peer(token=token("consumer"))
+    monkeypatch.setattr(Turns, "enough", True)
+    body, fields = FIELDS[name]
+    peer.command(body, request_id=2, namespace="mine/ns", **fields)
+    assert not peer.frames
+    revoke(guarded)
+    while guarded.broker.turns.waiting:
+        guarded.broker.turns.turn()
+    [frame] = peer.frames
+    assert refusal(frame.command) == "AuthorizationError"
+    assert not peer.session.watchers
+    assert not len(guarded.broker.watched)
 
 
 def test_permissions_survive_a_restart(guarded: Any) -> None:

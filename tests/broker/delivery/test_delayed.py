@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.delivery.delayed import LOOK_SECONDS
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -49,6 +50,19 @@ def test_the_wall_clock_decides_about_delays_not_the_timer(
     harness.broker.tick(harness.now + 2, due_ms - 1)
     assert peer.payloads() == []
     harness.broker.tick(harness.now + 2.1, due_ms)
+    assert peer.payloads() == [b"late"]
+
+
+def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes]
+) -> None:
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    producer.send(0, make_entry(b"late", deliver_at_time=harness.now_ms + 3_600_000))
+    harness.advance(30)
+    assert peer.payloads() == []
+    harness.start_ms += 3_600_000
+    harness.advance(LOOK_SECONDS)
     assert peer.payloads() == [b"late"]
 
 

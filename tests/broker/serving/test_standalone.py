@@ -108,6 +108,45 @@ def test_start_serve_stop(started: list[Process], tmp_path: Path, number: int) -
     assert "WARNING" not in err
 
 
+@pytest.mark.parametrize("device", ["pipe", "full disk"])
+def test_a_broker_stops_on_sigterm_when_its_output_cannot_be_written(tmp_path: Path, device: str) -> None:
+    """On the first signal, with a clean end and exit code 0."""
+    if device == "pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open("/dev/full", os.O_WRONLY)
+    settings = {"data_dir": str(tmp_path / "s"), "port": 0, "web_port": 0}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings["port"] = taken.getsockname()[1]
+    command = [sys.executable, "-c", PROGRAM, repr(settings)]
+    with subprocess.Popen(command, stdout=writer, stderr=writer) as popen:
+        os.close(writer)
+        try:
+            client = geminga.Client(f"pulsar://127.0.0.1:{settings['port']}")
+            client.create_producer("topic").send(b"x")
+            client.close()
+            popen.send_signal(signal.SIGTERM)
+            assert popen.wait(timeout=60) == 0
+        finally:
+            popen.kill()
+    with FileStore.open(tmp_path / "s", threads=False) as store:
+        assert store.census().ledgers > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_without_a_meaning_is_logged_and_ignored(started: list[Process], number: int) -> None:
+    process = Process(memory=True, web_port=None)
+    started.append(process)
+    service = process.first_line().split()[3]
+    process.popen.send_signal(number)
+    with socket.create_connection(("127.0.0.1", port_of(service)), 5):
+        pass
+    code, _, err = process.end()
+    assert code == 0
+    assert f"{signal.Signals(number).name} is ignored" in err
+
+
 @pytest.mark.parametrize("sync", ["interval", "never"])
 def test_a_weaker_sync_is_said_loudly(started: list[Process], tmp_path: Path, sync: str) -> None:
     process = Process(data_dir=str(tmp_path / "s"), sync=sync, web_port=None)

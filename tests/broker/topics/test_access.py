@@ -84,6 +84,18 @@ def test_an_outdated_epoch_is_fenced_and_the_current_one_comes_back(harness: Any
     assert answer.topic_epoch == 1
 
 
+@pytest.mark.parametrize("known", [1 << 62, (1 << 62) + 1, (1 << 64) - 1])
+def test_an_owner_comes_back_behind_one_with_a_very_high_epoch(harness: Any, known: int) -> None:
+    for brought in (known, None):
+        peer = harness.peer()
+        fields = {} if brought is None else {"topic_epoch": brought}
+        epoch = create(peer, 1, EXCLUSIVE, **fields).command.producer_success.topic_epoch
+        peer.disconnect()
+    harness.restart()
+    answer = create(harness.peer(), 1, EXCLUSIVE, topic_epoch=epoch)
+    assert answer.command.producer_success.topic_epoch == epoch
+
+
 def test_those_who_wait_get_in_one_after_the_other(harness: Any) -> None:
     owner, second, third = harness.peer(), harness.peer(), harness.peer()
     create(owner, 1, EXCLUSIVE)

@@ -52,8 +52,6 @@ _PIECE_BYTES = 64 * 1024
 """A longer answer goes out in pieces, as it is made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[Doorkeeper] = web.AppKey("doorkeeper", Doorkeeper)
-SILENT: web.AppKey[set[asyncio.Protocol]] = web.AppKey("silent", set)
-"""Who is connected to the web port and has asked for nothing yet."""
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
@@ -418,7 +416,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Every refusal has a status and ``{"reason": ...}``."""
     try:
         headers = request.headers
-        request.app[SILENT].discard(request.protocol)
         # Not request.host, which may ask a name server where there is no such header.
         host = headers.get("Host", "")
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))

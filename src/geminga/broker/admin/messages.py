@@ -10,12 +10,14 @@ from urllib.parse import quote
 from aiohttp import web
 
 from geminga.broker.admin.errors import AdminError
-from geminga.broker.admin.tailing import METADATA_BYTES_MAX
+from geminga.broker.admin.tailing import METADATA_BYTES_MAX, text_of
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
 from geminga.wire.metadata import metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
+_HEADER_BYTES_MAX = 64_000
+"""Longest value of a header; Python's HTTP client reads lines of 65,536 bytes at most."""
 _UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
 
@@ -66,7 +68,13 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
         headers["X-Pulsar-batch-size"] = str(len(payload))
     if metadata.properties:
         # JSON escapes keep header values ASCII.
-        headers["X-Pulsar-PROPERTY"] = json.dumps({p.key: p.value for p in metadata.properties})
+        headers["X-Pulsar-PROPERTY"] = json.dumps(
+            {text_of(each.key): text_of(each.value) for each in metadata.properties}
+        )
+    if (longest := max(map(len, headers.values()))) > _HEADER_BYTES_MAX:
+        raise AdminError(
+            413, f"entry {ledger_id}:{entry_id} has keys or properties of {longest} bytes, too many for HTTP"
+        )
     return web.Response(body=payload, headers=headers, content_type="application/octet-stream")
 
 

@@ -56,14 +56,15 @@ class Filter:
     def takes(self, metadata: pb.MessageMetadata, message: SingleMessage | None, payload: bytes) -> bool:
         """Whether a message is wanted; ``message`` is its part of a batch."""
         key = _key_of(metadata, message)
-        if self.producer and metadata.producer_name != self.producer:
+        producer = text_of(metadata.producer_name)
+        if self.producer and producer != self.producer:
             return False
         if self.key and key != self.key:
             return False
         if not self.text:
             return True
         properties = _properties_of(metadata, message)
-        texts = [key, metadata.producer_name, *(f"{name}={value}" for name, value in properties.items())]
+        texts = [key, producer, *(f"{name}={value}" for name, value in properties.items())]
         return any(self.text in each for each in texts) or self.text.encode() in payload
 
 
@@ -132,7 +133,7 @@ def _messages(
     open_ones: Callable[[int], bool] | None,
 ) -> Iterator[Json]:
     common |= {
-        "producer": metadata.producer_name[:_TEXT_SHOWN],
+        "producer": text_of(metadata.producer_name)[:_TEXT_SHOWN],
         "publishTime": metadata.publish_time,
         "schemaVersion": _version(metadata.schema_version),
     }
@@ -208,14 +209,19 @@ def _described(
 
 def _key_of(metadata: pb.MessageMetadata, message: SingleMessage | None) -> str:
     if message is not None and message.partition_key is not None:
-        return message.partition_key
-    return metadata.partition_key
+        return text_of(message.partition_key)
+    return text_of(metadata.partition_key)
 
 
 def _properties_of(metadata: pb.MessageMetadata, message: SingleMessage | None) -> dict[str, str]:
     if message is not None and message.properties:
-        return dict(message.properties)
-    return {each.key: each.value for each in metadata.properties}
+        return {text_of(name): text_of(value) for name, value in message.properties.items()}
+    return {text_of(each.key): text_of(each.value) for each in metadata.properties}
+
+
+def text_of(value: str | bytes) -> str:
+    """Return a text of an entry; protobuf gives bytes for what is no UTF-8, which U+FFFD replaces."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _version(raw: bytes) -> int:

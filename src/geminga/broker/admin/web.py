@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -17,8 +17,8 @@ from geminga.broker.admin.http import (
     DOORKEEPER,
     LONG_BODY_BYTES_MAX,
     SERVER,
-    SILENT,
     WEB_HOSTS,
+    Handler,
     Server,
     Site,
     TlsPort,
@@ -35,7 +35,7 @@ from geminga.broker.admin.schemas import Schemas
 from geminga.broker.admin.subscriptions import Subscriptions
 from geminga.broker.admin.tenants import Clusters, ResourceGroups, Tenants
 from geminga.broker.admin.topics import Topics
-from geminga.broker.admin.unquoted import Peer, unquoted
+from geminga.broker.admin.unquoted import Peer, Tell, peer_text, unquoted
 
 log = logging.getLogger("geminga.broker")
 
@@ -45,6 +45,8 @@ IDLE_SECONDS = 75.0
 """A connection on which nothing more is asked for is closed after that."""
 LAST_ANSWERS_SECONDS = 1.0
 """So long requests that are under way may still take when the broker ends."""
+QUIET: web.AppKey[dict[Peer, bool]] = web.AppKey("quiet", dict)
+"""Connections without a request in progress, and whether they had one before; quiet the longest first."""
 _RESOURCES = (
     Clusters, Tenants, ResourceGroups, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
     # Fixed last parts before the ones with a free name in the same place.
@@ -54,9 +56,11 @@ _RESOURCES = (
 
 def make_application(server: Server, site: Site | None = None) -> web.Application:
     """All routes over one broker; for `WebServer`, and for tests."""
-    application = web.Application(middlewares=[errors_as_json], client_max_size=LONG_BODY_BYTES_MAX)
+    application = web.Application(
+        middlewares=[_note_quiet, errors_as_json], client_max_size=LONG_BODY_BYTES_MAX
+    )
     application[SERVER] = server
-    application[SILENT] = set()
+    application[QUIET] = {}
     application[WEB_HOSTS] = WebHosts(server.settings)
     broker = server.broker
     permissions = {**PERMISSIONS, **(site(application) if site is not None else {})}
@@ -68,9 +72,42 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
     return application
 
 
+@web.middleware
+async def _note_quiet(request: web.Request, handler: Handler) -> web.StreamResponse:
+    quiet, peer = request.app[QUIET], request.protocol
+    if not isinstance(peer, Peer):
+        return await handler(request)
+    quiet.pop(peer, None)
+    try:
+        return await handler(request)
+    finally:
+        if peer.transport is not None:
+            quiet[peer] = True
+
+
 async def _never_guess(_request: web.Request, response: web.StreamResponse) -> None:
     """What messages hold is shown as what it is said to be, whatever it looks like to a browser."""
     response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+class _Connection(Peer):
+    """A connection that leaves ``quiet`` when it ends."""
+
+    __slots__ = ("_quiet",)
+
+    def __init__(
+        self,
+        serving: web.Server,
+        tell: Tell,
+        quiet: dict[Peer, bool],
+        **options: Any,
+    ) -> None:
+        super().__init__(serving, tell, **options)
+        self._quiet = quiet
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._quiet.pop(self, None)
+        super().connection_lost(exc)
 
 
 class WebServer:
@@ -79,7 +116,7 @@ class WebServer:
     def __init__(self, server: Server, site: Site | None = None) -> None:
         self._server = server
         application = make_application(server, site)
-        self._silent = application[SILENT]
+        self._quiet = application[QUIET]
         self._runner = web.AppRunner(
             application,
             handle_signals=False,
@@ -102,36 +139,51 @@ class WebServer:
     def _admits(self, _address: object) -> bool:
         serving = self._runner.server
         shaking = sum(map(len, self._tls_ports))
-        return shaking + (0 if serving is None else len(serving.connections)) < CONNECTIONS_MAX
+        count = shaking + (0 if serving is None else len(serving.connections))
+        return count < CONNECTIONS_MAX or self._makes_room()
 
     def _protocol(self) -> asyncio.Protocol:
         serving = self._runner.server
         assert serving is not None
-        if len(serving.connections) >= CONNECTIONS_MAX:
+        if len(serving.connections) >= CONNECTIONS_MAX and not self._makes_room():
             return _Refusal()
         loop = asyncio.get_running_loop()
-        made = Peer(
+        made = _Connection(
             serving,
+            self._complain,
+            self._quiet,
             loop=loop,
             keepalive_timeout=IDLE_SECONDS,
             logger=self._log,
-            access_log=None,  # type: ignore[arg-type]
+            access_log=None,
         )
-        self._silent.add(made)
+        self._quiet[made] = False
         seconds = 2 * self._server.settings.handshake_seconds  # one for TLS, one for the headers
         loop.call_later(seconds, self._look, made)
         return made
+
+    def _makes_room(self) -> bool:
+        """End a connection whose peer leaves answers unread, or else the one that is idle for longest."""
+        quiet = [each for each in self._quiet if each.transport is not None]
+        if not quiet:
+            self._complain("web port: %d connections are in use, one more is refused", CONNECTIONS_MAX)
+            return False
+        found = next((each for each in quiet if each.is_behind), quiet[0])
+        del self._quiet[found]
+        assert found.transport is not None
+        line = f"web port: {CONNECTIONS_MAX} connections are open, an idle or unread one of %s is closed"
+        self._complain(line, peer_text(found.transport))
+        found.transport.abort()
+        return True
 
     def _complain(self, line: str, value: object) -> None:
         broker = self._server.broker
         self._server.call(lambda: broker.complaints.tell(line, value))
 
-    def _look(self, made: web.RequestHandler) -> None:
+    def _look(self, made: _Connection) -> None:
         """Hangs up on who has asked for nothing, or not to the end of its headers: that takes a place."""
-        if made in self._silent:
-            self._silent.discard(made)
-            if made.transport is not None:
-                made.transport.abort()
+        if self._quiet.get(made) is False and made.transport is not None:
+            made.transport.abort()
 
     async def stop(self) -> None:
         """Answers what is under way, then closes. What is not done by then is answered, too, with 503."""

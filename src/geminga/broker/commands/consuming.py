@@ -9,6 +9,7 @@ from itertools import chain
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
 from geminga.broker.commands.last_message_id import LastMessageQuestions
+from geminga.broker.commands.permitted import consumer_refusal
 from geminga.broker.commands.producing import (
     NAME_MAX,
     SUBSCRIPTION_NAME_MAX,
@@ -117,6 +118,9 @@ def _in_the_way(session: Session, body: pb.CommandSubscribe) -> Iterable[Consume
 
 def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer]) -> None:
     services = session.services
+    forbidden = consumer_refusal(session, body)
+    if forbidden is not None:
+        raise forbidden
     name = parse_topic(body.topic)
     if not body.subscription.strip():
         raise Refused(pb.ProducerBusy, "Empty subscription name")
@@ -154,12 +158,13 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
     handles = session.consumers
 
     def durable(error: StoreError | None) -> None:
+        refused = consumer_refusal(session, body) if error is None else storage_refusal(error)
         if not handles.is_current(consumer.consumer_id, attempt):
             subscription.remove(consumer)
-        elif error is not None:
+        elif refused is not None:
             handles.abandon(consumer.consumer_id)
             subscription.remove(consumer)
-            session.refuse(request_id, storage_refusal(error))
+            session.refuse(request_id, refused)
         elif consumer not in subscription.consumers:
             handles.abandon(consumer.consumer_id)
             session.refuse(

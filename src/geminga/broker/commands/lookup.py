@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geminga.broker.commands import answers
+from geminga.broker.commands.permitted import list_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
 from geminga.broker.commands.watchers import WatchedList, Watcher
@@ -128,6 +129,10 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
                         return
                 if turns.enough:
                     yield None
+    forbidden = list_refusal(session, body.namespace)
+    if forbidden is not None:
+        session.refuse(body.request_id, forbidden)
+        return
     names.sort()
     found = yield from hash_in_steps(names, turns)
     changed = not body.topics_hash or body.topics_hash != found
@@ -175,6 +180,10 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
             finally:
                 if not watched.is_filled:
                     watched.drop()
+        forbidden = list_refusal(session, body.namespace)
+        if forbidden is not None:
+            watched.drop_unwatched()
+            raise forbidden
         if sum(map(len, watched.names)) > services.settings.max_message_size:
             watched.drop_unwatched()
             raise _too_many(namespace, len(watched.names))

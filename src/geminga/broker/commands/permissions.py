@@ -2,8 +2,8 @@
 
 Commands that name a topic or a namespace are decided here. Those that act on a producer, a consumer or a
 watcher name it by the id that its connection gave it when it was permitted, so they ask nobody and cost
-nothing; when a permission is taken away, `disconnect_forbidden` closes what is open. What is refused is
-refused before it is looked whether the topic exists.
+nothing; when a permission is taken away, `disconnect_forbidden` closes what is open, and what is being opened
+asks again before it opens. What is refused is refused before it is looked whether the topic exists.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from enum import Enum
 from typing import Final
 
 from geminga.broker.commands import answers
+from geminga.broker.commands.permitted import (
+    asks,
+    consumer_refusal,
+    list_refusal,
+    producer_refusal,
+    topic_of,
+)
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.commands.table import HANDLERS, TABLE, TRANSACTION_BODIES
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
-from geminga.broker.topics.loaded import parse_topic
 from geminga.broker.turns import Job, Turns
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -36,21 +42,6 @@ class Free(Enum):
 Guard = Callable[[Session, pb.BaseCommand], bool]
 """Whether the command may run; if not, the guard has answered it."""
 TopicRule = Callable[[Authorization, str, TopicName], bool]
-
-
-def _topic(text: str) -> TopicName | None:
-    """None for what is no name: the handler refuses that by itself."""
-    try:
-        return parse_topic(text)
-    except Refused:
-        return None
-
-
-def _asks(session: Session) -> tuple[Authorization, str]:
-    authorization, identity = session.services.authorization, session.identity
-    assert authorization is not None
-    assert identity is not None
-    return authorization, identity.principal.role
 
 
 def _partitioned_metadata(session: Session, command: pb.BaseCommand) -> bool:
@@ -90,60 +81,39 @@ def _put_schema(session: Session, command: pb.BaseCommand) -> bool:
 
 
 def _may_look(session: Session, text: str) -> bool:
-    authorization, role = _asks(session)
-    topic = _topic(text)
-    return topic is None or authorization.may_look(role, topic)
+    asked, topic = asks(session), topic_of(text)
+    return topic is None or (asked is not None and asked[0].may_look(asked[1], topic))
 
 
 def _may(session: Session, action: str, text: str) -> bool:
-    authorization, role = _asks(session)
-    topic = _topic(text)
-    return topic is None or authorization.may(role, action, topic)
+    asked, topic = asks(session), topic_of(text)
+    return topic is None or (asked is not None and asked[0].may(asked[1], action, topic))
 
 
 def _produce(session: Session, command: pb.BaseCommand) -> bool:
     body = command.producer
-    authorization, role = _asks(session)
-    topic = _topic(body.topic)
-    reason = ""
-    if topic is not None:
-        first = body.initial_subscription_name
-        if not authorization.may(role, PRODUCE, topic):
-            reason = "Client is not authorized to Produce"
-        elif first and not authorization.may_subscribe(role, topic, first):
-            reason = "Client is not authorized to create the initial subscription"
-    return _allowed(session, body.request_id, reason)
+    return _allowed(session, body.request_id, producer_refusal(session, body))
 
 
 def _subscribe(session: Session, command: pb.BaseCommand) -> bool:
     body = command.subscribe
-    authorization, role = _asks(session)
-    topic = _topic(body.topic)
-    permitted = topic is None or authorization.may_subscribe(role, topic, body.subscription)
-    return _allowed(session, body.request_id, "" if permitted else "Client is not authorized to subscribe")
+    return _allowed(session, body.request_id, consumer_refusal(session, body))
 
 
 def _topics_of_namespace(session: Session, command: pb.BaseCommand) -> bool:
     body = command.getTopicsOfNamespace
-    return _list(session, body.request_id, body.namespace)
+    return _allowed(session, body.request_id, list_refusal(session, body.namespace))
 
 
 def _watch(session: Session, command: pb.BaseCommand) -> bool:
     body = command.watchTopicList
-    return _list(session, body.request_id, body.namespace)
+    return _allowed(session, body.request_id, list_refusal(session, body.namespace))
 
 
-def _list(session: Session, request_id: int, name: str) -> bool:
-    authorization, role = _asks(session)
-    tenant, _, namespace = name.partition("/")
-    permitted = authorization.may_in_namespace(role, CONSUME, tenant, namespace)
-    return _allowed(session, request_id, "" if permitted else "Client is not authorized to list topics")
-
-
-def _allowed(session: Session, request_id: int, reason: str) -> bool:
-    if reason:
-        session.refuse(request_id, Refused(pb.AuthorizationError, reason))
-    return not reason
+def _allowed(session: Session, request_id: int, refused: Refused | None) -> bool:
+    if refused is not None:
+        session.refuse(request_id, refused)
+    return refused is None
 
 
 PERMISSIONS: Final[Mapping[int, Guard | Free]] = {

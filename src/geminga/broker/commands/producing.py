@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from geminga.broker.commands import answers
 from geminga.broker.commands.handles import Attempt
+from geminga.broker.commands.permitted import producer_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
@@ -175,6 +176,9 @@ def gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer
 
 def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Producer]) -> None:
     services = session.services
+    forbidden = producer_refusal(session, body)
+    if forbidden is not None:
+        raise forbidden
     check_length("producer's name", body.producer_name, NAME_MAX)
     check_length("initial subscription's name", body.initial_subscription_name, SUBSCRIPTION_NAME_MAX)
     name = parse_topic(body.topic)
@@ -231,11 +235,10 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
             return
 
         def stored(error: StoreError | None) -> None:
-            if error is None:
-                enter(None)
-            else:
+            refused = producer_refusal(session, body) if error is None else storage_refusal(error)
+            if refused is not None:
                 topic.remove_producer(producer)
-                enter(storage_refusal(error))
+            enter(refused)
 
         when_durable(stored)
 

@@ -9,6 +9,8 @@ from geminga.broker.agenda import Agenda, Timer
 
 DELAYED_MAX = 1_000_000
 """Delayed entries that a subscription keeps track of; it reads no further until some are due."""
+LOOK_SECONDS = 10.0
+"""Longest time between two looks at the wall clock: it may be set, or the machine may have been suspended."""
 
 
 def _nobody_waits(_offsets: list[int]) -> None:
@@ -63,7 +65,7 @@ class DelayedEntries:
 
     def _arm(self) -> None:
         timer, agenda = self._timer, self._agenda
-        when = agenda.now + max(0.0, (self._heap[0][0] - agenda.now_ms) / 1000)
+        when = agenda.now + min(max(0.0, (self._heap[0][0] - agenda.now_ms) / 1000), LOOK_SECONDS)
         if timer is not None and timer.callback is not None:
             if timer.when <= when:
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import secrets
 import urllib.parse
 from pathlib import Path
@@ -12,14 +13,16 @@ from geminga.broker.rules.authentication import Authentication, Method
 from geminga.broker.rules.passwords import BasicMethod, parse_users
 from geminga.broker.rules.tokens import TokenMethod, load_public_key, secret_algorithms
 from geminga.broker.settings import BrokerSettings
+from geminga.config import names_file
 from geminga.errors import InvalidConfiguration
 
 
 def read_key(text: str, what: str) -> bytes:
-    """A key in one of Pulsar's forms: a path, ``file:PATH``, ``data:…;base64,…``, or base64.
+    """Read a key in one of Pulsar's forms: a path, ``file:PATH``, ``data:…;base64,…``, or base64.
 
     Raises `InvalidConfiguration` that names ``what`` and never shows a key.
     """
+    text = text.strip()
     if text.startswith("data:"):
         header, _, data = text[5:].partition(",")
         if header.endswith("base64"):
@@ -27,18 +30,27 @@ def read_key(text: str, what: str) -> bytes:
         return urllib.parse.unquote_to_bytes(data)
     if text.startswith("env:"):
         raise InvalidConfiguration(f"{what}: env: is not a form of keys; give a file, data: or base64")
+    is_url = text.startswith("file:")
+    if not is_url and not names_file(text):
+        return _decoded(text, what)
     try:
-        if text.startswith("file:"):
-            path = Path(urllib.parse.unquote(urllib.parse.urlsplit(text).path))
-            return path.read_bytes()
-        path = Path(text)
-        if path.is_file():
-            return path.read_bytes()
+        return Path(urllib.parse.unquote(urllib.parse.urlsplit(text).path) if is_url else text).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        if text.startswith("file:"):
-            raise InvalidConfiguration(f"{what}: {text} cannot be read: {reason}") from None
-    return _decoded(text, what)
+        shown = text if is_url or os.path.lexists(text) else "the file that it names"
+        raise InvalidConfiguration(
+            f"{what}: {shown} cannot be read: {reason}; a key in base64 is given as data:;base64,..."
+        ) from None
+
+
+def read_secret(text: str, what: str) -> bytes:
+    """Read a secret as `read_key` does. Raises `InvalidConfiguration` for a public key, too."""
+    secret = read_key(text, what)
+    try:
+        load_public_key(secret)
+    except InvalidConfiguration:
+        return secret
+    raise InvalidConfiguration(f"{what} is a public key: with it as the secret everybody could sign tokens")
 
 
 def _decoded(text: str, what: str) -> bytes:
@@ -58,7 +70,7 @@ def make_authentication(settings: BrokerSettings) -> Authentication | None:
     methods: dict[str, Method] = {}
     key: object
     if settings.token_secret_key is not None:
-        key = read_key(settings.token_secret_key, "token_secret_key")
+        key = read_secret(settings.token_secret_key, "token_secret_key")
         algorithms = secret_algorithms(key)
     elif settings.token_public_key is not None:
         key, algorithms = load_public_key(read_key(settings.token_public_key, "token_public_key"))

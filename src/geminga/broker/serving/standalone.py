@@ -22,6 +22,8 @@ from geminga.event_loops import new_event_loop
 if TYPE_CHECKING:
     from geminga.broker.admin.http import Site
 
+log = logging.getLogger("geminga.broker")
+
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -36,6 +38,8 @@ SYNC_PROMISES: Final = {
     "never": "a receipt means: handed to the operating system, never synced on purpose - "
     "a power cut may lose receipted messages",
 }
+_IGNORED: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that have other servers reload or reopen files; their default would end the process uncleanly."""
 _DESCRIPTORS_WANTED = 65_536
 _COLLECT_AFTER_SECONDS: Final = 0.5
 """What was imported is looked at for cycles once, so long after the start: the first answer does not wait."""
@@ -53,8 +57,8 @@ def run(
     It ends by itself when the store has stopped (a sync failed, say): only a start finds out what is on the
     disk, and who supervises the process starts it again.
     ``site`` adds pages to the web port.
-    ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors. A second signal ends
-    the process at once, which is safe: nothing receipted is lost.
+    ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors; what cannot be written there
+    changes nothing else. A second signal ends the process at once, which is safe: nothing receipted is lost.
     """
     out, err = out or sys.stdout, err or sys.stderr
     _log_to(err)
@@ -65,17 +69,37 @@ def run(
     try:
         return loop.run_until_complete(_main(BrokerServer(settings, web_on_demand=True, site=site), out, err))
     except StoreError as error:
-        print(f"geminga: {error}", file=err, flush=True)
+        _say(f"geminga: {error}", err)
         return EXIT_STORE
     except PulsarException as error:
-        print(f"geminga: {error}", file=err, flush=True)
+        _say(f"geminga: {error}", err)
         return EXIT_USAGE
     except OSError as error:
-        print(f"geminga: {error}", file=err, flush=True)
+        _say(f"geminga: {error}", err)
         return EXIT_FAILED
     finally:
         gc.enable()
         end_event_loop(loop)
+        for stream in (out, err):
+            _empty(stream)
+
+
+def _say(line: str, stream: TextIO) -> None:
+    """Print a line; one that cannot be written (its pipe is closed, the disk is full) is dropped."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=stream, flush=True)
+
+
+def _empty(stream: TextIO) -> None:
+    """Drop what a stream could not write, or the interpreter's own try at its end changes the exit code."""
+    try:
+        stream.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except ValueError:
+        """It is closed."""
 
 
 async def _main(server: BrokerServer, out: TextIO, err: TextIO) -> int:
@@ -96,10 +120,10 @@ async def _serve(
     collector.stop()
     await server.stop()
     if server.store_failure is not None:
-        print(f"geminga: the store had stopped: {server.store_failure}", file=err, flush=True)
+        _say(f"geminga: the store had stopped: {server.store_failure}", err)
         return EXIT_STORE
     kept = "" if server.settings.memory else ", everything receipted is kept"
-    print(f"geminga: stopped{kept}", file=out, flush=True)
+    _say(f"geminga: stopped{kept}", out)
     return EXIT_OK
 
 
@@ -113,7 +137,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 @contextlib.contextmanager
 def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asyncio.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second ends the process.
+    """An event that the first SIGINT or SIGTERM sets; the second ends the process. `_IGNORED` are logged.
 
     The loop's own handlers run on the loop alone, which a store that is being closed holds.
     """
@@ -127,10 +151,14 @@ def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asy
         loop.call_soon_threadsafe(stop, signal.Signals(number).name)
 
     def stop(name: str) -> None:
-        print(f"geminga: {name}, stopping", file=err, flush=True)
         asked.set()
+        _say(f"geminga: {name}, stopping", err)
+
+    def ignore(number: int, _: object) -> None:
+        loop.call_soon_threadsafe(log.info, "%s is ignored", signal.Signals(number).name)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before |= {number: signal.signal(number, ignore) for number in _IGNORED}
     try:
         yield asked
     finally:
@@ -148,30 +176,28 @@ def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
     if settings.admin_url:
         parts.append("admin " + " ".join(url for url in (own.http, own.https) if url))
     parts.append(f"store {where}")
-    print("  ".join(parts), file=out, flush=True)
+    _say("  ".join(parts), out)
     if server.site is not None and settings.admin_url:
-        print(f"console: {settings.admin_url}/", file=out, flush=True)
+        _say(f"console: {settings.admin_url}/", out)
     if settings.authenticates and not settings.super_user_roles:
-        print(
-            "WARNING: no role is a super user: nobody can make tenants (--super-user)", file=err, flush=True
-        )
+        _say("WARNING: no role is a super user: nobody can make tenants (--super-user)", err)
     elif not settings.authenticates and settings.is_beyond_loopback:
-        print(
+        _say(
             f"WARNING: anonymous: whoever reaches {settings.host or '0.0.0.0'} may read, write and delete "
             "everything; nobody is asked who they are",
-            file=err, flush=True,
-        )  # fmt: skip
+            err,
+        )
     if settings.memory:
-        print("WARNING: kept in memory only; nothing survives this process", file=err, flush=True)
+        _say("WARNING: kept in memory only; nothing survives this process", err)
     elif settings.sync == "always":
-        print(f"sync always: {SYNC_PROMISES['always']}", file=out, flush=True)
+        _say(f"sync always: {SYNC_PROMISES['always']}", out)
     else:
-        print(f"WARNING: sync {settings.sync}: {SYNC_PROMISES[settings.sync]}", file=err, flush=True)
+        _say(f"WARNING: sync {settings.sync}: {SYNC_PROMISES[settings.sync]}", err)
     disk = server.broker.disk.start_line()
     if disk:
-        print(disk, file=out, flush=True)
+        _say(disk, out)
     for line in server.recovery_report():
-        print(f"WARNING: {line}", file=err, flush=True)
+        _say(f"WARNING: {line}", err)
 
 
 def _log_to(err: TextIO) -> None:

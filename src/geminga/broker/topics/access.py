@@ -27,7 +27,8 @@ Admitted = Callable[[Refused | None], None]
 WAITING_MAX = 10_000
 """Producers that may wait for exclusive access to one topic."""
 EPOCH_MAX = 1 << 62
-"""A topic epoch that a producer may bring back; the next ones must fit into 64 bits too."""
+"""Highest topic epoch that is taken over from a producer, unless it is the topic's own: a higher one is no
+broker's, and the next ones must fit into 64 bits too. Its producer gets the topic's next epoch instead."""
 
 
 class OwnedTopic(Protocol):
@@ -125,8 +126,6 @@ class ProducerAccess:
 
     def _check_epoch(self, producer: Producer) -> None:
         known = producer.topic_epoch
-        if known is not None and known > EPOCH_MAX:
-            raise Refused(pb.NotAllowedError, f"topic epoch {known} is above {EPOCH_MAX}")
         if known is not None and self.epoch is not None and known < self.epoch:
             raise Refused(
                 pb.ProducerFenced,
@@ -154,8 +153,8 @@ class ProducerAccess:
         self.producers[producer.name] = producer
 
     def _own(self, producer: Producer, admitted: Admitted) -> None:
-        known = producer.topic_epoch
-        self.epoch = known if known is not None else (0 if self.epoch is None else self.epoch + 1)
+        known, own = producer.topic_epoch, -1 if self.epoch is None else self.epoch
+        self.epoch = own + 1 if known is None or known > max(EPOCH_MAX, own) else known
         producer.topic_epoch = self.epoch
         self.exclusive = producer
         self._enter(producer)

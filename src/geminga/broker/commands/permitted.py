@@ -1,0 +1,62 @@
+"""Permissions of a connection's role: asked when a command arrives, and again when its handle opens.
+
+A command may wait for its topic, for the disk or for another peer, and meanwhile a permission may be revoked.
+"""
+
+from __future__ import annotations
+
+from geminga.broker.commands.session import Session
+from geminga.broker.refusal import Refused
+from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
+from geminga.broker.topics.loaded import parse_topic
+from geminga.ids import TopicName
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+
+def topic_of(text: str) -> TopicName | None:
+    """Parse a topic's name; None for what is no name, which the handler refuses by itself."""
+    try:
+        return parse_topic(text)
+    except Refused:
+        return None
+
+
+def asks(session: Session) -> tuple[Authorization, str] | None:
+    """The rules and the connection's role; None on a broker without authorization."""
+    authorization, identity = session.services.authorization, session.identity
+    return None if authorization is None or identity is None else (authorization, identity.principal.role)
+
+
+def producer_refusal(session: Session, body: pb.CommandProducer) -> Refused | None:
+    """Return the refusal of a producer that the role may not have, else None."""
+    asked, topic = asks(session), topic_of(body.topic)
+    if asked is None or topic is None:
+        return None
+    authorization, role = asked
+    first = body.initial_subscription_name
+    if not authorization.may(role, PRODUCE, topic):
+        return _refusal("Client is not authorized to Produce")
+    if first and not authorization.may_subscribe(role, topic, first):
+        return _refusal("Client is not authorized to create the initial subscription")
+    return None
+
+
+def consumer_refusal(session: Session, body: pb.CommandSubscribe) -> Refused | None:
+    """Return the refusal of a consumer that the role may not have, else None."""
+    asked, topic = asks(session), topic_of(body.topic)
+    if asked is None or topic is None or asked[0].may_subscribe(asked[1], topic, body.subscription):
+        return None
+    return _refusal("Client is not authorized to subscribe")
+
+
+def list_refusal(session: Session, namespace: str) -> Refused | None:
+    """Return the refusal of a list of ``tenant/namespace`` that the role may not see, else None."""
+    asked = asks(session)
+    tenant, _, name = namespace.partition("/")
+    if asked is None or asked[0].may_in_namespace(asked[1], CONSUME, tenant, name):
+        return None
+    return _refusal("Client is not authorized to list topics")
+
+
+def _refusal(reason: str) -> Refused:
+    return Refused(pb.AuthorizationError, reason)

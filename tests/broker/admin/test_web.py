@@ -1,0 +1,115 @@
+"""The web port under peers that take connections and do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import urllib.request
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp.web import Server
+
+from geminga.broker.admin import unquoted, web
+from geminga.broker.serving.embedded import EmbeddedBroker, embedded
+
+REQUEST = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SECRET = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+LIMIT = 4
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", LIMIT)
+    with embedded(token_secret_key=SECRET) as found:
+        yield found
+
+
+def connected(broker: EmbeddedBroker) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", urlsplit(broker.admin_url).port), 20)
+
+
+def leave_unread(peer: socket.socket) -> None:
+    """Pipeline requests until the broker reads no more of them."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            peer.sendall(REQUEST * 500)
+    peer.settimeout(20)
+
+
+def was_disconnected(peer: socket.socket) -> bool:
+    """Read to the end of the connection."""
+    try:
+        while peer.recv(1 << 20):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def check_answers(broker: EmbeddedBroker) -> None:
+    with urllib.request.urlopen(f"{broker.admin_url}/status.html", timeout=20) as answer:
+        assert answer.status == 200
+
+
+def test_peers_that_leave_answers_unread_give_way_to_others(broker: EmbeddedBroker) -> None:
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
+        for peer in peers:
+            leave_unread(peer)
+        for _ in range(3):
+            check_answers(broker)
+        assert was_disconnected(peers[0])
+
+
+@pytest.mark.parametrize("request_bytes", [b"", REQUEST], ids=["silent", "answered"])
+def test_idle_connections_give_way_to_others(broker: EmbeddedBroker, request_bytes: bytes) -> None:
+    with contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(connected(broker)) for _ in range(LIMIT)]
+        for peer in peers:
+            peer.sendall(request_bytes)
+            assert not request_bytes or peer.recv(4096).startswith(b"HTTP/1.1 401 ")
+        check_answers(broker)
+        assert was_disconnected(peers[0])
+
+
+def test_a_peer_that_leaves_answers_unread_is_disconnected(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unquoted, "UNREAD_SECONDS", 0.3)
+    with connected(broker) as peer:
+        leave_unread(peer)
+        assert was_disconnected(peer)
+
+
+def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unquoted, "UNREAD_SECONDS", 0.001)
+    unread = [5000, 4000, 3000, 3000]
+
+    class Transport:
+        def get_write_buffer_size(self) -> int:
+            return unread[0] if len(unread) == 1 else unread.pop(0)
+
+        def get_extra_info(self, name: str) -> tuple[str, int]:
+            return "127.0.0.1", 1
+
+        def abort(self) -> None:
+            aborted.set()
+
+    async def stay() -> None:
+        peer = unquoted.Peer(Server(lambda request: None), lambda line, value: None, loop=loop)  # type: ignore[arg-type]
+        peer.transport = Transport()  # type: ignore[assignment]
+        peer.pause_writing()
+        await asyncio.wait_for(aborted.wait(), 20)
+
+    aborted = asyncio.Event()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(stay())
+    loop.close()
+    assert unread == [3000]

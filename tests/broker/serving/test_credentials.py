@@ -1,0 +1,67 @@
+"""Keys of the settings: a path that is no readable file is an error, never the key."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from geminga.broker.serving.credentials import make_authentication, read_key, read_secret
+from geminga.broker.settings import BrokerSettings
+from geminga.errors import InvalidConfiguration
+
+SECRET = bytes(range(200, 248))
+
+
+def test_a_key_is_read_in_each_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "signing").write_bytes(SECRET)
+    text = base64.b64encode(SECRET[:32]).decode()
+    assert "/" in text
+    for form in (f"{tmp_path}/signing", "./signing", "signing", f"file://{tmp_path}/signing"):
+        assert read_secret(form, "token_secret_key") == SECRET
+    for form in (text, f" {text}\n", f"data:;base64,{text}"):
+        assert read_secret(form, "token_secret_key") == SECRET[:32]
+
+
+@pytest.mark.parametrize("setting", ["token_secret_key", "token_public_key", "basic_auth"])
+def test_a_path_without_a_file_is_refused(setting: str) -> None:
+    path = "/etc/geminga/signing+secretkeyproductionAAAA"
+    assert len(base64.b64decode(path, validate=True)) >= 32
+    with pytest.raises(InvalidConfiguration, match=f"{setting}: .*No such file or directory") as refused:
+        make_authentication(BrokerSettings(memory=True, **{setting: path}))
+    assert path not in str(refused.value)  # it could be a key in base64
+
+
+@pytest.mark.parametrize("name", ["A" * 44, "keys/signing"])
+def test_a_file_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(InvalidConfiguration, match=f"{name} cannot be read: Is a directory"):
+        read_key(name, "token_secret_key")
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ("A" * 44)).write_bytes(SECRET)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InvalidConfiguration, match="Permission denied"):
+        read_key("A" * 44, "token_secret_key")
+
+
+def test_a_public_key_is_refused_as_the_secret(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    for encoding in (Encoding.DER, Encoding.PEM):
+        (tmp_path / "key").write_bytes(public.public_bytes(encoding, PublicFormat.SubjectPublicKeyInfo))
+        with pytest.raises(InvalidConfiguration, match="is a public key"):
+            read_secret(f"{tmp_path}/key", "token_secret_key")
