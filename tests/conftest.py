@@ -18,7 +18,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections import Counter
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -103,3 +106,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         total = count if wanted is None else wanted
         blocks = [range(start, min(start + each, total)) for start in range(0, total, each)]
     metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])
+
+
+@pytest.fixture
+def lines_run() -> Callable[[Callable[[], object]], int]:
+    """Count the lines of Python that a call runs: its cost on any machine, without a clock."""
+
+    def count(call: Callable[[], object]) -> int:
+        lines = 0
+
+        def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        previous = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            call()
+        finally:
+            sys.settrace(previous)
+        return lines
+
+    return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from geminga.broker.admin.partitioned import merge_stats
@@ -100,6 +101,36 @@ def test_topic_stats(harness: Any) -> None:
     assert found["ks"]["keySharedMode"] == "AUTO_SPLIT"
     assert found["ks"]["consumers"][0]["keyHashRangeArrays"] == [[1, 65535]]
     assert found["fo"]["activeConsumerName"] == "cC"
+
+
+def test_stats_of_key_shared_consumers_are_made_in_one_pass(
+    harness: Any, lines_run: Callable[..., int]
+) -> None:
+    lines = []
+    for topic, count in (("few", 10), ("many", 100)):
+        for number in range(count):
+            harness.peer().subscribe(topic, kind="Key_Shared", consumer_name=f"c{number}")
+        name = TopicName.parse(topic)
+        lines.append(lines_run(lambda name=name: harness.actions.stats(name)))
+        [subscription] = harness.actions.stats(name)["subscriptions"].values()
+        assert (
+            sum(
+                end - start + 1
+                for each in subscription["consumers"]
+                for start, end in each["keyHashRangeArrays"]
+            )
+            == (1 << 16) - 1
+        )
+    assert lines[1] < 12 * lines[0]
+
+
+def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
+    prepared(harness)
+    selector = harness.actions.topics.find(NAME).subscriptions["ks"].dispatcher.selector
+    selector.ranges = None
+    found = harness.actions.stats(NAME, key_ranges=False)["subscriptions"]["ks"]["consumers"]
+    assert len(found) == 1
+    assert "keyHashRangeArrays" not in found[0]
 
 
 def test_internal_stats(harness: Any) -> None:
