@@ -19,13 +19,16 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from geminga import loggers
 
 # Tests of the compiled loops must not turn into tests of what stands in for them.
 os.environ.setdefault("GEMINGA_KERNELS", "compiled")
@@ -129,3 +132,12 @@ def lines_run() -> Callable[[Callable[[], object]], int]:
         return lines
 
     return count
+
+
+@pytest.fixture(autouse=True)
+def log_lines_meet_no_error(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A line that cannot be formatted raises nothing where it is logged: it fails the test."""
+    errors: list[str] = []
+    monkeypatch.setattr(loggers, "report", lambda: errors.append(traceback.format_exc()))
+    yield
+    assert not errors, errors[0]

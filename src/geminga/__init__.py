@@ -14,7 +14,11 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from geminga import loggers
 from geminga._version import __version__ as __version__
+
+for _name in loggers.NAMES:
+    loggers.shield(_name)
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.sync": ("Client",),
