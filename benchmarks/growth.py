@@ -48,7 +48,7 @@ class Run:
     ) -> float:
         """CPU seconds of the broker, or by the clock ``cpu``, for ``work``; the least of several times."""
         cpu = cpu or self.broker_cpu
-        await asyncio.sleep(0.5)  # what came before ends
+        await asyncio.sleep(0.5)  # the work of the set-up ends
         self.probe.waits()
         found = math.inf
         for _ in range(times):
@@ -197,7 +197,7 @@ AXES: dict[str, tuple[Axis, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one size cost."""
+    """Cost of one size."""
 
     count: int
     cpu_seconds: float
