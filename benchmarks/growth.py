@@ -155,7 +155,7 @@ def many_topics(work: str) -> Axis:
 # --- topics and messages of the broker ---
 async def partitioned_stats(run: Run, count: int) -> float:
     await run.web(f"{NAMESPACE}/p/partitions", "PUT", count)
-    await run.web(f"{NAMESPACE}/p/subscription/s", "PUT", {})
+    await run.web(f"{NAMESPACE}/p/subscription/s", "PUT")
     return await run.cost(lambda: run.web(f"{NAMESPACE}/p/partitioned-stats"))
 
 
@@ -163,7 +163,7 @@ async def stats_of_subscriptions(run: Run, count: int) -> float:
     await run.web(f"{NAMESPACE}/t", "PUT", {})
     for start in range(0, count, AT_ONCE):
         await asyncio.gather(
-            *(run.web(f"{NAMESPACE}/t/subscription/s-{n}", "PUT", {}) for n in range(start, start + AT_ONCE))
+            *(run.web(f"{NAMESPACE}/t/subscription/s-{n}", "PUT") for n in range(start, start + AT_ONCE))
         )
     return await run.cost(lambda: run.web(f"{NAMESPACE}/t/stats"), times=3)
 

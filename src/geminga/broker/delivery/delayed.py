@@ -10,6 +10,10 @@ from geminga.broker.agenda import Agenda, Timer
 DELAYED_MAX = 1_000_000
 """Delayed entries that a subscription keeps track of; it reads no further until some are due."""
 
+DUE_AT_ONCE_MAX = 2_000
+"""Entries that fall due in one run of the timer; the next ones have the next run, and others are served
+before."""
+
 
 def _nobody_waits(_offsets: list[int]) -> None:
     """Called for the entries of one that is closed."""
@@ -73,8 +77,8 @@ class DelayedEntries:
     def _run(self) -> None:
         self._timer = None
         now_ms = self._agenda.now_ms
-        due = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        due: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < DUE_AT_ONCE_MAX:
             offset = heapq.heappop(self._heap)[1]
             self._offsets.discard(offset)
             due.append(offset)
