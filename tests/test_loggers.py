@@ -23,7 +23,7 @@ REPORT = loggers.report
 
 
 class OutsideOfARequest(RuntimeError):
-    """What Flask raises for a request id where there is no request."""
+    """Error of a filter that reads the id of a web request where there is none."""
 
 
 def fail(record: logging.LogRecord) -> bool:
@@ -104,8 +104,8 @@ def test_an_error_is_printed_and_the_place_of_a_line_is_the_callers(
         "test_an_error_is_printed_and_the_place_of_a_line_is_the_callers", "test_loggers.py",
     )  # fmt: skip
     with raising("handler"):
-        logger.warning("seen by nobody")
-    assert "OutsideOfARequest: seen by nobody" in capsys.readouterr().err
+        logger.warning("not written")
+    assert "OutsideOfARequest: not written" in capsys.readouterr().err
 
 
 def test_every_logger_of_the_package_is_shielded() -> None:

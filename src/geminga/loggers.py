@@ -33,7 +33,7 @@ def shield(name: str) -> logging.Logger:
 def _shielded(log: Callable[..., None]) -> Callable[..., None]:
     def log_and_continue(*arguments: Any, stacklevel: int = 1, **options: Any) -> None:
         try:
-            log(*arguments, stacklevel=stacklevel + 1, **options)  # the line's place is the caller's
+            log(*arguments, stacklevel=stacklevel + 1, **options)  # the record names the caller's line
         except Exception:
             report()
 
