@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import geminga
 from geminga import loggers
+from geminga.broker.admin.unquoted import unquoted
 from geminga.event_loops import new_event_loop
 from geminga.testing.apache_pulsar import free_ports
 
@@ -92,12 +94,22 @@ def test_a_loop_survives_what_the_handlers_of_its_log_raise(reported: list[Any])
     assert any("Exception in callback" in str(error) for error in reported)
 
 
+def test_the_web_port_answers_while_every_log_line_raises(reported: list[Any]) -> None:
+    with raising("handler"), geminga.embedded() as broker:
+        address = broker.admin_url.removeprefix("http://").rsplit(":", 1)
+        with socket.create_connection((address[0], int(address[1])), timeout=30) as peer:
+            peer.sendall(b"no HTTP at all\r\n\r\n")
+            assert peer.recv(100).startswith(b"HTTP/1.0 400")
+        unquoted(logging.getLogger("geminga.broker"), lambda *_: None).error("unhandled")
+    assert any("unhandled" in str(error) for error in reported)
+
+
 def test_an_error_is_printed_and_the_place_of_a_line_is_the_callers(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loggers, "report", REPORT)
-    logger = loggers.shield("geminga")
-    assert loggers.shield("geminga") is logger
+    logger = loggers.shield(logging.getLogger("geminga"))
+    assert loggers.shield(logger) is logger
     logger.warning("from here")
     [record] = caplog.records
     assert (record.funcName, record.filename) == (
@@ -111,8 +123,11 @@ def test_an_error_is_printed_and_the_place_of_a_line_is_the_callers(
 def test_every_logger_of_the_package_is_shielded() -> None:
     for name in loggers.NAMES:
         assert "_log" in vars(logging.getLogger(name))
+    shielded = re.compile(r"shield\(logging\.getLogger\([^)]*\)\)")
     for path in SOURCES.rglob("*.py"):
         module = "geminga." + ".".join(path.relative_to(SOURCES).with_suffix("").parts)
-        for name in re.findall(r"getLogger\((__name__|f?\"[^\"]*\")\)", path.read_text(encoding="utf-8")):
+        for name in re.findall(
+            r"getLogger\((__name__|f?\"[^\"]*\")\)", shielded.sub("", path.read_text(encoding="utf-8"))
+        ):
             name = module if name == "__name__" else name.strip('"')
             assert name in loggers.NAMES or not name.startswith(("geminga", 'f"geminga')), (path, name)

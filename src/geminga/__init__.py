@@ -11,6 +11,7 @@ Importing this package loads nothing heavy: each public name is loaded when it i
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from geminga import loggers
 from geminga._version import __version__ as __version__
 
 for _name in loggers.NAMES:
-    loggers.shield(_name)
+    loggers.shield(logging.getLogger(_name))
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.sync": ("Client",),

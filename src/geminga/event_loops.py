@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import inspect
+import logging
 import selectors
 from typing import Any
 
@@ -14,7 +15,8 @@ from geminga.loggers import shield
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a new loop, which belongs to no thread yet."""
-    shield("asyncio")  # a loop logs what callbacks raise: an error of that log's handlers would end the loop
+    # A loop logs what callbacks raise: an error of the log's handlers would end the loop.
+    shield(logging.getLogger("asyncio"))
     if not inspect.isbuiltin(_thread.start_new_thread):
         return _loop_of_a_greenlet()
     try:

@@ -22,9 +22,8 @@ NAMES: Final = (
 """Loggers of this package."""
 
 
-def shield(name: str) -> logging.Logger:
-    """Return the logger of that name, whose methods raise no ``Exception`` of handlers from now on."""
-    logger = logging.getLogger(name)
+def shield(logger: logging.Logger) -> logging.Logger:
+    """Return the logger, whose methods raise no ``Exception`` of handlers from now on."""
     if "_log" not in vars(logger):
         logger._log = _shielded(logger._log)  # type: ignore[method-assign]
     return logger

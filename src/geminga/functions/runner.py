@@ -391,7 +391,7 @@ class FunctionRunner(LongRunning[None]):
             self.metrics.user_exceptions += 1
             count = self.metrics.user_exceptions
             if count & (count - 1) == 0:
-                shield(f"geminga.function.{self.settings.name}").error(
+                shield(logging.getLogger(f"geminga.function.{self.settings.name}")).error(
                     "the function failed (%d so far) with message %s of %s: %s: %s",
                     count, outcome.message.message_id(), outcome.message.topic_name(),
                     type(outcome.error).__name__, outcome.error, exc_info=outcome.error,

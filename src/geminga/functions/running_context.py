@@ -78,7 +78,7 @@ class Shared:
     def __init__(self, settings: FunctionSettings, metrics: Metrics) -> None:
         self.settings = settings
         self.metrics = metrics
-        self.logger = shield(f"geminga.function.{settings.name}")
+        self.logger = shield(logging.getLogger(f"geminga.function.{settings.name}"))
         self.state: State | None = None
         self.open_state: Callable[[], State] | None = None
         self.serialize: Callable[[str, Any], bytes]

@@ -13,6 +13,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
+from geminga.loggers import shield
+
 Tell = Callable[[str, object], None]
 """``tell(line, value)``: as `logging.Logger.warning`."""
 
@@ -22,7 +24,7 @@ def unquoted(log: logging.Logger, tell: Tell) -> logging.Logger:
     found = logging.Logger(log.name)
     found.parent = log
     found.addFilter(_Unquoted(tell))
-    return found
+    return shield(found)
 
 
 class _Unquoted(logging.Filter):
