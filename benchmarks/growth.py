@@ -183,7 +183,7 @@ AXES: dict[str, tuple[Axis, tuple[int, ...]]] = {
     "a scrape of /metrics, n Key_Shared consumers": (metrics_scrape, (30, 100, 300, 1000)),
     "stats, n Key_Shared consumers": (stats_of_key_shared, (30, 100, 300, 1000)),
     "open n Key_Shared consumers": (opening_key_shared, (30, 100, 300, 1000)),
-    "close n Key_Shared consumers with messages": (closing_key_shared, (30, 100, 300, 1000)),
+    "close n Key_Shared consumers with 10 messages each": (closing_key_shared, (30, 100, 300, 1000)),
     "10 joins and leaves beside n Failover consumers": (failover_join_and_leave, (30, 100, 300, 1000)),
     "subscribe to n topics (client)": (many_topics("subscribe"), (100, 300, 1000, 3000)),
     "seek on n topics (client)": (many_topics("seek"), (100, 300, 1000, 3000)),

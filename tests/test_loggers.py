@@ -25,7 +25,7 @@ REPORT = loggers.report
 
 
 class OutsideOfARequest(RuntimeError):
-    """Error of a filter that reads the id of a web request where there is none."""
+    """Error of a filter that reads the id of the current web request."""
 
 
 def fail(record: logging.LogRecord) -> bool:
