@@ -18,11 +18,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
+import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from geminga import loggers
 
 # Tests of the compiled loops must not turn into tests of what stands in for them.
 os.environ.setdefault("GEMINGA_KERNELS", "compiled")
@@ -103,3 +109,35 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         total = count if wanted is None else wanted
         blocks = [range(start, min(start + each, total)) for start in range(0, total, each)]
     metafunc.parametrize("seeds", blocks, ids=[f"{block.start}-{block.stop - 1}" for block in blocks])
+
+
+@pytest.fixture
+def lines_run() -> Callable[[Callable[[], object]], int]:
+    """Count the lines of Python that a call runs: its cost on any machine, without a clock."""
+
+    def count(call: Callable[[], object]) -> int:
+        lines = 0
+
+        def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        previous = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            call()
+        finally:
+            sys.settrace(previous)
+        return lines
+
+    return count
+
+
+@pytest.fixture(autouse=True)
+def log_lines_meet_no_error(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A line that cannot be formatted raises nothing where it is logged: it fails the test."""
+    errors: list[str] = []
+    monkeypatch.setattr(loggers, "report", lambda: errors.append(traceback.format_exc()))
+    yield
+    assert not errors, errors[0]

@@ -178,6 +178,17 @@ BEHAVIOUR = (
         f"{_DETAILS}::test_a_library_is_quiet",
     ),
     Behaviour(
+        "a handler or filter of `logger` that raises", "the line is printed on standard output",
+        "the error is printed on standard error", "a log line decides nothing about sending and receiving",
+        "tests/test_loggers.py::test_client_and_broker_work_while_every_log_line_raises",
+    ),
+    Behaviour(
+        "gevent and eventlet (`monkey.patch_all()`, Celery's `-P gevent`, Locust)",
+        "a call that waits blocks all greenlets", "a call that waits blocks its own greenlet",
+        "the client's I/O thread is a greenlet with asyncio's loop",
+        "tests/test_event_loops.py::test_client_works_where_threads_are_greenlets",
+    ),
+    Behaviour(
         "`io_threads`", "so many threads for connections",
         "one thread, and a warning where more are asked for",
         "one carries what a client sends and receives; more clients have more",

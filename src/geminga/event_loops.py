@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import inspect
+import logging
+import selectors
+from typing import Any
 
 from geminga.descriptors import fill_standard
+from geminga.loggers import shield
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new one; it is nobody's yet."""
+    """Return a new loop, which belongs to no thread yet."""
+    # A loop logs what callbacks raise: an error of the log's handlers would end the loop.
+    shield(logging.getLogger("asyncio"))
+    if not inspect.isbuiltin(_thread.start_new_thread):
+        return _loop_of_a_greenlet()
     try:
         import uvloop
     except ImportError:
@@ -16,3 +26,25 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     fill_standard()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def _loop_of_a_greenlet() -> asyncio.AbstractEventLoop:
+    """Return asyncio's loop for programs in which gevent or eventlet has replaced threads with greenlets.
+
+    In uvloop's compiled code a greenlet that waits would let no other run. Here it waits in a selector that
+    the library has replaced; meanwhile others of the same thread, which asyncio cannot tell apart, may run
+    loops of their own.
+    """
+    selector = selectors.DefaultSelector()
+    select = selector.select
+
+    def select_beside_others(timeout: float | None = None) -> list[Any]:
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            return select(timeout)
+        finally:
+            asyncio._set_running_loop(loop)
+
+    selector.select = select_beside_others  # type: ignore[method-assign]
+    return asyncio.SelectorEventLoop(selector)

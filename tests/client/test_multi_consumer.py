@@ -9,12 +9,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import geminga
 from geminga import InitialPosition, MessageId
 from geminga.client import multi_consumer
 from geminga.client.admin import admin
+from geminga.client.consumer_handle import ConsumerHandle
 from geminga.errors import OperationNotSupported, Timeout, TopicNotFound
 
 EARLIEST = InitialPosition.Earliest
@@ -329,3 +331,54 @@ def test_a_message_alone_may_be_acknowledged_by_another_consumer(
         theirs = pulsar_client.subscribe(pulsar_topic, "s", consumer_type=geminga.ConsumerType.Shared)
         theirs.acknowledge(messages)
         eventually(lambda: not backlog(pulsar_broker, pulsar_topic))
+
+
+def test_work_of_a_consumer_is_in_proportion_to_its_topics(
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, flushed = ConsumerHandle.flush, [0]
+
+    def counted(handle: ConsumerHandle) -> None:
+        flushed[0] += 1
+        flush(handle)
+
+    monkeypatch.setattr(ConsumerHandle, "flush", counted)
+    counts = []
+    for size in (5, 50):
+        flushed[0] = 0
+        topics = [f"{pulsar_topic}-{size}-{number}" for number in range(size)]
+        with pulsar_client.subscribe(topics, "s") as consumer:
+            consumer.seek(MessageId.earliest)
+            eventually(consumer.is_connected)
+
+            async def reconnect(group: Any = consumer._consumer.group) -> None:
+                for handle in group.handles.values():
+                    handle.driver.reattach(delay=False)
+
+            pulsar_client.runtime.call(reconnect())
+            eventually(consumer.is_connected)
+        counts.append(flushed[0])
+    assert counts[1] < 12 * counts[0]
+
+
+def test_a_receipt_sends_what_a_table_has_acknowledged(pulsar_client: Any, pulsar_topic: str) -> None:
+    topics = [f"{pulsar_topic}-{number}" for number in range(3)]
+    consumer = pulsar_client.subscribe(topics, "s", ack_receipt_enabled=True, ack_grouping_time_ms=60_000)
+    for topic in topics[:2]:
+        publish(pulsar_client, topic, 1)
+    first, second = receive(consumer, 2)
+    consumer.acknowledge(first)
+    consumer.acknowledge_table(
+        pa.table(
+            {
+                "topic": [second.topic_name()],
+                "ledger_id": [second.message_id().ledger_id()],
+                "entry_id": [second.message_id().entry_id()],
+                "batch_index": [-1],
+                "batch_size": [0],
+            }
+        )
+    )
+    for core in consumer._consumer.group.cores():
+        assert not core.acks.pending_count
+        assert not core.acks.unanswered_count

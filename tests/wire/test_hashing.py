@@ -60,6 +60,20 @@ def test_java_hash_of_keys_of_any_length() -> None:
         assert hashing.java_string_hash(key) == expected & 0x7FFFFFFF
 
 
+def test_points_of_a_ring_are_the_hashes_of_their_text() -> None:
+    for size in range(12):
+        prefix = "consumér-1\0".encode()[:size]
+        texts = [prefix + str(number).encode() for number in range(1100)]
+        assert hashing.murmur3_32_numbered(prefix, 1100) == list(map(hashing.murmur3_32, texts))
+        assert hashing.consistent_points(prefix, 1100) == list(map(hashing.consistent_slot, texts))
+
+
+def test_points_of_a_ring_take_the_place_of_no_key() -> None:
+    before = hashing._murmur_remembered.cache_info()
+    hashing.consistent_points(b"consumer", 100)
+    assert hashing._murmur_remembered.cache_info() == before
+
+
 def test_any_buffer_is_hashed() -> None:
     for data in (b"key-1", b"k" * 300):
         assert hashing.murmur3_32(memoryview(data)) == hashing.murmur3_32(bytearray(data))

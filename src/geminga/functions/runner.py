@@ -21,6 +21,7 @@ from geminga.functions.running_context import Shared
 from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, Sender, Settling, is_passing
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.thread import CallingThread
+from geminga.loggers import shield
 
 logger = logging.getLogger("geminga.functions")
 
@@ -394,7 +395,7 @@ class FunctionRunner(LongRunning[None]):
             self.metrics.user_exceptions += 1
             count = self.metrics.user_exceptions
             if count & (count - 1) == 0:
-                logging.getLogger(f"geminga.function.{self.settings.name}").error(
+                shield(logging.getLogger(f"geminga.function.{self.settings.name}")).error(
                     "the function failed (%d so far) with message %s of %s: %s: %s",
                     count, outcome.message.message_id(), outcome.message.topic_name(),
                     type(outcome.error).__name__, outcome.error, exc_info=outcome.error,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from geminga.config import check_type
 from geminga.functions.context import Context
 from geminga.ids import TopicName
+from geminga.loggers import shield
 from geminga.producer.message import build_message
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Shared:
     def __init__(self, settings: FunctionSettings, metrics: Metrics) -> None:
         self.settings = settings
         self.metrics = metrics
-        self.logger = logging.getLogger(f"geminga.function.{settings.name}")
+        self.logger = shield(logging.getLogger(f"geminga.function.{settings.name}"))
         self.state: State | None = None
         self.open_state: Callable[[], State] | None = None
         self.serialize: Callable[[str, Any], bytes]

@@ -14,7 +14,9 @@ from typing import Final
 
 from geminga.wire.checksum import Buffer
 
-_MASK_31 = 0x7FFFFFFF
+MURMUR3_SIZE: Final = 1 << 31
+"""Values of `murmur3_32` are below it."""
+_MASK_31 = MURMUR3_SIZE - 1
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
@@ -38,14 +40,20 @@ def _java_string_hash(key: str) -> int:
     return value & _MASK_31
 
 
-def _murmur3_32(data: bytes) -> int:
-    value = 0
-    whole = len(data) & ~3
-    for start in range(0, whole, 4):
-        word = int.from_bytes(data[start : start + 4], "little") * 0xCC9E2D51 & _MASK_32
+def _murmur_blocks(data: bytes, whole: int, value: int = 0, start: int = 0) -> int:
+    """The state behind the bytes ``start`` to ``whole``, which are blocks of four."""
+    for at in range(start, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & _MASK_32
         word = (word << 15 | word >> 17) * 0x1B873593 & _MASK_32
         value ^= word
         value = ((value << 13 | value >> 19) * 5 + 0xE6546B64) & _MASK_32
+    return value
+
+
+def _murmur3_32(data: bytes, value: int = 0, start: int = 0) -> int:
+    """The hash; ``value`` is the state of the blocks before ``start``."""
+    whole = len(data) & ~3
+    value = _murmur_blocks(data, whole, value, start)
     if whole < len(data):
         word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & _MASK_32
         value ^= (word << 15 | word >> 17) * 0x1B873593 & _MASK_32
@@ -102,6 +110,14 @@ def murmur3_32(data: Buffer) -> int:
     return _murmur_remembered(data if type(data) is bytes else bytes(data))
 
 
+def murmur3_32_numbered(prefix: bytes, count: int) -> list[int]:
+    """`murmur3_32` of ``prefix`` with each decimal number below ``count`` behind it: points of a hash ring.
+    The blocks of the prefix are computed once, and no key is forgotten for a point."""
+    whole = len(prefix) & ~3
+    state = _murmur_blocks(prefix, whole)
+    return [_murmur3_32(b"%b%d" % (prefix, number), state, whole) for number in range(count)]
+
+
 def boost_hash(data: Buffer) -> int:
     """``boost::hash<std::string>`` (Boost 1.81 and later), low 31 bits: what ``pulsar-client`` uses."""
     if len(data) > REMEMBERED_KEY_SIZE_MAX:
@@ -149,8 +165,13 @@ SLOTS = 65536
 
 
 def consistent_slot(sticky_key: Buffer) -> int:
-    """The slot 1..65535 of a sticky key, and of a ring point's text, under consistent hashing."""
+    """The slot 1..65535 of a sticky key under consistent hashing."""
     return murmur3_32(sticky_key) % (SLOTS - 1) + 1
+
+
+def consistent_points(prefix: bytes, count: int) -> list[int]:
+    """The slots of ``count`` ring points: `consistent_slot` of ``prefix`` with 0, 1, 2, … behind it."""
+    return [point % (SLOTS - 1) + 1 for point in murmur3_32_numbered(prefix, count)]
 
 
 def range_slot(sticky_key: Buffer) -> int:

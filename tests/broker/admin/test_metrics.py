@@ -8,9 +8,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import geminga
 from geminga.broker.admin import metrics
 from geminga.broker.admin.metric_table import METRICS
+from geminga.broker.delivery.selectors import ConsistentHashSelector
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
 
@@ -127,3 +130,30 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -
     assert set(labels) == set(METRICS)
     for name, metric in METRICS.items():
         assert labels[name] == {"cluster", *metric.of.labels, *metric.labels}, name
+
+
+def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    ranges_of = ConsistentHashSelector.ranges
+
+    def counted(selector: ConsistentHashSelector[Any]) -> Any:
+        computed.append(selector)
+        return ranges_of(selector)
+
+    monkeypatch.setattr(ConsistentHashSelector, "ranges", counted)
+    with geminga.embedded(tmp_path / "data") as broker, broker.client() as client:
+        client.subscribe("exact", "s", geminga.ConsumerType.KeyShared)
+        stats = "admin/v2/persistent/public/default/exact/stats"
+        overview = "admin/v2/geminga"
+        pages = (
+            "metrics",
+            f"{overview}/subscriptions",
+            f"{overview}/overview",
+            f"{stats}?excludeConsumers=true",
+        )
+        for page, expected in (*((page, 0) for page in pages), (stats, 1)):
+            with urllib.request.urlopen(f"{broker.admin_url}/{page}", timeout=30) as answer:
+                assert answer.status == 200
+            assert len(computed) == expected, page

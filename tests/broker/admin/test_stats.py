@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
-from geminga.broker.admin.partitioned import merge_stats
+from geminga.broker.admin.partitioned import MergedStats
 from geminga.broker.admin.stats import iso_time
 from geminga.ids import TopicName
 
@@ -102,6 +104,36 @@ def test_topic_stats(harness: Any) -> None:
     assert found["fo"]["activeConsumerName"] == "cC"
 
 
+def test_stats_of_key_shared_consumers_are_made_in_one_pass(
+    harness: Any, lines_run: Callable[..., int]
+) -> None:
+    lines = []
+    for topic, count in (("few", 10), ("many", 100)):
+        for number in range(count):
+            harness.peer().subscribe(topic, kind="Key_Shared", consumer_name=f"c{number}")
+        name = TopicName.parse(topic)
+        lines.append(lines_run(lambda name=name: harness.actions.stats(name)))
+        [subscription] = harness.actions.stats(name)["subscriptions"].values()
+        assert (
+            sum(
+                end - start + 1
+                for each in subscription["consumers"]
+                for start, end in each["keyHashRangeArrays"]
+            )
+            == (1 << 16) - 1
+        )
+    assert lines[1] < 12 * lines[0]
+
+
+def test_stats_without_key_ranges_walk_no_hash_ring(harness: Any) -> None:
+    prepared(harness)
+    selector = harness.actions.topics.find(NAME).subscriptions["ks"].dispatcher.selector
+    selector.ranges = None
+    found = harness.actions.stats(NAME, key_ranges=False)["subscriptions"]["ks"]["consumers"]
+    assert len(found) == 1
+    assert "keyHashRangeArrays" not in found[0]
+
+
 def test_internal_stats(harness: Any) -> None:
     topics = prepared(harness)
     stats = topics.internal_stats(NAME)
@@ -145,6 +177,57 @@ def test_times() -> None:
     assert iso_time(1_795_222_002_051) == "2026-11-21T00:46:42.051Z"
 
 
+def merged_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    merged = MergedStats()
+    for part in parts:
+        merged.add(part)
+    return merged.finish()
+
+
+def partition_stats(number: int) -> dict[str, Any]:
+    """Stats of a partition with a producer and a consumer of its own, and with one of each on all."""
+    return {
+        "msgInCounter": 1, "bytesInCounter": 5, "averageMsgSize": 5.0, "replication": {}, "ownerBroker": "b",
+        "publishers": [
+            {"producerName": name, "producerId": number, "msgRateIn": 1.5} for name in ("all", f"p{number}")
+        ],
+        "subscriptions": {
+            "s": {
+                "type": "Shared", "blockedSubscriptionOnUnackedMsgs": number == 3,
+                "lastAckedTimestamp": number,
+                "messagesInBacklog": -1 if number == 4 else 10,
+                "consumers": [
+                    {"consumerName": name, "availablePermits": number, "msgOutCounter": 2}
+                    for name in ("all", f"c{number}")
+                ],
+            }
+        },
+    }  # fmt: skip
+
+
+def test_stats_of_partitions_are_merged_by_name() -> None:
+    parts = [partition_stats(number) for number in range(6)]
+    before = json.dumps(parts)
+    merged = merged_stats(parts)
+    assert json.dumps(parts) == before
+    assert (merged["msgInCounter"], merged["averageMsgSize"], "ownerBroker" in merged) == (6, 5.0, False)
+    assert [each["producerName"] for each in merged["publishers"]] == ["all", *(f"p{n}" for n in range(6))]
+    assert merged["publishers"][0] == {"producerName": "all", "producerId": 0, "msgRateIn": 9.0}
+    found = merged["subscriptions"]["s"]
+    assert (found["type"], found["blockedSubscriptionOnUnackedMsgs"], found["lastAckedTimestamp"]) == (
+        "Shared", True, 5,
+    )  # fmt: skip
+    assert found["messagesInBacklog"] == -1
+    assert found["consumers"][0] == {"consumerName": "all", "availablePermits": 0, "msgOutCounter": 12}
+    assert merged_stats([]) == {"subscriptions": {}, "publishers": []}
+
+
+def test_stats_of_partitions_are_merged_in_proportion_to_their_number(lines_run: Callable[..., int]) -> None:
+    parts = [partition_stats(number) for number in range(300)]
+    few, many = (lines_run(lambda count=count: merged_stats(parts[:count])) for count in (30, 300))
+    assert many < 12 * few
+
+
 def test_of_several_partitions_the_one_that_waits_longest_is_named() -> None:
     parts: list[dict[str, Any]] = [
         {"oldestBacklogMessageAgeSeconds": -1},
@@ -152,7 +235,7 @@ def test_of_several_partitions_the_one_that_waits_longest_is_named() -> None:
         {"oldestBacklogMessageAgeSeconds": 3, "oldestBacklogMessageSubscriptionName": "quick"},
     ]
     for order in (parts, parts[::-1]):
-        merged = merge_stats(order)
+        merged = merged_stats(order)
         assert merged["oldestBacklogMessageAgeSeconds"] == 9
         assert merged["oldestBacklogMessageSubscriptionName"] == "slow"
-    assert "oldestBacklogMessageSubscriptionName" not in merge_stats(parts[:1])
+    assert "oldestBacklogMessageSubscriptionName" not in merged_stats(parts[:1])

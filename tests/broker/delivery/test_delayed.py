@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.delivery.delayed import LOOK_SECONDS
+from geminga.broker.delivery import delayed
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_CALL_MAX
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -62,8 +62,22 @@ def test_a_message_is_not_late_when_the_wall_clock_is_set_forward(
     harness.advance(30)
     assert peer.payloads() == []
     harness.start_ms += 3_600_000
-    harness.advance(LOOK_SECONDS)
+    harness.advance(delayed.LOOK_SECONDS)
     assert peer.payloads() == [b"late"]
+
+
+def test_entries_that_fall_due_at_one_moment_are_given_out_in_slices(
+    harness: Any, producer: Any, make_entry: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "DUE_AT_ONCE_MAX", 10)
+    peer = harness.peer()
+    peer.subscribe(TOPIC, kind="Shared")
+    due_ms = harness.now_ms + 1000
+    for sequence_id in range(35):
+        producer.send(sequence_id, make_entry(b"%d" % sequence_id, deliver_at_time=due_ms))
+    for offsets in (range(10), range(10, 20), range(20, 30), range(30, 35)):
+        harness.broker.tick(harness.now + 1, due_ms)
+        assert peer.entry_ids() == list(offsets)
 
 
 def test_exclusive_consumers_do_not_wait_for_delays(

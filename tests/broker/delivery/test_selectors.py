@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.delivery import selectors
 from geminga.broker.delivery.selectors import AutoSplitSelector, ConsistentHashSelector, StickySelector
 from geminga.broker.refusal import Refused
 from geminga.wire.hashing import SLOTS, consistent_slot
@@ -56,8 +57,8 @@ def test_ranges_cover_every_slot_once_whoever_comes_and_goes(make: Callable[[], 
             consumers.append(Named(f"c{random_source.randrange(6)}"))
             selector.add(consumers[-1], ())
         covered: dict[int, Named] = {}
-        for consumer in consumers:
-            for start, end in selector.ranges(consumer):
+        for consumer, ranges in selector.ranges().items():
+            for start, end in ranges:
                 assert start <= end
                 for slot in range(max(1, start), end + 1):
                     assert slot not in covered
@@ -74,11 +75,11 @@ def test_removal_gives_back_what_a_newcomer_took() -> None:
     selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
     first, second = Named("a"), Named("b")
     selector.add(first)
-    before = selector.ranges(first)
+    before = selector.ranges()[first]
     selector.add(second)
-    assert selector.ranges(second)
+    assert selector.ranges()[second]
     selector.remove(second)
-    assert selector.ranges(first) == before == [(1, SLOTS - 1)]
+    assert selector.ranges()[first] == before == [(1, SLOTS - 1)]
 
 
 def test_auto_split_halves_the_largest_range_and_gives_away_the_lower_half() -> None:
@@ -86,13 +87,13 @@ def test_auto_split_halves_the_largest_range_and_gives_away_the_lower_half() -> 
     a, b, c = Named("a"), Named("b"), Named("c")
     for consumer in (a, b, c):
         selector.add(consumer)
-    assert selector.ranges(b) == [(16385, 32768)]
-    assert selector.ranges(c) == [(0, 16384)]
-    assert selector.ranges(a) == [(32769, 65535)]
+    assert selector.ranges()[b] == [(16385, 32768)]
+    assert selector.ranges()[c] == [(0, 16384)]
+    assert selector.ranges()[a] == [(32769, 65535)]
     selector.remove(a)
-    assert selector.ranges(b) == [(16385, 65535)]
+    assert selector.ranges()[b] == [(16385, 65535)]
     selector.remove(c)
-    assert selector.ranges(b) == [(0, 65535)]
+    assert selector.ranges()[b] == [(0, 65535)]
 
 
 def test_auto_split_ends_when_no_range_can_be_halved() -> None:
@@ -111,7 +112,7 @@ def test_sticky_ranges_leave_gaps() -> None:
     assert [selector.select(slot) for slot in (0, 99, 100, 150, 151, 200, 299, 300)] == [
         a, a, b, b, None, a, a, None,
     ]  # fmt: skip
-    assert selector.ranges(a) == [(0, 99), (200, 299)]
+    assert selector.ranges()[a] == [(0, 99), (200, 299)]
     selector.remove(a)
     assert selector.select(0) is None
     assert selector.slot(b"key-1") == 5536
@@ -137,3 +138,67 @@ def test_sticky_ranges_are_checked(ranges: list[tuple[int, int]], reason: str) -
         selector.add(Named("b"), ranges)
     assert refused.value.code == pb.ConsumerAssignError
     assert selector.select(0) is None
+
+
+def filled(count: int) -> ConsistentHashSelector[Named]:
+    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    for number in range(count):
+        selector.add(Named(f"consumer-{number}"))
+    return selector
+
+
+def test_ranges_of_all_consumers_are_found_in_one_pass(lines_run: Callable[..., int]) -> None:
+    few, many = (lines_run(filled(count).ranges) for count in (10, 100))
+    assert many < 12 * few
+
+
+class Point(int):
+    """A number that counts how often points are compared."""
+
+    compared = 0
+    __hash__ = int.__hash__
+
+    def __lt__(self, other: int) -> bool:
+        Point.compared += 1
+        return int(self) < int(other)
+
+    def __eq__(self, other: object) -> bool:
+        Point.compared += 1
+        return isinstance(other, int) and int(self) == int(other)
+
+
+def test_a_join_and_a_leave_compare_few_points_however_many_consumers_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points_of, hashed = selectors.consistent_points, []
+
+    def counted_points(prefix: bytes, count: int) -> list[Point]:
+        hashed.append(count)
+        return list(map(Point, points_of(prefix, count)))
+
+    monkeypatch.setattr(selectors, "consistent_points", counted_points)
+    compared = []
+    for count in (20, 200):
+        selector, newcomer = filled(count), Named("newcomer")
+        Point.compared = 0
+        hashed.clear()
+        selector.add(newcomer)
+        selector.remove(newcomer)
+        compared.append(Point.compared)
+        assert hashed == [100]
+    assert compared[1] < 2 * compared[0]
+
+
+def test_a_name_gets_the_lowest_index_that_is_free() -> None:
+    selector: ConsistentHashSelector[Named] = ConsistentHashSelector()
+    first, second, third = (Named("same") for _ in range(3))
+    for consumer in (first, second, third):
+        selector.add(consumer)
+    selector.remove(first)
+    selector.remove(third)
+    for consumer in (first, third):
+        selector.add(consumer)
+    ring = brute_force_ring([(second, 1), (first, 0), (third, 2)])
+    points = sorted(ring)
+    for slot in range(1, SLOTS, 7):
+        assert selector.select(slot) is ring[next((point for point in points if point >= slot), points[0])]

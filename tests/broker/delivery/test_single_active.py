@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from geminga.broker.delivery import single_active
 from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX
+from geminga.ids import TopicName
 from geminga.wire.hashing import murmur3_32
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -97,6 +100,71 @@ def test_failover_on_a_plain_topic_uses_the_documented_ring(harness: Any, produc
     harness.advance(2)
     producer.publish(1)
     assert [name for name, peer in peers.items() if peer.entry_ids()] == [expected]
+
+
+def ring_choice(names: list[str], priorities: dict[str, int], topic: str) -> str:
+    """Section 4 of algorithms.md, read literally."""
+    best = min(priorities[name] for name in names)
+    ring = {
+        murmur3_32(f"{name}{n}".encode()): name
+        for name in sorted(names) if priorities[name] == best for n in range(100)
+    }  # fmt: skip
+    place = murmur3_32(topic.encode())
+    return ring[min((point for point in ring if point >= place), default=min(ring))]
+
+
+def test_joins_and_leaves_activate_the_consumer_of_the_documented_ring(harness: Any) -> None:
+    random_source = random.Random(3)
+    peers: dict[str, Any] = {}
+    priorities = {f"c{number}": number % 2 for number in range(12)}
+    for _ in range(80):
+        name = f"c{random_source.randrange(12)}"
+        if name in peers:
+            peers.pop(name).disconnect()
+        else:
+            peers[name] = harness.peer()
+            peers[name].subscribe(TOPIC, kind="Failover", consumer_name=name, priority_level=priorities[name])
+        if peers:
+            stats = harness.actions.stats(TopicName.parse(TOPIC))
+            active = stats["subscriptions"]["s"]["activeConsumerName"]
+            assert active == ring_choice(list(peers), priorities, TOPIC)
+
+
+def test_consumers_at_one_point_of_the_ring_are_ordered_by_name(
+    harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_active, "_ring_distance", lambda name, topic: 7)
+    for name in ("b", "c", "a"):
+        harness.peer().subscribe(TOPIC, kind="Failover", consumer_name=name)
+    stats = harness.actions.stats(TopicName.parse(TOPIC))
+    assert stats["subscriptions"]["s"]["activeConsumerName"] == "c"
+
+
+def test_a_failover_consumer_costs_its_own_points_however_many_there_are(
+    harness: Any, monkeypatch: pytest.MonkeyPatch, lines_run: Callable[..., int]
+) -> None:
+    numbered, hashed = single_active.murmur3_32_numbered, []
+
+    def counted(prefix: bytes, count: int) -> list[int]:
+        hashed.append(count)
+        return numbered(prefix, count)
+
+    monkeypatch.setattr(single_active, "murmur3_32_numbered", counted)
+    lines = []
+    for topic, count in (("few", 10), ("many", 100)):
+        for number in range(count):
+            harness.peer().subscribe(topic, kind="Failover", consumer_name=f"c{number}")
+        harness.advance(2)
+        hashed.clear()
+        peer = harness.peer()
+
+        def join_and_leave(peer: Any = peer, topic: str = topic) -> None:
+            peer.subscribe(topic, kind="Failover", consumer_name="c00")
+            peer.disconnect()
+
+        lines.append(lines_run(join_and_leave))
+        assert hashed == [100]
+    assert lines[1] < 2 * lines[0]
 
 
 def test_a_peer_too_old_for_the_notice_gets_none(harness: Any) -> None:

@@ -233,7 +233,7 @@ class Brokers(Resource):
         topics = metrics.TopicMetrics(out)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
-                topics.add(topic, self.actions.stats(topic))
+                topics.add(topic, self.actions.stats(topic, key_ranges=False))
         out.add("geminga_topics_loaded", self.topics.loaded_count)
         metrics.add_namespaces(out, by_namespace)
         topics.finish(sum(by_namespace.values()))

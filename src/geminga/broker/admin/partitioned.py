@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +13,7 @@ from geminga.broker.admin.errors import AdminError
 from geminga.broker.admin.http import (
     answer,
     answer_names,
+    answer_pieces,
     body,
     done_answer,
     message_id_json,
@@ -121,30 +124,43 @@ class PartitionedTopics(TopicResource):
         return answer(found)
 
     # --- stats ---
-    async def stats(self, request: web.Request) -> web.Response:
+    async def stats(self, request: web.Request) -> web.StreamResponse:
         """Stats, added up, and with ``?perPartition=true`` (the default) of each partition."""
         topic = self._partitioned(request)
-        count = self.actions.partitions(topic)
-        by_partition = {}
-        async for index in stepwise(range(count)):
-            name = topic.partition_name(index)
-            if self.actions.exists(name):
-                by_partition[str(name)] = self.asked_stats(request, name)
-        merged = merge_stats(list(by_partition.values()))
-        merged["metadata"] = {"partitions": count, "deleted": False}
-        merged["partitions"] = by_partition if query_flag(request, "perPartition", True) else {}
-        return answer(merged)
+        is_listed = query_flag(request, "perPartition", True)
+        merged = MergedStats()
 
-    async def internal_stats(self, request: web.Request) -> web.Response:
+        def stats_of(name: TopicName) -> dict[str, Any]:
+            found = self.asked_stats(request, name)
+            merged.add(found)
+            return found
+
+        return await answer_pieces(request, self._pieces(topic, stats_of, merged.finish, is_listed))
+
+    async def internal_stats(self, request: web.Request) -> web.StreamResponse:
         """Ledgers and cursors of each partition."""
         topic = self._partitioned(request)
+        return await answer_pieces(request, self._pieces(topic, self.actions.internal_stats, dict, True))
+
+    async def _pieces(
+        self,
+        topic: TopicName,
+        stats_of: Callable[[TopicName], dict[str, Any]],
+        whole: Callable[[], dict[str, Any]],
+        is_listed: bool,
+    ) -> AsyncIterator[str]:
+        """An answer about each partition, then about the ``whole``; others are served in between."""
         count = self.actions.partitions(topic)
-        found = {}
+        separator = '{"partitions":{'
         async for index in stepwise(range(count)):
             name = topic.partition_name(index)
             if self.actions.exists(name):
-                found[str(name)] = self.actions.internal_stats(name)
-        return answer({"metadata": {"partitions": count, "deleted": False}, "partitions": found})
+                found = stats_of(name)
+                if is_listed:
+                    yield f"{separator}{json.dumps(str(name))}:{json.dumps(found, separators=(',', ':'))}"
+                    separator = ","
+        rest = {**whole(), "metadata": {"partitions": count, "deleted": False}}
+        yield f"{'' if separator == ',' else separator}}},{json.dumps(rest, separators=(',', ':'))[1:]}"
 
     def _partitioned(self, request: web.Request) -> TopicName:
         topic = topic_of(request)
@@ -170,54 +186,67 @@ _UNKNOWN_WITH_ANY = frozenset({"messagesInBacklog", "bytesInBacklog"})
 """Not known of the whole while it is not known of a part."""
 
 
-def merge_stats(parts: list[dict[str, Any]]) -> dict[str, Any]:
+_MEMBERS = {"publishers": "producerName", "consumers": "consumerName"}
+"""Lists whose members are merged by a name; and the field of that name."""
+_OF_THE_FIRST = frozenset(
+    {"producerId", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
+)
+"""Fields of a producer or consumer over several partitions that are not added."""
+
+
+class MergedStats:
     """Stats of a whole from those of its parts: counts and rates are added, limits and times are the largest.
 
-    Publishers are merged by name of their place in the list, subscriptions and consumers by name.
+    Publishers, subscriptions and consumers are merged by name.
     """
-    merged: dict[str, Any] = {}
-    for stats in parts:
-        for key, value in stats.items():
-            merged[key] = _merge_value(key, merged.get(key), value)
-    if "oldestBacklogMessageSubscriptionName" in merged:
-        oldest = max(parts, key=lambda part: part.get("oldestBacklogMessageAgeSeconds", -1))
-        merged["oldestBacklogMessageSubscriptionName"] = oldest["oldestBacklogMessageSubscriptionName"]
-    sizes, messages = merged.get("bytesInCounter", 0), merged.get("msgInCounter", 0)
-    if "averageMsgSize" in merged and messages:
-        merged["averageMsgSize"] = sizes / messages
-    merged.pop("ownerBroker", None)
-    merged.setdefault("subscriptions", {})
-    merged.setdefault("publishers", [])
-    return merged
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] = {}
+        self._oldest: tuple[float, str] = (-1, "")
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Add a part, which stays as it is."""
+        _merge(self._found, part)
+        age, name = part.get("oldestBacklogMessageAgeSeconds", -1), "oldestBacklogMessageSubscriptionName"
+        if name in part and age > self._oldest[0]:
+            self._oldest = age, part[name]
+
+    def finish(self) -> dict[str, Any]:
+        """The stats of the whole, when all parts are added."""
+        found = self._found
+        if self._oldest[1]:
+            found["oldestBacklogMessageSubscriptionName"] = self._oldest[1]
+        sizes, messages = found.get("bytesInCounter", 0), found.get("msgInCounter", 0)
+        if "averageMsgSize" in found and messages:
+            found["averageMsgSize"] = sizes / messages
+        found.pop("ownerBroker", None)
+        found["publishers"] = list(found.get("publishers", {}).values())
+        for subscription in found.setdefault("subscriptions", {}).values():
+            subscription["consumers"] = list(subscription.get("consumers", {}).values())
+        return found
 
 
-def _merge_value(key: str, old: Any, new: Any) -> Any:
-    if old is None:
-        return _merge_value(key, type(new)(), new) if isinstance(new, (dict, list)) else new
+def _merge(merged: dict[str, Any], part: dict[str, Any]) -> None:
+    """Members of lists are kept by name until the end."""
+    for key, new in part.items():
+        old = merged.get(key)
+        if isinstance(new, dict):
+            _merge(merged.setdefault(key, {}), new)
+        elif key in _MEMBERS and isinstance(new, list):
+            members = merged.setdefault(key, {})
+            for member in new:
+                _merge(members.setdefault(member.get(_MEMBERS[key]), {}), member)
+        elif old is None:
+            merged[key] = new
+        elif key not in _OF_THE_FIRST:
+            merged[key] = _merged_value(key, old, new)
+
+
+def _merged_value(key: str, old: Any, new: Any) -> Any:
     if isinstance(new, bool) or isinstance(old, bool):
         return bool(old) or bool(new)
     if isinstance(new, (int, float)) and isinstance(old, (int, float)):
         if key in _UNKNOWN_WITH_ANY and UNKNOWN in (old, new):
             return UNKNOWN
         return max(old, new) if key in _NOT_ADDED else old + new
-    if isinstance(new, dict) and isinstance(old, dict):
-        return {**old, **{name: _merge_value(name, old.get(name), item) for name, item in new.items()}}
-    if key in ("publishers", "consumers"):
-        name_key = "producerName" if key == "publishers" else "consumerName"
-        return _merge_members(name_key, old, new)
     return new
-
-
-def _merge_members(name_key: str, old: list[Any], new: list[Any]) -> list[Any]:
-    by_name = {member.get(name_key): member for member in old}
-    for member in new:
-        name = member.get(name_key)
-        known = by_name.get(name)
-        by_name[name] = member if known is None else _merge_member(known, member)
-    return list(by_name.values())
-
-
-def _merge_member(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """One producer or consumer over several partitions: its counters are added, who it is stays."""
-    identity = {"producerId", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
-    return {**old, **{k: _merge_value(k, old.get(k), v) for k, v in new.items() if k not in identity}}

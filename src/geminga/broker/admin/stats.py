@@ -48,10 +48,12 @@ _COMPACTION: Json = {
 }
 
 
-def topic_stats(topic: Topic, now: float, broker_id: str) -> Json:
-    """``GET .../stats`` of one topic; ``now`` is monotonic, for rates."""
+def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = True) -> Json:
+    """``GET .../stats`` of one topic; ``now`` is monotonic, for rates. ``key_ranges``: with the hash ranges
+    of Key_Shared consumers, which are long lists."""
     subscriptions = {
-        name: _subscription_stats(topic.subscriptions[name], now) for name in sorted(topic.subscriptions)
+        name: _subscription_stats(topic.subscriptions[name], now, key_ranges)
+        for name in sorted(topic.subscriptions)
     }
     publishers = [_publisher_stats(producer, now) for producer in topic.access.producers.values()]
     messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())
@@ -186,8 +188,14 @@ def _publisher_stats(producer: Producer, now: float) -> Json:
 
 
 # --- subscriptions ---
-def _subscription_stats(subscription: Subscription, now: float) -> Json:
+def _subscription_stats(subscription: Subscription, now: float, key_ranges: bool) -> Json:
     consumers = [_consumer_stats(consumer, now) for consumer in subscription.consumers]
+    dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
+    if key_ranges and isinstance(dispatcher, KeySharedDispatcher):
+        ranges = dispatcher.selector.ranges()
+        for consumer, found in zip(subscription.consumers, consumers, strict=True):
+            found["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+            found["drainingHashes"] = []
     stats: Json = {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
@@ -296,7 +304,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
 
 def _consumer_stats(consumer: Consumer, now: float) -> Json:
     rates = consumer.rates_now(now)
-    stats: Json = {
+    return {
         "msgRateOut": rates[0],
         "msgThroughputOut": rates[1],
         "msgRateRedeliver": rates[2],
@@ -322,13 +330,6 @@ def _consumer_stats(consumer: Consumer, now: float) -> Json:
         "lastConsumedTime": iso_time(consumer.last_consumed_ms),
         "metadata": dict(consumer.metadata),
     }
-    subscription = consumer.subscription
-    dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
-    if isinstance(dispatcher, KeySharedDispatcher):
-        ranges = dispatcher.selector.ranges(consumer)
-        stats["keyHashRangeArrays"] = [list(each) for each in ranges]
-        stats["drainingHashes"] = []
-    return stats
 
 
 # --- internals ---

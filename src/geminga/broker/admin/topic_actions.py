@@ -209,9 +209,10 @@ class TopicActions:
         raise AdminError(404, f"Topic {name} not found")
 
     # --- what it holds ---
-    def stats(self, name: TopicName) -> dict[str, Any]:
-        """``GET .../stats``"""
-        return topic_stats(self._topic(name), self._agenda.now, self._settings.broker_id)
+    def stats(self, name: TopicName, *, key_ranges: bool = True) -> dict[str, Any]:
+        """``GET .../stats``; see `topic_stats`."""
+        topic = self._topic(name)
+        return topic_stats(topic, self._agenda.now, self._settings.broker_id, key_ranges=key_ranges)
 
     def stats_among_all(self, name: TopicName) -> dict[str, Any]:
         """Its part of ``GET broker-stats/topics``."""

@@ -68,10 +68,11 @@ class TopicResource(Resource):
 
     def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
         """Statistics of a plain topic, without the lists that the request does not want."""
-        found = self.actions.stats(topic)
+        no_consumers = query_flag(request, "excludeConsumers")
+        found = self.actions.stats(topic, key_ranges=not no_consumers)
         if query_flag(request, "excludePublishers"):
             found["publishers"] = []
-        if query_flag(request, "excludeConsumers"):
+        if no_consumers:
             for subscription in found.get("subscriptions", {}).values():
                 subscription["consumers"] = []
         return found
@@ -238,7 +239,7 @@ class Topics(TopicResource):
 
     async def backlog(self, request: web.Request) -> web.Response:
         """Where a scheduled backlog estimate would be: the figures that are known without one."""
-        found = self.actions.stats(self.stored(request))
+        found = self.actions.stats(self.stored(request), key_ranges=False)
         backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
         return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
 

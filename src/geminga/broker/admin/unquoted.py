@@ -15,6 +15,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
+from geminga.loggers import shield
+
 UNREAD_SECONDS: Final = 30.0
 """Time after which a peer that reads nothing of its answers is disconnected."""
 Tell = Callable[[str, object], None]
@@ -32,7 +34,7 @@ def unquoted(log: logging.Logger, tell: Tell) -> logging.Logger:
     found = logging.Logger(log.name)
     found.parent = log
     found.addFilter(_Unquoted(tell))
-    return found
+    return shield(found)
 
 
 class _Unquoted(logging.Filter):

@@ -12,6 +12,10 @@ DELAYED_MAX = 1_000_000
 LOOK_SECONDS = 10.0
 """Longest time between two looks at the wall clock: it may be set, or the machine may have been suspended."""
 
+DUE_AT_ONCE_MAX = 2_000
+"""Entries that fall due in one run of the timer; the next ones have the next run, and others are served
+before."""
+
 
 def _nobody_waits(_offsets: list[int]) -> None:
     """Called for the entries of one that is closed."""
@@ -75,8 +79,8 @@ class DelayedEntries:
     def _run(self) -> None:
         self._timer = None
         now_ms = self._agenda.now_ms
-        due = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        due: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < DUE_AT_ONCE_MAX:
             offset = heapq.heappop(self._heap)[1]
             self._offsets.discard(offset)
             due.append(offset)

@@ -97,25 +97,34 @@ class KeySharedDispatcher(SharedDispatcher):
         self.selector.add(consumer, ranges)
         self._queues[consumer] = []
         super().add(consumer)
-        self._route_again()
+        if self._replaying:
+            self._route_moved()
 
     def remove(self, consumer: Consumer) -> None:
         self.selector.remove(consumer)
         waiting = self._queues.pop(consumer, [])
-        self._unowned.extend(waiting)
-        super().remove(consumer)
-        self._route_again()
+        try:
+            super().remove(consumer)
+        finally:
+            self._route_all(waiting)
+        for slot in list(self._parked):
+            bound = self._bound.get(slot)
+            # It may have gone back to the consumer that its entries wait for.
+            if bound is None or self.selector.select(slot) in (None, bound[0]):
+                self._route_all(self._parked.pop(slot))
 
-    def _route_again(self) -> None:
-        """Slots have moved: find every waiting entry its place anew."""
-        waiting = self._unowned
-        for queue in self._queues.values():
-            waiting.extend(queue)
-            queue.clear()
-        for parked in self._parked.values():
-            waiting.extend(parked)
-        self._unowned, self._parked = [], {}
-        for offset in sorted(waiting):
+    def _route_moved(self) -> None:
+        """Slots have a new owner: the entries in the queues of others go to its queue."""
+        moved, self._unowned = self._unowned, []
+        for owner, queue in self._queues.items():
+            gone = [at for at in queue if self.selector.select(self._slots[at]) is not owner]
+            if gone:
+                moved += gone
+                queue[:] = sorted(set(queue).difference(gone))
+        self._route_all(moved)
+
+    def _route_all(self, offsets: list[int]) -> None:
+        for offset in sorted(offsets):
             self._route(offset, self._slots[offset])
 
     # --- waiting entries ---
@@ -176,7 +185,8 @@ class KeySharedDispatcher(SharedDispatcher):
         progress = True
         while progress and not self.blocked and not self._exhausted:
             progress = False
-            for consumer in [each for each in self._permitted if self._queues[each]]:
+            waiting = [each for each in self._permitted if self._queues[each]] if self._replaying else ()
+            for consumer in waiting:
                 if consumer.ready:
                     progress = self._send_queued(consumer) or progress
                     self._permitted.pop(consumer, None)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from geminga.broker.refusal import Refused
-from geminga.wire.hashing import SLOTS, consistent_slot, range_slot
+from geminga.wire.hashing import SLOTS, consistent_points, consistent_slot, range_slot
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 RING_POINTS = 100
@@ -42,8 +42,8 @@ class Selector(Protocol[C]):
     def remove(self, consumer: C) -> None:
         """Let a consumer go."""
 
-    def ranges(self, consumer: C) -> list[Range]:
-        """The slots of a consumer, for stats."""
+    def ranges(self) -> dict[C, list[Range]]:
+        """The slots of each consumer that has some, for stats; one pass over all."""
 
 
 class ConsistentHashSelector(Generic[C]):
@@ -52,16 +52,21 @@ class ConsistentHashSelector(Generic[C]):
     def __init__(self) -> None:
         self._points: list[int] = []
         self._lines: dict[int, list[C]] = {}
-        self._indexes: dict[C, int] = {}
+        self._own: dict[C, tuple[int, list[int]]] = {}
+        """The index of each consumer among those of its name, and its points."""
+        self._indexes: dict[str, int] = {}
+        """The indexes that consumers of a name have, as the bits of a number."""
 
     def slot(self, sticky_key: bytes) -> int:
         return consistent_slot(sticky_key)
 
     def add(self, consumer: C, ranges: Sequence[Range] = ()) -> None:
-        taken = {index for other, index in self._indexes.items() if other.name == consumer.name}
-        index = next(number for number in range(len(taken) + 1) if number not in taken)
-        self._indexes[consumer] = index
-        for point in self._own_points(consumer.name, index):
+        taken = self._indexes.get(consumer.name, 0)
+        index = (~taken & (taken + 1)).bit_length() - 1
+        self._indexes[consumer.name] = taken | 1 << index
+        own = consistent_points(f"{consumer.name}\0{index}\0".encode(), RING_POINTS)
+        self._own[consumer] = index, own
+        for point in own:
             line = self._lines.get(point)
             if line is None:
                 self._lines[point] = [consumer]
@@ -70,13 +75,17 @@ class ConsistentHashSelector(Generic[C]):
                 line.append(consumer)
 
     def remove(self, consumer: C) -> None:
-        for point in self._own_points(consumer.name, self._indexes.pop(consumer)):
+        index, own = self._own.pop(consumer)
+        self._indexes[consumer.name] ^= 1 << index
+        if not self._indexes[consumer.name]:
+            del self._indexes[consumer.name]
+        for point in own:
             line = self._lines.get(point, [])
             if consumer in line:
                 line.remove(consumer)
                 if not line:
                     del self._lines[point]
-                    self._points.remove(point)
+                    del self._points[bisect_left(self._points, point)]
 
     def select(self, slot: int) -> C | None:
         points = self._points
@@ -85,21 +94,16 @@ class ConsistentHashSelector(Generic[C]):
         at = bisect_left(points, slot)
         return self._lines[points[at if at < len(points) else 0]][0]
 
-    def ranges(self, consumer: C) -> list[Range]:
-        found: list[Range] = []
+    def ranges(self) -> dict[C, list[Range]]:
+        found: dict[C, list[Range]] = {}
         points = self._points
         low = 1
         for point in points:
-            if self._lines[point][0] is consumer:
-                _join(found, low, point)
+            _join(found, self._lines[point][0], low, point)
             low = point + 1
-        if points and low < SLOTS and self._lines[points[0]][0] is consumer:
-            _join(found, low, SLOTS - 1)
+        if points and low < SLOTS:
+            _join(found, self._lines[points[0]][0], low, SLOTS - 1)
         return found
-
-    @staticmethod
-    def _own_points(name: str, index: int) -> list[int]:
-        return [consistent_slot(f"{name}\0{index}\0{point}".encode()) for point in range(RING_POINTS)]
 
 
 class AutoSplitSelector(Generic[C]):
@@ -143,12 +147,11 @@ class AutoSplitSelector(Generic[C]):
         at = bisect_left(self._bounds, slot)
         return self._owners[self._bounds[at]] if at < len(self._bounds) else None
 
-    def ranges(self, consumer: C) -> list[Range]:
-        found: list[Range] = []
+    def ranges(self) -> dict[C, list[Range]]:
+        found: dict[C, list[Range]] = {}
         low = 0
         for bound in self._bounds:
-            if self._owners[bound] is consumer:
-                _join(found, low, bound if bound < SLOTS else SLOTS - 1)
+            _join(found, self._owners[bound], low, bound if bound < SLOTS else SLOTS - 1)
             low = bound + 1
         return found
 
@@ -195,12 +198,16 @@ class StickySelector(Generic[C]):
             return self._ranges[at][2]
         return None
 
-    def ranges(self, consumer: C) -> list[Range]:
-        return [(start, end) for start, end, owner in self._ranges if owner is consumer]
+    def ranges(self) -> dict[C, list[Range]]:
+        found: dict[C, list[Range]] = {}
+        for start, end, owner in self._ranges:
+            found.setdefault(owner, []).append((start, end))
+        return found
 
 
-def _join(found: list[Range], low: int, high: int) -> None:
-    if found and found[-1][1] + 1 == low:
-        found[-1] = (found[-1][0], high)
+def _join(found: dict[C, list[Range]], owner: C, low: int, high: int) -> None:
+    own = found.setdefault(owner, [])
+    if own and own[-1][1] + 1 == low:
+        own[-1] = (own[-1][0], high)
     else:
-        found.append((low, high))
+        own.append((low, high))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Iterable
 
 from geminga.broker.delivery.compensation import Pushed, TooOld
@@ -65,8 +66,7 @@ class SharedDispatcher(Reading):
     # --- membership ---
     def add(self, consumer: Consumer) -> None:
         consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda each: each.priority)
+        insort(self.consumers, consumer, key=lambda each: each.priority)
         if consumer.permits > 0:
             self.flowed(consumer)
 

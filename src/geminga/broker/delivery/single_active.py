@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
 from geminga.broker.agenda import Timer
@@ -12,9 +13,11 @@ from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedS
 from geminga.broker.entries import message_count
 from geminga.errors import StoreError
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX
-from geminga.wire.hashing import murmur3_32
+from geminga.wire.hashing import MURMUR3_SIZE, murmur3_32, murmur3_32_numbered
 
 _RING_POINTS = 100
+_Rank = tuple[int, int, str, int, Consumer]
+"""Priority, distance on the hash ring, name, number in the order of arrival, consumer."""
 _NEVER = float("inf")
 _RUN_FROM = 4
 """From so many entries on it is cheaper to send them together."""
@@ -28,7 +31,9 @@ class SingleActiveDispatcher(Reading):
     def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
         super().__init__(subscription)
         self._failover = failover
-        self._consumers: list[Consumer] = []
+        self._ranks: dict[Consumer, _Rank] = {}
+        self._ranked: list[_Rank] = []
+        self._arrivals = 0
         self._started: set[Consumer] = set()
         self.active: Consumer | None = None
         self._switch: Timer | None = None
@@ -48,7 +53,14 @@ class SingleActiveDispatcher(Reading):
         return self._switch is not None
 
     def add(self, consumer: Consumer) -> None:
-        self._consumers.append(consumer)
+        distance = 0
+        if self._failover and self.subscription.partition < 0:
+            distance = _ring_distance(consumer.name, self.topic.text)
+        self._arrivals += 1
+        rank = self._ranks[consumer] = (
+            consumer.priority, distance, consumer.name, self._arrivals, consumer,
+        )  # fmt: skip
+        insort(self._ranked, rank)
         self._pick(consumer)
 
     def started(self, consumer: Consumer) -> None:
@@ -59,7 +71,7 @@ class SingleActiveDispatcher(Reading):
             consumer.notify_active(True)
 
     def remove(self, consumer: Consumer) -> None:
-        self._consumers.remove(consumer)
+        del self._ranked[bisect_left(self._ranked, self._ranks.pop(consumer))]
         self._started.discard(consumer)
         self._pick(None)
 
@@ -72,7 +84,7 @@ class SingleActiveDispatcher(Reading):
         if self._switch is not None:
             self._switch.cancel()
             self._switch = None
-        if previous is not None and previous in self._started and previous in self._consumers:
+        if previous is not None and previous in self._started and previous in self._ranks:
             previous.notify_active(False)
         self._rewind()
         if chosen is None:
@@ -85,26 +97,20 @@ class SingleActiveDispatcher(Reading):
             chosen.notify_active(True)
 
     def _choice(self) -> Consumer | None:
-        if not self._consumers:
+        ranked, partition = self._ranked, self.subscription.partition
+        if not ranked:
             return None
-        best = min(consumer.priority for consumer in self._consumers)
-        candidates = sorted(
-            (consumer for consumer in self._consumers if consumer.priority == best),
-            key=lambda consumer: consumer.name,
-        )
-        partition = self.subscription.partition
-        if not self._failover or len(candidates) == 1:
-            return candidates[0]
-        if partition >= 0:
-            return candidates[partition % len(candidates)]
-        return _ring_choice(candidates, self.topic.text)
+        # Those of the best priority, and on the ring those whose points are nearest: mostly one.
+        best = bisect_right(ranked, ranked[0][:2], key=lambda rank: rank[:2])
+        at = partition % best if partition >= 0 else best - 1
+        return ranked[at][-1]
 
     def _switched(self) -> None:
         self._switch = None
         if self.active is not None:
             # What was acknowledged meanwhile by the one before is not sent again.
             self._rewind()
-            for consumer in self._consumers:
+            for consumer in self._ranks:
                 if consumer in self._started:
                     consumer.notify_active(consumer is self.active)
             self.dispatch()
@@ -320,11 +326,8 @@ class SingleActiveDispatcher(Reading):
             self._switch = None
 
 
-def _ring_choice(candidates: list[Consumer], topic: str) -> Consumer:
-    """The failover consumer of a topic without partitions: a hash ring (algorithms.md section 4)."""
-    ring: dict[int, Consumer] = {}
-    for consumer in candidates:
-        for point in range(_RING_POINTS):
-            ring[murmur3_32(f"{consumer.name}{point}".encode())] = consumer
-    place = murmur3_32(topic.encode())
-    return ring[min((point for point in ring if point >= place), default=min(ring))]
+def _ring_distance(name: str, topic: str) -> int:
+    """Distance on the hash ring from a topic without partitions to the next of a consumer's points
+    (algorithms.md section 4). The consumer with the shortest is active; of several at one point, the last."""
+    start = murmur3_32(topic.encode())
+    return min((point - start) % MURMUR3_SIZE for point in murmur3_32_numbered(name.encode(), _RING_POINTS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, Consumer, LastMessage
@@ -62,8 +63,7 @@ class NonPersistentSubscription:
                 self._selector = StickySelector() if sticky else ConsistentHashSelector()
             self._selector.add(consumer, [(each.start, each.end) for each in policy.hashRanges])
         self.type = consumer.type
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda each: (each.priority, each.name))
+        insort(self.consumers, consumer, key=lambda each: (each.priority, each.name))
         self.topic.consumers_connected += 1
         self.topic.touch()
 
