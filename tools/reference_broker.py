@@ -239,7 +239,7 @@ _METRICS = """
 Pulsar's and mean the same, so that its dashboards work; those with `geminga_` are Geminga's own. Every
 sample has the label `cluster`.
 
-A topic that nobody uses leaves memory after a while, and then has no samples of its own but its backlogs:
+An unused topic leaves memory after a while, and then has no samples of its own but its backlogs:
 `pulsar_msg_backlog`, `pulsar_subscription_back_log` and `pulsar_subscription_consumers_count` (0) of each
 subscription with a backlog. After a start they are there before anybody uses the topic. At most 10,000
 subscriptions are listed so, those of the topics with the largest backlogs;

@@ -64,7 +64,7 @@ def test_a_grant_without_a_topic_epoch_is_refused_for_exclusive_modes(bench, mod
 
 
 def test_fencing_is_refused_on_a_broker_that_does_not_know_it(bench):
-    """Apache Pulsar 2.10 tells the epoch of a topic to producers that share it, too."""
+    """Apache Pulsar 2.10 sends the epoch of a topic to producers that share it, too."""
     for mode, refused in (("ExclusiveWithFencing", ["2.10.5", "2.8.0"]), ("Exclusive", [])):
         b = bench(access_mode=getattr(ProducerAccessMode, mode))
         for version in ("2.8.0", "2.10.5", "2.11.0", "3.0.7", "4.0.4", "10.1"):

@@ -28,8 +28,11 @@ def incomplete(topic: str) -> UnsupportedVersionError:
 
 
 class ChunkedMessage:
-    """What the chunks of one message share: uuid, publish time, the place of the first one, and
-    whether the broker has dropped any (``is_incomplete``) of a message that it did not have (``is_new``)."""
+    """State that the chunks of one message share.
+
+    Its uuid, its publish time, the position of the first chunk, and whether the broker has dropped chunks
+    (``is_incomplete``) of a message that it did not have before (``is_new``).
+    """
 
     __slots__ = (
         "chunks", "first_entry_id", "first_ledger_id", "is_incomplete", "is_new", "publish_time",

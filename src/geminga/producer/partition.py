@@ -483,8 +483,8 @@ class PartitionProducer:
     def _chunk_receipted(self, operation: SendOperation, chunk: ChunkPart) -> Exception | None:
         """Note the receipt of a chunk; with the last one, the error of a message that is not complete.
 
-        Chunks of a message with a new sequence id, written once, are no duplicates: a broker that says so has
-        dropped them. After a reconnect a chunk may have been stored before.
+        Chunks of a message with a new sequence id, written once, are no duplicates: a broker that
+        answers so has dropped them. After a reconnect a chunk may have been stored before.
         """
         whole = chunk.message
         if chunk.index == 0:

@@ -24,7 +24,7 @@ def text_of(topic: str) -> str:
 
 
 def publish(harness: Harness, topic: str, count: int, subscriptions: tuple[str, ...] = ("s",)) -> None:
-    """Have subscriptions with ``count`` more entries each that nobody has acknowledged."""
+    """Have subscriptions with ``count`` more unacknowledged entries each."""
     peer = harness.peer()
     for number, subscription in enumerate(subscriptions, 1):
         peer.subscribe(text_of(topic), subscription, consumer_id=number, permits=0)

@@ -35,7 +35,7 @@ from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
 
 RESTING_SECONDS = 1.0
-"""The first scrape after a start waits so long for the backlogs of topics that are not in memory."""
+"""Longest wait of a scrape, after a start, for the backlogs of topics that are not in memory."""
 
 
 class Brokers(Resource):
@@ -52,6 +52,8 @@ class Brokers(Resource):
         base = "/admin/v2/brokers"
         router.add_get(f"{base}/health", self.health)
         router.add_get("/status.html", self.health)
+        router.add_get("/livez", self.health)
+        router.add_get("/readyz", self.ready)
         router.add_get(f"{base}/ready", self.health)
         router.add_get(f"{base}/version", self.version)
         router.add_get(f"{base}/leaderBroker", self.leader)
@@ -79,6 +81,14 @@ class Brokers(Resource):
         if failure is not None:
             raise AdminError(503, f"the store has stopped: {failure}")
         return bare_text("ok")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """``ok`` while messages are taken; 503 with the reason when the store has stopped or the disk is
+        full. The port does not answer while the broker starts and stops."""
+        if self.server.broker.disk.refusal:
+            # Without its figures: this needs no credentials.
+            raise AdminError(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
+        return await self.health(request)
 
     async def version(self, _request: web.Request) -> web.Response:
         """The version of Geminga."""

@@ -201,7 +201,7 @@ class Consumer:
         self.bytes_out = 0
         self.redelivered = 0
         self.messages_acked = 0.0
-        """Where they are not pending here one by one (Exclusive, Failover): by the average of its batches."""
+        """Acknowledged messages: estimated from the average batch size for Exclusive and Failover."""
         self.flow_count = 0
         self.rates = Rates(now, 4)
         self.last_flow_ms = 0

@@ -134,7 +134,7 @@ class RestingTopics:
 
     @property
     def not_listed(self) -> int:
-        """How many subscriptions with a backlog are in the sums alone."""
+        """Number of subscriptions with a backlog that are in the sums alone."""
         return self.with_backlog - self._listed_count
 
     # --- topics that were not in memory from the beginning ---
@@ -204,8 +204,10 @@ def _open_entries(store: EntryStore, text: str, end: int) -> Iterator[tuple[str,
 
 
 def open_entries(store: EntryStore, topic: str, subscription: str, end: int) -> int:
-    """How many of the entries before ``end`` a stored subscription has not acknowledged. Raises
-    `StoreError`."""
+    """Return the number of entries before ``end`` that a stored subscription has not acknowledged.
+
+    Raises `StoreError`.
+    """
     value = store.get(cursor_key(topic, subscription))
     if value is None:
         return 0
