@@ -235,13 +235,17 @@ def _not_served() -> list[str]:
 # --- metrics -------------------------------------------------------------------------------------
 
 _METRICS = """
-`GET /metrics` on the web port, in Prometheus' text format: figures come from what the broker has in memory
-at that moment. Names that begin with `pulsar_` are Apache Pulsar's and mean the same, so that its
-dashboards work; those with `geminga_` are Geminga's own. Every sample has the label `cluster`.
+`GET /metrics` on the web port, in Prometheus' text format. Names that begin with `pulsar_` are Apache
+Pulsar's and mean the same, so that its dashboards work; those with `geminga_` are Geminga's own. Every
+sample has the label `cluster`.
 
-Topics that are not in memory have no samples of their own, and cost a scrape nothing; they are counted in
-`pulsar_broker_topics_count`. Counters begin again when a topic is loaded, as those of Apache Pulsar do:
-`rate()` and `increase()` know that.
+An unused topic leaves memory after a while, and then has no samples of its own but its backlogs:
+`pulsar_msg_backlog`, `pulsar_subscription_back_log` and `pulsar_subscription_consumers_count` (0) of each
+subscription with a backlog. After a start they are there before anybody uses the topic. At most 10,000
+subscriptions are listed so, those of the topics with the largest backlogs;
+`geminga_subscriptions_not_listed` counts the others, and the sums of namespaces and of the broker have all.
+Counters begin again when a topic is loaded, as those of Apache Pulsar do: `rate()` and `increase()` know
+that.
 """
 
 

@@ -14,7 +14,7 @@ from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.persistent import topic_key
 from geminga.broker.turns import Turns
 from geminga.errors import StoreDamaged
-from geminga.ids import TopicName
+from geminga.ids import TopicName, to_signed
 from geminga.ledger.damage import Damage, Loss
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -43,6 +43,10 @@ class Lives:
     def harm(self, *what: bytes) -> None:
         """The process dies, and the last byte of each piece of the log is not what was written."""
         self.disk.kill()
+        self.flip(*what)
+
+    def flip(self, *what: bytes) -> None:
+        """Change the last byte of each piece of the log; the broker runs on."""
         for piece in what:
             for path in self.disk.names:
                 content = self.disk.content(path)
@@ -192,6 +196,52 @@ def test_a_damaged_entry_is_stepped_over_until_it_is_settled(lives: Lives) -> No
     peer.subscribe(HARMED)
     assert peer.payloads() == []
     assert harness.store.damage == []
+
+
+def last_entry_id(peer: Peer) -> int:
+    """The entry id that the broker names as the newest of the topic; -1 for an empty topic."""
+    peer.command("getLastMessageId", consumer_id=1, request_id=1)
+    (frame,) = peer.take(pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    return to_signed(frame.command.getLastMessageIdResponse.last_message_id.entryId)
+
+
+def test_the_last_message_id_is_that_of_the_newest_readable_entry(lives: Lives) -> None:
+    """The last three entries are damaged, in two ledgers of four entries each."""
+    for topic in (HARMED, WELL):  # the end of the log itself is cut off at the damage
+        fill(lives.harness, topic, 10)
+    lives.harm(*(f"{HARMED} {number}".encode() for number in (7, 8, 9)))
+    peer = lives.restart().peer()
+    peer.subscribe(HARMED)
+    assert last_entry_id(peer) == 2, "the entries behind 1:2 are damaged"
+    assert peer.payloads() == payloads(HARMED, range(7))
+    assert last_entry_id(peer) == 2
+    fill(lives.harness, HARMED, 1)
+    assert peer.payloads() == payloads(HARMED, [0])
+    assert last_entry_id(peer) == 0, "the new entry is the first of a new ledger"
+
+
+def test_damage_that_reading_finds_changes_the_last_message_id(lives: Lives) -> None:
+    """The broker runs on: it reads the entries from the disk for the question itself."""
+    harness = lives.harness
+    fill(harness, HARMED, 10).disconnect()
+    name = TopicName.parse(HARMED)
+    harness.broker.topics.unload_topic(harness.broker.topics.find(name))  # type: ignore[arg-type]
+    lives.flip(f"{HARMED} 8".encode(), f"{HARMED} 9".encode())
+    peer = harness.peer()
+    peer.subscribe(HARMED, permits=0)
+    assert last_entry_id(peer) == 3
+    assert len(harness.store.damage) == 2
+    assert harness.actions.last_message_id(name).entry_id == 3
+
+
+def test_a_topic_of_damaged_entries_alone_has_no_last_message_id(lives: Lives) -> None:
+    for topic in (HARMED, WELL):
+        fill(lives.harness, topic, 2)
+    lives.harm(f"{HARMED} 0".encode(), f"{HARMED} 1".encode())
+    peer = lives.restart().peer()
+    peer.subscribe(HARMED)
+    assert last_entry_id(peer) == -1
+    assert peer.payloads() == []
 
 
 def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,29 @@ def test_consumers_without_the_key(client, topic):
         nothing(again)
 
 
+@pytest.mark.parametrize("queue_size", [1, 1000])
+def test_a_reader_without_the_key_comes_to_the_end(client, topic, queue_size):
+    """The last message cannot be read: it is not available, and nothing waits for it."""
+    plain = client.create_producer(topic)
+    plain.send(b"plain")
+    encrypting(client, topic).send(CANARY)
+    with client.create_reader(topic, geminga.MessageId.earliest, receiver_queue_size=queue_size) as unable:
+        assert unable.has_message_available()
+        assert unable.read_next(30_000).data() == b"plain"
+        assert not unable.has_message_available()
+        plain.send(b"later")
+        assert unable.has_message_available()
+        assert unable.read_next(30_000).data() == b"later"
+        assert not unable.has_message_available()
+
+
+def test_a_reader_of_undecryptable_messages_alone_has_none_available(client, topic):
+    encrypting(client, topic).send(CANARY)
+    with client.create_reader(topic, geminga.MessageId.earliest) as unable:
+        assert not unable.has_message_available()
+        assert list(unable.tables()) == []
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_chunks_are_encrypted_one_by_one(client, topic, compression):
     import random

@@ -13,6 +13,7 @@ import pytest
 import geminga
 import geminga.asyncio
 from geminga import errors
+from geminga.broker.commands import answers
 from geminga.client import message_building
 from geminga.client.admin import admin, topic_path
 from geminga.errors import Result
@@ -366,6 +367,21 @@ def test_a_fenced_producer_gets_its_error(client, topic):
     fencing.send(b"and now mine")
     with pytest.raises(errors.ProducerFenced):
         fenced.send(b"no more")
+
+
+def test_an_exclusive_mode_that_the_broker_does_not_know_is_refused(client, topic, monkeypatch):
+    """As Apache Pulsar 2.10, which takes ExclusiveWithFencing for a shared producer."""
+    answer = answers.producer_success
+    monkeypatch.setattr(
+        answers, "producer_success", lambda *given, **fields: answer(*given, **fields | {"topic_epoch": None})
+    )
+    mode = geminga.ProducerAccessMode.ExclusiveWithFencing
+    with pytest.raises(errors.UnsupportedVersionError, match="ExclusiveWithFencing"):
+        client.create_producer(topic, access_mode=mode)
+    monkeypatch.undo()
+    client.create_producer(topic, access_mode=geminga.ProducerAccessMode.Exclusive).send(
+        b"nobody else is there"
+    )
 
 
 def test_initial_and_explicit_sequence_ids(client, topic):

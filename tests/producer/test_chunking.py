@@ -1,6 +1,6 @@
 import pytest
 
-from geminga.errors import MessageTooBig, NotAllowedError
+from geminga.errors import BrokerPersistenceError, MessageTooBig, NotAllowedError, UnsupportedVersionError
 from geminga.producer.chunking import ChunkedMessage, ChunkPart, chunk_count
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import Verdict
@@ -99,6 +99,67 @@ def test_after_a_reconnect_the_missing_chunks_follow_with_the_same_uuid(bench):
     assert [s.metadata.chunk_id for s in after] == [s.metadata.chunk_id for s in before[1:]]
     assert {s.metadata.uuid for s in after} == {"me-0"}
     assert {s.metadata.publish_time for s in after} == {before[0].metadata.publish_time}
+
+
+def test_chunks_dropped_as_duplicates_of_each_other_fail_the_message(bench):
+    """Apache Pulsar 2.10 and 2.11 with deduplication: the message is incomplete in the topic."""
+    b = bench(**CHUNKED).connect()
+    b.add(b"x" * 1500, token="lost")
+    b.add(b"y", token="next")
+    chunks = len(b.written()) - 1
+    for _ in range(chunks - 1):  # they are answered at once, before the first is stored
+        b.receipt(0, ledger_id=-1, entry_id=-1)
+    b.receipt(0, entry_id=0)
+    b.receipt(1, entry_id=1)
+    (lost, error), (following, no_error) = [(t, o.error) for o in b.settled() for t in o.tokens]
+    assert (lost, following, no_error) == ("lost", "next", None)
+    assert isinstance(error, UnsupportedVersionError)
+    assert "deduplication" in str(error)
+    assert b.permits_used == (0, 0, 0)
+    assert b.partition.counters.failed_messages == 1
+
+
+def test_a_new_chunk_that_may_be_a_duplicate_fails_the_message(bench):
+    """Apache Pulsar 2.10 and 2.11 while the first chunk is not stored yet; all is sent again otherwise, and
+    every chunk is then a duplicate."""
+    b = bench(**CHUNKED).connect()
+    b.add(b"x" * 1500, token="lost")
+    b.add(b"y", token="next")
+    b.written()
+    unknown = "Cannot determine whether the message is a duplicate at this time"
+    assert b.partition.send_error(BrokerPersistenceError.code, 0, unknown, 0.0) is Verdict.DETACH
+    assert [(t, type(o.error)) for o in b.settled() for t in o.tokens] == [("lost", UnsupportedVersionError)]
+    b.partition.disconnected(None)
+    b.connect()
+    assert [s.payload for s in b.written()] == [b"y"]
+    assert b.partition.send_error(BrokerPersistenceError.code, 1, unknown, 0.0) is Verdict.DETACH
+    assert b.settled() == []
+
+
+@pytest.mark.parametrize("dropped", ["all", "last"])
+def test_a_chunked_message_that_the_broker_has_already_is_a_duplicate(bench, dropped):
+    """Apache Pulsar 4.0 stores the chunks of a duplicate but the last one."""
+    b = bench(**CHUNKED, initial_sequence_id=5).connect(last_sequence_id=7)
+    b.add(b"x" * 1500, token="again")
+    written = b.written()
+    for number in range(len(written)):
+        is_dropped = dropped == "all" or number == len(written) - 1
+        b.receipt(6, **({"ledger_id": -1, "entry_id": -1} if is_dropped else {}))
+    ((token, operation),) = [(t, o) for o in b.settled() for t in o.tokens]
+    assert (token, operation.error, operation.duplicate) == ("again", None, True)
+
+
+def test_chunks_that_were_stored_before_a_reconnect_are_no_error(bench):
+    """Their receipts were lost with the connection; the chunks are sent again, and are duplicates."""
+    b = bench(**CHUNKED).connect()
+    b.add(b"x" * 1500, token="kept")
+    b.written()
+    b.receipt(0)
+    b.partition.disconnected(None)
+    b.connect()
+    for _ in b.written():
+        b.receipt(0, ledger_id=-1, entry_id=-1)
+    assert [(t, o.error) for o in b.settled() for t in o.tokens] == [("kept", None)]
 
 
 def test_the_uuid_uses_the_final_name_and_id(bench):

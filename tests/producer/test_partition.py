@@ -53,6 +53,29 @@ def test_the_topic_epoch_is_echoed_for_exclusive_modes_only(bench, mode):
     assert command.HasField("topic_epoch") == (mode is not ProducerAccessMode.Shared)
 
 
+@pytest.mark.parametrize("mode", list(ProducerAccessMode)[1:])
+def test_a_grant_without_a_topic_epoch_is_refused_for_exclusive_modes(bench, mode):
+    """Brokers that do not know the mode grant a producer that shares the topic."""
+    b = bench(access_mode=mode)
+    with pytest.raises(errors.UnsupportedVersionError, match=f"access_mode={mode.name}"):
+        b.partition.check_granted(b.success(), "")
+    b.partition.check_granted(b.success(topic_epoch=0), "")
+    bench().partition.check_granted(b.success(), "Pulsar Server2.7.0")
+
+
+def test_fencing_is_refused_on_a_broker_that_does_not_know_it(bench):
+    """Apache Pulsar 2.10 sends the epoch of a topic to producers that share it, too."""
+    for mode, refused in (("ExclusiveWithFencing", ["2.10.5", "2.8.0"]), ("Exclusive", [])):
+        b = bench(access_mode=getattr(ProducerAccessMode, mode))
+        for version in ("2.8.0", "2.10.5", "2.11.0", "3.0.7", "4.0.4", "10.1"):
+            granted = b.success(topic_epoch=3)
+            if version in refused:
+                with pytest.raises(errors.UnsupportedVersionError):
+                    b.partition.check_granted(granted, f"Pulsar Server{version}")
+            else:
+                b.partition.check_granted(granted, f"Pulsar Server{version}")
+
+
 def test_waiting_for_exclusive_access(bench):
     b = bench(access_mode=ProducerAccessMode.WaitForExclusive)
     b.partition.start()

@@ -14,29 +14,33 @@ from geminga.wire.metadata import EntryHead
 
 # --- the newest entry ---
 def last_position(ledger: ManagedLedger) -> tuple[int, int]:
-    """Ids of the newest durable entry, -1:-1 when there is none."""
-    if ledger.confirmed <= ledger.start:
-        return -1, -1
-    return ledger.position(ledger.confirmed - 1)
+    """Ids of the newest durable entry that can be read; -1:-1 for an empty topic."""
+    offset = ledger.newest
+    return (-1, -1) if offset < ledger.start else ledger.position(offset)
 
 
 def last_at_hand(ledger: ManagedLedger, ready: Done) -> bool:
     """Whether the newest entry is in memory; if not it is read, and ``ready`` is called then.
 
-    Raises `StoreBusy` when too many reads wait already.
+    An entry that turns out to be damaged is not the newest any more. Raises `StoreBusy` when too many reads
+    wait already.
     """
-    offset = ledger.confirmed - 1
-    if offset < ledger.start or ledger.in_memory(offset, offset + 1, 1):
-        return True
-    found = ledger.fetch(
-        offset, offset + 1, bytes_max=1, ahead_stop=offset + 1, ahead_bytes_max=1, done=ready
-    )
-    return found is not None
+    offset = ledger.newest
+    while offset >= ledger.start and not ledger.in_memory(offset, offset + 1, 1):
+        found = ledger.fetch(
+            offset, offset + 1, bytes_max=1, ahead_stop=offset + 1, ahead_bytes_max=1, done=ready
+        )
+        if found is None:
+            return False
+        before, offset = offset, ledger.newest
+        if offset == before:
+            break
+    return True
 
 
 def last_batch_index(ledger: ManagedLedger) -> int:
     """Index of the last message in the newest entry if it is a batch, else -1."""
-    head = _head(ledger, ledger.confirmed - 1)
+    head = _head(ledger, ledger.newest)
     return count_of(head) - 1 if head is not None and head.is_batch else -1
 
 

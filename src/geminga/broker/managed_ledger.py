@@ -454,6 +454,21 @@ class ManagedLedger:
                 return offset
             offset = found
 
+    @property
+    def newest(self) -> int:
+        """The last durable entry that is not known to be damaged or missing; below ``start`` without one."""
+        offset = self.confirmed - 1
+        while offset >= self.start:
+            segment = self.segment_of(offset)
+            existing = offset if segment is None else min(offset, segment.end - 1)
+            readable = min(
+                (run[0] - 1 for run in self.damaged if run[0] <= existing < run[1]), default=existing
+            )
+            if readable == offset:
+                break
+            offset = readable
+        return offset
+
     def _next_existing(self, offset: int) -> int:
         offset = max(offset, self.start)
         segment = self.segment_of(offset)

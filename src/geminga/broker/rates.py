@@ -17,11 +17,11 @@ class Rates:
 
     def __init__(self, now: float, count: int) -> None:
         self._when = now
-        self._counts: tuple[int, ...]
+        self._counts: tuple[float, ...]
         self._rates: tuple[float, ...]
         self._counts, self._rates = _NOTHING_YET[count]
 
-    def read(self, now: float, *counts: int) -> tuple[float, ...]:
+    def read(self, now: float, *counts: float) -> tuple[float, ...]:
         """The rates; a new window begins when the last one is old enough."""
         elapsed = now - self._when
         if elapsed < _SHORTEST_SECONDS:

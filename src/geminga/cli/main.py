@@ -53,6 +53,7 @@ COMMANDS = {
         "geminga.cli.demo",
         "Flights through the broker and Spark into a lake, every row accounted for.",
     ),
+    "health": ("geminga.cli.health", "Say whether a broker is ready, for containers."),
     "doctor": ("geminga.cli.doctor", "Check Java, Python packages, ports and the disk."),
 }
 """Name of each sub-command: its module (which holds a ``command``) and its line in the help."""

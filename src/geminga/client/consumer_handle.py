@@ -99,6 +99,8 @@ class ConsumerHandle:
         self._timer_at = float("inf")
         self._seek_answer: asyncio.Future[None] | None = None
         self._attached: asyncio.Future[None] | None = None
+        self._turn: asyncio.Future[None] | None = None
+        """Done when the next frames were handled, or the connection was lost."""
         self._told: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
         """What the broker said of this consumer, and when."""
         self.gives_all = False
@@ -217,6 +219,9 @@ class ConsumerHandle:
     def flush(self) -> None:
         """Send what the core wants to say, handle its events, and set the timer."""
         self._flush_scheduled = False
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
         consumer = self.consumer
         while consumer.events:
             for event in consumer.take_events():
@@ -374,6 +379,13 @@ class ConsumerHandle:
             if body.HasField("consumer_mark_delete_position"):
                 marked = MessageId.from_wire(body.consumer_mark_delete_position, topic=self.topic)
             return last, marked
+
+    async def next_turn(self, timeout: float) -> bool:
+        """Wait until the next frames of this consumer were handled; False when the time is over."""
+        if self._turn is None or self._turn.done():
+            self._turn = self._hub.loop.create_future()
+        done, _ = await asyncio.wait({self._turn}, timeout=timeout)
+        return bool(done)
 
     async def broker_statistics(
         self, age_seconds_max: float

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
-from geminga.errors import PulsarException, Timeout
+from geminga.errors import PulsarException, Timeout, UnsupportedVersionError
 from geminga.producer.partition import PartitionProducer, Verdict
 from geminga.producer.settings import ProducerAccessMode
 from geminga.producer.states import State
@@ -55,12 +55,14 @@ class ProducerHandle:
         timeout = publisher.hub.settings.operation_timeout_seconds
         try:
             answer = await connection.request(command, request_id, timeout, self._must_wait)
+            partition.check_granted(answer.producer_success, connection.server_version)
         except BaseException as error:
             if not connection.closed and (
-                isinstance(error, Timeout) or not isinstance(error, PulsarException)
+                isinstance(error, (Timeout, UnsupportedVersionError))
+                or not isinstance(error, PulsarException)
             ):
-                # No time left, or cancelled. The broker may create it after all: it must not stay there, nor
-                # stand in the way of the next attempt.
+                # The broker may have the producer: it must not stay there, nor stand in the way of the next
+                # attempt.
                 connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
             if isinstance(error, Exception):
                 partition.refused(error, time.monotonic())

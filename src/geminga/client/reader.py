@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
+from geminga.client.consumer_handle import ConsumerHandle
 from geminga.client.hub import ClientHub
 from geminga.client.listener import ListenerThreads, Listening
 from geminga.client.runtime import LoopThread
@@ -127,7 +128,11 @@ class AsyncReader(Generic[T_co]):
         return wanted
 
     async def has_message_available(self) -> bool:
-        """Whether `read_next` would return without waiting for a new publication."""
+        """Whether `read_next` would return without waiting for a new publication.
+
+        Entries that cannot be read (damaged, undecryptable, incomplete chunks) are no messages: while the
+        broker has newer entries, this waits until they came, at most ``operation_timeout_seconds``.
+        """
         if self.consumer.queue:
             return True
         for handle in list(self.consumer.group.handles.values()):
@@ -135,9 +140,19 @@ class AsyncReader(Generic[T_co]):
             read = self._read.get(handle.topic)
             if read is not None and read._entry.origin is not handle.consumer.origin:
                 read = None  # of another cluster, whose ids say nothing here
-            if self._is_ahead(read, last, marked):
+            if self._is_ahead(read, last, marked) and await self._comes(handle, last):
                 return True
         return bool(self.consumer.queue)
+
+    async def _comes(self, handle: ConsumerHandle, last: MessageId) -> bool:
+        """Whether a message is there of those up to ``last``; True, too, when the broker sends nothing."""
+        consumer, hub = self.consumer, self.consumer.hub
+        deadline = hub.now() + hub.settings.operation_timeout_seconds
+        while not consumer.queue and handle.consumer.flow.arrived_last < (last.ledger_id, last.entry_id):
+            consumer.check_receiving()
+            if not await handle.next_turn(deadline - hub.now()):
+                return True
+        return bool(consumer.queue)
 
     def _is_ahead(self, read: Message[Any] | None, last: MessageId, marked: MessageId | None) -> bool:
         if read is not None:
@@ -270,7 +285,11 @@ class Reader(ReaderFace, Generic[T_co]):
         self._consumer._tell(listening)
 
     def has_message_available(self) -> bool:
-        """Whether `read_next` would return without waiting for a new publication."""
+        """Whether `read_next` would return without waiting for a new publication.
+
+        Entries that cannot be read (damaged, undecryptable, incomplete chunks) are no messages: while the
+        broker has newer entries, this waits until they came, at most ``operation_timeout_seconds``.
+        """
         self._runtime.check()
         # What waits here already needs neither the I/O thread nor the broker.
         return bool(self._reader.consumer.queue) or self._runtime.call(self._reader.has_message_available())

@@ -54,7 +54,7 @@ class FlowControl:
 
     __slots__ = (
         "_aside", "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
-        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "overshoot",
+        "_outstanding", "_queue_bytes_max", "_queue_size", "_subscription", "arrived_last", "overshoot",
         "received_bytes", "received_messages", "stop",
     )  # fmt: skip
 
@@ -73,6 +73,8 @@ class FlowControl:
         """The last entry that is wanted."""
         self._entries_left: int | None = None
         self._fewest = 0
+        self.arrived_last = (-1, -1)
+        """Ledger and entry id of the newest entry that arrived on this connection, delivered or not."""
         self.overshoot = READ_ENTRIES_MAX
         """Entries that the broker sends for the last permit, at the most."""
 
@@ -112,6 +114,7 @@ class FlowControl:
 
     def note_place(self, entry: _Placed) -> None:
         """``entry`` arrived."""
+        self.arrived_last = max(self.arrived_last, (entry.ledger_id, entry.entry_id))
         if self.stop is not None:
             self.stop_after(self._entries_up_to_stop(entry, 0))
 
@@ -139,6 +142,7 @@ class FlowControl:
         self._earned = self._queue_size
         self._outstanding = 0
         self._block = 0
+        self.arrived_last = (-1, -1)
 
     def arrived(self, messages: int, size_bytes: int) -> list[tuple[int, Release]]:
         """Account for an entry of ``messages`` deliverable messages that goes to the queue.

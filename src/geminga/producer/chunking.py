@@ -7,16 +7,37 @@ an entry with a receipt of its own. The message's id is that of its last chunk, 
 
 from __future__ import annotations
 
+from geminga.errors import UnsupportedVersionError
 from geminga.wire.varint import varint
 
 CHUNKS_MAX = 1 << 20
 """A message that would need more chunks is refused."""
 
 
-class ChunkedMessage:
-    """What the chunks of one message share: uuid, publish time, and the place of the first one."""
+UNKNOWN_DUPLICATE = "Cannot determine whether the message is a duplicate"
+"""In the error of a broker with deduplication for a sequence id that it has received and not stored yet."""
 
-    __slots__ = ("chunks", "first_entry_id", "first_ledger_id", "publish_time", "total_size", "uuid")
+
+def incomplete(topic: str) -> UnsupportedVersionError:
+    """The error of a message of which the broker has not stored every chunk."""
+    return UnsupportedVersionError(
+        f"{topic}: the broker took chunks of one message for duplicates of each other; the message is "
+        "incomplete there. Apache Pulsar before 3.0 does so on topics with deduplication: switch off "
+        "deduplication or chunking_enabled, or update the broker"
+    )
+
+
+class ChunkedMessage:
+    """State that the chunks of one message share.
+
+    Its uuid, its publish time, the position of the first chunk, and whether the broker has dropped chunks
+    (``is_incomplete``) of a message that it did not have before (``is_new``).
+    """
+
+    __slots__ = (
+        "chunks", "first_entry_id", "first_ledger_id", "is_incomplete", "is_new", "publish_time",
+        "total_size", "uuid",
+    )  # fmt: skip
 
     def __init__(self, chunks: int, total_size: int) -> None:
         self.chunks = chunks
@@ -25,6 +46,7 @@ class ChunkedMessage:
         self.uuid = b""
         self.first_ledger_id = -1
         self.first_entry_id = -1
+        self.is_new = self.is_incomplete = False
 
 
 class ChunkPart:

@@ -11,6 +11,7 @@ The states are in `states`; what a broker's error does to the pending queue is i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
@@ -26,6 +27,7 @@ from geminga.errors import (
     Timeout,
     TopicNotFound,
     TopicTerminated,
+    UnsupportedVersionError,
     from_server,
 )
 from geminga.producer.agenda import Agenda, Settled
@@ -36,6 +38,7 @@ from geminga.producer.assembling import (
 )
 from geminga.producer.backlog import Backlog
 from geminga.producer.batching import Batch, KeyedBatches
+from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
@@ -52,6 +55,9 @@ from geminga.wire.receipt_runs import ReceiptRun
 
 WRITE_BYTES_MAX = 1 << 20
 """`PartitionProducer.take_output` returns when it has collected this much; call again for more."""
+_APACHE_VERSION = re.compile(r"Pulsar Server[^0-9]*([0-9]+)\.([0-9]+)")
+_FENCING_SINCE = (2, 11)
+"""The Apache Pulsar that knows ``ExclusiveWithFencing``."""
 FINAL = (TopicTerminated, ProducerFenced, TopicNotFound)
 """Refusals of a creation that end every producer."""
 
@@ -95,6 +101,8 @@ class PartitionProducer:
         self.max_message_size = MAX_MESSAGE_SIZE
         self.schema_version = b""
         self.topic_epoch: int | None = None
+        self._stored_sequence_id = -1
+        """The highest that the broker had when this producer connected."""
         self.failure: Exception | None = None
         """Why the state is one of `ENDED`, where that was not asked for."""
         initial = settings.initial_sequence_id
@@ -163,6 +171,23 @@ class PartitionProducer:
         """PRODUCER_SUCCESS without ``producer_ready``: another producer has the topic for itself."""
         self._move(Input.MUST_WAIT)
 
+    def check_granted(self, success: pb.CommandProducerSuccess, server_version: str) -> None:
+        """Raise `UnsupportedVersionError` for a broker that does not know the access mode that was asked for.
+
+        It grants a producer that shares the topic. Its answer has a ``topic_epoch`` only if an exclusive
+        producer has used the topic before.
+        """
+        mode = self._settings.access_mode
+        found = _APACHE_VERSION.match(server_version)
+        version = (int(found[1]), int(found[2])) if found else _FENCING_SINCE
+        is_known = mode is not ProducerAccessMode.ExclusiveWithFencing or version >= _FENCING_SINCE
+        if mode is not ProducerAccessMode.Shared and not (is_known and success.HasField("topic_epoch")):
+            raise UnsupportedVersionError(
+                f"{self.topic}: the broker does not know access_mode={mode.name} and granted a producer that "
+                "shares the topic; it was closed again. Update the broker (ExclusiveWithFencing needs Apache "
+                "Pulsar 2.11, the other modes 2.8), or choose another access mode"
+            )
+
     def created(self, success: pb.CommandProducerSuccess, max_message_size: int, now: float) -> None:
         """PRODUCER_SUCCESS. Everything pending is to be written again, in order."""
         self._move(Input.CREATED)
@@ -177,6 +202,7 @@ class PartitionProducer:
         if success.HasField("topic_epoch"):
             self.topic_epoch = success.topic_epoch
         self._last_error = None
+        self._stored_sequence_id = success.last_sequence_id
         self.connected = True
         if not self.created_once:
             self.created_once = True
@@ -459,13 +485,28 @@ class PartitionProducer:
             self.last_sequence_id = max(self.last_sequence_id, sequence_id)
             self._settle_receipted(operation, now)
             return
-        chunk = operation.chunk
-        if chunk is not None and chunk.index == 0:
-            chunk.message.first_ledger_id = operation.ledger_id
-            chunk.message.first_entry_id = operation.entry_id
+        error = None if operation.chunk is None else self._chunk_receipted(operation, operation.chunk)
         if operation.highest_sequence_id > self.last_sequence_id:
             self.last_sequence_id = operation.highest_sequence_id
-        self._settle(operation, None, now)
+        self._settle(operation, error, now)
+
+    def _chunk_receipted(self, operation: SendOperation, chunk: ChunkPart) -> Exception | None:
+        """Note the receipt of a chunk; with the last one, the error of a message that is not complete.
+
+        Chunks of a message with a new sequence id, written once, are no duplicates: a broker that
+        answers so has dropped them. After a reconnect a chunk may have been stored before.
+        """
+        whole = chunk.message
+        if chunk.index == 0:
+            whole.first_ledger_id, whole.first_entry_id = operation.ledger_id, operation.entry_id
+            whole.is_new = self._is_new(operation)
+        if whole.is_new and operation.duplicate and not operation.resent:
+            whole.is_incomplete = True
+        return incomplete(self.topic) if chunk.last and whole.is_incomplete else None
+
+    def _is_new(self, operation: SendOperation) -> bool:
+        """Whether the broker cannot have stored this sequence id before."""
+        return operation.sequence_id > max(self.last_sequence_id, self._stored_sequence_id)
 
     def receipts(self, run: ReceiptRun, now: float) -> None:
         """SEND_RECEIPTs that follow each other; see `receipt`."""
@@ -518,6 +559,10 @@ class PartitionProducer:
             if operation is not None:
                 self._fail_one(operation, error, now)
             return Verdict.NOTHING
+        if UNKNOWN_DUPLICATE in message:
+            operation = self.pending.find_failed(sequence_id)
+            if operation is not None and operation.chunk and not operation.resent and self._is_new(operation):
+                self._fail_one(operation, incomplete(self.topic), now)
         if isinstance(error, ChecksumError):
             self.counters.checksum_errors += 1
             operation = self.pending.find_failed(sequence_id)

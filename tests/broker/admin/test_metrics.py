@@ -16,6 +16,7 @@ from geminga.broker.admin.metric_table import METRICS
 from geminga.broker.delivery.selectors import ConsistentHashSelector
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats
+from tests.broker.conftest import entry_bytes
 
 NAME = TopicName.parse("persistent://public/default/exact")
 STATS: dict[str, Any] = {
@@ -30,23 +31,22 @@ STATS: dict[str, Any] = {
 SAMPLE = re.compile(r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\])*",?)*\})? \S+$')
 
 
-def render() -> str:
+def render(harness: Any) -> str:
     out = metrics.Exposition(common=(("cluster", "standalone"),))
     topics = [(TopicName.parse("a"), STATS), (TopicName.parse("b"), STATS)]
-    metrics.add_namespaces(out, {"public/default": 5})
     listed = metrics.TopicMetrics(out)
     for topic, stats in topics:
         listed.add(topic, stats)
-    listed.finish(5)
+    listed.finish({"public/default": 5}, harness.broker.topics.resting, lambda text: True)
     metrics.add_store(out, StoreStats(1, 2, 3, 0.5, 4, 5), healthy=True)
     metrics.add_failures(out, {"timer": 2, "store": 0})
     metrics.add_process(out, started_at_ms=1000, connections=2, connections_refused=1)
     return out.text()
 
 
-def test_every_line_is_well_formed_and_metrics_are_blocks() -> None:
+def test_every_line_is_well_formed_and_metrics_are_blocks(harness: Any) -> None:
     seen: list[str] = []
-    for line in render().splitlines():
+    for line in render(harness).splitlines():
         if line.startswith("# HELP "):
             name = line.split()[2]
             assert name not in seen, "a metric must be one block"
@@ -59,8 +59,8 @@ def test_every_line_is_well_formed_and_metrics_are_blocks() -> None:
             assert line.split("{")[0].split(" ")[0] == seen[-1]
 
 
-def test_pulsars_names_and_sums() -> None:
-    text = render()
+def test_pulsars_names_and_sums(harness: Any) -> None:
+    text = render(harness)
     assert 'pulsar_topics_count{cluster="standalone",namespace="public/default"} 5\n' in text
     assert 'pulsar_broker_topics_count{cluster="standalone"} 5\n' in text
     assert 'pulsar_broker_rate_in{cluster="standalone"} 3.0\n' in text
@@ -95,7 +95,7 @@ def test_exact_backlogs_have_metrics(harness: Any) -> None:
     out = metrics.Exposition()
     listed = metrics.TopicMetrics(out)
     listed.add(name, harness.actions.stats(name))
-    listed.finish(1)
+    listed.finish({}, harness.broker.topics.resting, lambda text: True)
     values = {line.split("{")[0]: line.split()[-1] for line in out.text().splitlines() if "{" in line}
     assert values["geminga_subscription_messages_in_backlog"] == "2"
     assert int(values["geminga_subscription_bytes_in_backlog"]) > 40
@@ -122,14 +122,55 @@ def test_a_scrape_has_every_metric_of_the_table_and_its_labels(tmp_path: Path) -
             time.sleep(0.02)
         with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer:
             text = answer.read().decode()
-    labels: dict[str, set[str]] = {}
+    labels: dict[str, set[frozenset[str]]] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
             name, _, rest = line.partition("{")
-            labels.setdefault(name, set()).update(re.findall(r'(\w+)="', rest.rpartition("}")[0]))
+            found = re.findall(r'(\w+)="', rest.rpartition("}")[0])
+            labels.setdefault(name, set()).add(frozenset(found))
     assert set(labels) == set(METRICS)
     for name, metric in METRICS.items():
-        assert labels[name] == {"cluster", *metric.of.labels, *metric.labels}, name
+        # One set of labels for each metric: a sum over all samples counts nothing twice.
+        assert labels[name] == {frozenset({"cluster", *metric.of.labels, *metric.labels})}, name
+
+
+def test_a_restarted_broker_shows_backlogs_before_their_topics_are_used(tmp_path: Path) -> None:
+    with geminga.embedded(tmp_path / "data") as broker, broker.client() as client:
+        client.subscribe("exact", "dead").close()
+        producer = client.create_producer("exact")
+        for _ in range(100):
+            producer.send(b"waits")
+    with (
+        geminga.embedded(tmp_path / "data") as broker,
+        urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=30) as answer,
+    ):
+        lines = answer.read().decode().splitlines()
+    of_topic = f'cluster="standalone",namespace="public/default",topic="{NAME}"'
+    assert f'pulsar_subscription_back_log{{{of_topic},subscription="dead"}} 100' in lines
+    assert f"pulsar_msg_backlog{{{of_topic}}} 100" in lines
+    assert 'pulsar_broker_msg_backlog{cluster="standalone"} 100' in lines
+    assert 'geminga_namespace_msg_backlog{cluster="standalone",namespace="public/default"} 100' in lines
+    assert 'geminga_topics_loaded{cluster="standalone"} 0' in lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "cumulative"), [("Shared", False), ("Exclusive", False), ("Exclusive", True)]
+)
+def test_the_rate_of_acknowledgement_counts_messages(harness: Any, kind: str, cumulative: bool) -> None:
+    """Ten batches of four messages are acknowledged by one command, in ten seconds."""
+    peer = harness.peer()
+    peer.subscribe(str(NAME), kind=kind)
+    peer.producer(str(NAME))
+    for sequence_id in range(10):
+        batch = entry_bytes(b"\x02\x18\x01x" * 4, sequence_id=sequence_id, num_messages_in_batch=4)
+        peer.send(sequence_id, batch, messages=4)
+    ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
+    if cumulative:
+        peer.ack(ids[-1], cumulative=True)
+    else:
+        peer.ack(*ids)
+    harness.advance(10)
+    assert harness.actions.stats(NAME)["subscriptions"]["s"]["messageAckRate"] == pytest.approx(4.0, rel=0.1)
 
 
 def test_only_stats_with_consumers_compute_the_hash_ranges_of_key_shared_consumers(

@@ -13,7 +13,7 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import embedded
-from geminga.errors import ProducerBlockedQuotaExceededError
+from geminga.errors import AdminUnavailable, ProducerBlockedQuotaExceededError
 
 LIMIT = 24 * 1024 * 1024
 
@@ -92,6 +92,10 @@ def test_a_backlog_that_fills_the_folder_holds_producers_until_it_is_acknowledge
             time.sleep(0.05)
         with pytest.raises(ProducerBlockedQuotaExceededError, match="the disk is full"):
             hasty.create_producer("t")
+        with geminga.Admin(broker.admin_url, retries=0) as admin:
+            admin.brokers.check_live()
+            with pytest.raises(AdminUnavailable, match="the disk is full"):
+                admin.brokers.check_ready()
         assert folder_bytes(tmp_path / "store") <= LIMIT
         assert len(sent) < 300
         for number in range(300):

@@ -185,6 +185,37 @@ def test_what_is_not_there_is_named_by_what_it_is(scripted: Callable[..., Script
             admin.subscriptions.clear("t", "s")
 
 
+JETTY_PAGE = (
+    b"<html><tr><th>MESSAGE:</th><td>Not Found</td></tr><tr><th>SERVLET:</th><td>jersey</td></tr></html>"
+)
+JETTY_JSON = b'{ "servlet":"jersey", "message":"Method Not Allowed", "url":"/admin/v2/x", "status":"405" }'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [(404, JETTY_PAGE, AdminNotFound), (404, JETTY_JSON, AdminNotFound), (405, JETTY_JSON, AdminNotAllowed)],
+)
+def test_a_call_that_the_broker_does_not_have_is_named_as_such(
+    scripted: Callable[..., Scripted], status: int, body: bytes, expected: type[AdminError]
+) -> None:
+    """The answers are those of Apache Pulsar 2.10.1."""
+    server = scripted(answer(status, body))
+    with geminga.Admin(server.url, retries=0) as admin, pytest.raises(AdminError) as caught:
+        admin.call("GET", "persistent/a/b/c/later")
+    assert type(caught.value) is expected
+    assert f"no such call (HTTP {status} for GET persistent/a/b/c/later)" in str(caught.value)
+
+
+def test_peeking_asks_for_subscriptions_by_a_call_that_old_brokers_have(
+    scripted: Callable[..., Scripted],
+) -> None:
+    """Apache Pulsar 2.10 has no call for a subscription's properties."""
+    server = scripted(answer(200, b'{"partitions": 0}'), answer(200, b'["another"]'))
+    with geminga.Admin(server.url, retries=0) as admin, pytest.raises(geminga.SubscriptionNotFound):
+        admin.subscriptions.peek("t", "s")
+    assert "/public/default/t/subscriptions" in str(server.requests[-1])
+
+
 def test_a_read_is_repeated_and_a_change_is_not(scripted: Callable[..., Scripted], call: Call) -> None:
     server = scripted(HANG_UP, answer(503), answer(200, b"1"))
     assert call(server.url, "GET", "clusters") == 1

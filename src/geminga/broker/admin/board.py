@@ -22,11 +22,11 @@ from geminga.broker import ledger_list
 from geminga.broker.admin.explain import Trouble, consumer_type, explain, trouble
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.records import RecordReader
 from geminga.broker.topics.persistent import PersistentTopic
+from geminga.broker.topics.resting import open_entries
 from geminga.broker.topics.topic import Topic
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
@@ -595,10 +595,9 @@ class _Board:
             if value is None:
                 return 0
             end = ledger_list.load(store, topic, self._broker.agenda.now_ms).end
-            what = f"cursor {name} of {topic}"
             if len(value.base) + sum(map(len, value.deltas)) <= _SMALL_CURSOR_BYTES:
-                return Cursor.load(value, what, _NO_COUNTS).backlog(end)
-            reader = RecordReader(value.base, what)
+                return open_entries(store, topic, name, end)
+            reader = RecordReader(value.base, f"cursor {name} of {topic}")
             reader.varint()
             return max(0, end - reader.varint())
         except StoreError:
@@ -606,21 +605,3 @@ class _Board:
 
 
 _CURSORS: Final = "cursor/"
-
-
-class _NoCounts:
-    """Nobody asks how many messages a resting topic's entries hold."""
-
-    is_complete = False
-
-    def of(self, offset: int) -> tuple[int, int]:
-        return 1, 0
-
-    def between(self, start: int, stop: int) -> tuple[int, int]:
-        return stop - start, 0
-
-    def held(self, offsets: Any, start: int, stop: int) -> tuple[int, int]:
-        return 0, 0
-
-
-_NO_COUNTS: Final = _NoCounts()

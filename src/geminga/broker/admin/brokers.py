@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -32,6 +34,9 @@ from geminga.broker.topics import quota
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.ids import TopicName
 
+RESTING_SECONDS = 1.0
+"""Longest wait of a scrape, after a start, for the backlogs of topics that are not in memory."""
+
 
 class Brokers(Resource):
     """One broker, which leads itself."""
@@ -47,6 +52,8 @@ class Brokers(Resource):
         base = "/admin/v2/brokers"
         router.add_get(f"{base}/health", self.health)
         router.add_get("/status.html", self.health)
+        router.add_get("/livez", self.health)
+        router.add_get("/readyz", self.ready)
         router.add_get(f"{base}/ready", self.health)
         router.add_get(f"{base}/version", self.version)
         router.add_get(f"{base}/leaderBroker", self.leader)
@@ -74,6 +81,14 @@ class Brokers(Resource):
         if failure is not None:
             raise AdminError(503, f"the store has stopped: {failure}")
         return bare_text("ok")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """``ok`` while messages are taken; 503 with the reason when the store has stopped or the disk is
+        full. The port does not answer while the broker starts and stops."""
+        if self.server.broker.disk.refusal:
+            # Without its figures: this needs no credentials.
+            raise AdminError(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
+        return await self.health(request)
 
     async def version(self, _request: web.Request) -> web.Response:
         """The version of Geminga."""
@@ -225,18 +240,28 @@ class Brokers(Resource):
             # It may have been read already or not: the next scrape counts once more.
             self._uncounted.add(topic.namespace_name)
 
+    async def _resting_read(self) -> None:
+        """Have the figures of topics that are not in memory read; wait `RESTING_SECONDS` for that at most."""
+        done = asyncio.Event()
+        self.server.call(lambda: self.topics.resting.begin(done.set))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), RESTING_SECONDS)
+
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """All metrics in Prometheus' text format: see [metrics](metrics.md)."""
         server = self.server
         out = metrics.Exposition(common=(("cluster", server.settings.cluster),))
         by_namespace = await self._topic_counts()
+        await self._resting_read()
         topics = metrics.TopicMetrics(out)
         async for topic in stepwise(self.topics.loaded()):
             if self.topics.in_memory(topic) is not None:  # it may have left meanwhile
                 topics.add(topic, self.actions.stats(topic, key_ranges=False))
+        for topic in self.topics.loaded():
+            if topic not in topics:  # it was loaded meanwhile
+                topics.add(topic, self.actions.stats(topic, key_ranges=False))
         out.add("geminga_topics_loaded", self.topics.loaded_count)
-        metrics.add_namespaces(out, by_namespace)
-        topics.finish(sum(by_namespace.values()))
+        topics.finish(by_namespace, self.topics.resting, self.topics.in_memory_text)
         metrics.add_store(out, server.store.stats(), healthy=server.store.failure is None)
         if server.store.tier is not None:
             metrics.add_tier(out, server.store.tier.tier_stats)

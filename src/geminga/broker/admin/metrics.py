@@ -1,7 +1,7 @@
 """Metrics in Prometheus' text format, under the names that Apache Pulsar's dashboards use.
 
-Figures come from the topics' stats, the store's counters and the process; nothing is collected between
-two scrapes. Only topics that are loaded are listed a topic; idle ones cost a scrape nothing.
+Figures come from the topics' stats, the store's counters and the process. Topics in memory have all series of
+a topic; of the others there are the backlogs alone, kept by `geminga.broker.topics.resting`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 from geminga._version import __version__
 from geminga.broker.admin.metric_table import METRICS
+from geminga.broker.topics.resting import Figures, RestingTopics
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats, TierStats
 from geminga.ledger.damage import Damage, Loss
@@ -84,8 +86,6 @@ _TOPIC: Final = (
     ("pulsar_throughput_out", "msgThroughputOut"),
     ("pulsar_in_messages_total", "msgInCounter"),
     ("pulsar_in_bytes_total", "bytesInCounter"),
-    ("pulsar_out_messages_total", "msgOutCounter"),
-    ("pulsar_out_bytes_total", "bytesOutCounter"),
     ("pulsar_average_msg_size", "averageMsgSize"),
     ("pulsar_storage_size", "storageSize"),
     ("pulsar_storage_backlog_size", "backlogSize"),
@@ -138,37 +138,73 @@ _BROKER_SUMS: Final = (
     ("pulsar_broker_rate_out", "msgRateOut"),
     ("pulsar_broker_throughput_in", "msgThroughputIn"),
     ("pulsar_broker_throughput_out", "msgThroughputOut"),
-    ("pulsar_broker_storage_size", "storageSize"),
 )
 
 
 class TopicMetrics:
-    """Topics one by one, then the broker's sums over them."""
+    """Topics one by one, then the sums of namespaces and of the broker over them and those not in memory."""
 
     def __init__(self, out: Exposition) -> None:
         self._out = out
         self._sums: dict[str, float] = dict.fromkeys((key for _, key in _BROKER_SUMS), 0.0)
-        self._counts = {"producers": 0, "consumers": 0, "subscriptions": 0, "backlog": 0}
+        self._counts = {"producers": 0, "consumers": 0}
+        self._listed: dict[str, tuple[str, Figures]] = {}
+
+    def __contains__(self, topic: TopicName) -> bool:
+        return str(topic) in self._listed
 
     def add(self, topic: TopicName, found: Mapping[str, Any]) -> None:
         """A topic's stats."""
         for key in self._sums:
             self._sums[key] += found.get(key, 0)
-        _add_topic(self._out, topic, found, self._counts)
+        figures = _add_topic(self._out, topic, found, self._counts)
+        self._listed[str(topic)] = topic.namespace_name, figures
 
-    def finish(self, topics_count: int) -> None:
-        """``topics_count`` includes topics that are not loaded."""
+    def finish(
+        self, topics: Mapping[str, int], resting: RestingTopics, is_in_memory: Callable[[str], bool]
+    ) -> None:
+        """``topics`` are counts by namespace, those included that are not in memory.
+
+        A topic that was listed and has left memory since is among those of ``resting``.
+        """
         out, counts = self._out, self._counts
-        out.add("pulsar_broker_topics_count", topics_count)
-        out.add("pulsar_broker_subscriptions_count", counts["subscriptions"])
+        sums = dict(resting.sums)
+        for text, (namespace, figures) in self._listed.items():
+            if is_in_memory(text):
+                sums[namespace] = sums.get(namespace, Figures()).plus(figures)
+        for namespace, count in topics.items():
+            labels = out.labels((("namespace", namespace),))
+            out.add("pulsar_topics_count", count, labels)
+            out.add("geminga_namespace_msg_backlog", sums.get(namespace, Figures()).backlog, labels)
+        for text, backlogs in resting.listed.items():
+            if text not in self._listed:
+                _add_resting(out, TopicName.parse(text), backlogs)
+        total = reduce(Figures.plus, sums.values(), Figures())
+        out.add("pulsar_broker_topics_count", sum(topics.values()))
+        out.add("pulsar_broker_subscriptions_count", total.subscriptions)
         out.add("pulsar_broker_producers_count", counts["producers"])
         out.add("pulsar_broker_consumers_count", counts["consumers"])
-        out.add("pulsar_broker_msg_backlog", counts["backlog"])
+        out.add("pulsar_broker_msg_backlog", total.backlog)
+        out.add("pulsar_broker_storage_size", total.size_bytes)
+        out.add("geminga_backlogs_complete", resting.is_complete)
+        out.add("geminga_subscriptions_not_listed", resting.not_listed)
         for metric, key in _BROKER_SUMS:
             out.add(metric, self._sums[key])
 
 
-def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int]) -> None:
+def _add_resting(out: Exposition, topic: TopicName, backlogs: Mapping[str, int]) -> None:
+    """Backlogs of a topic that is not in memory, and of its subscriptions."""
+    named: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
+    out.add("pulsar_msg_backlog", sum(backlogs.values()), named)
+    for name, backlog in backlogs.items():
+        inner = out.labels((*named, ("subscription", name)))
+        out.add("pulsar_subscription_back_log", backlog, inner)
+        out.add("pulsar_subscription_consumers_count", 0, inner)
+
+
+def _add_topic(
+    out: Exposition, topic: TopicName, found: Mapping[str, Any], counts: dict[str, int]
+) -> Figures:
     named: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
     labels = out.labels(named)
     subscriptions: Mapping[str, Mapping[str, Any]] = found.get("subscriptions", {})
@@ -177,8 +213,6 @@ def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], coun
     backlog = sum(s.get("msgBacklog", 0) for s in subscriptions.values())
     counts["producers"] += publishers
     counts["consumers"] += consumers
-    counts["subscriptions"] += len(subscriptions)
-    counts["backlog"] += backlog
     out.add("pulsar_subscriptions_count", len(subscriptions), labels)
     out.add("pulsar_producers_count", publishers, labels)
     out.add("pulsar_consumers_count", consumers, labels)
@@ -196,12 +230,7 @@ def _add_topic(out: Exposition, topic: TopicName, found: Mapping[str, Any], coun
         for metric, key in _SUBSCRIPTION:
             if key in subscription:
                 out.add(metric, subscription[key], inner)
-
-
-def add_namespaces(out: Exposition, topics_by_namespace: Mapping[str, int]) -> None:
-    """``pulsar_topics_count`` a namespace."""
-    for namespace, count in topics_by_namespace.items():
-        out.add("pulsar_topics_count", count, (("namespace", namespace),))
+    return Figures(len(subscriptions), backlog, found.get("storageSize", 0))
 
 
 def add_tier(out: Exposition, stats: TierStats) -> None:

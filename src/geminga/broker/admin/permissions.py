@@ -17,7 +17,11 @@ from geminga.broker.admin.door import Key, Needs, key_of
 from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
 
 _BROKER: Final = {
-    Needs.NOTHING: "GET /status.html",
+    Needs.NOTHING: """
+        GET /status.html
+        GET /livez
+        GET /readyz
+    """,
     Needs.CREDENTIALS: """
         GET /admin/v2/brokers/ready
         GET /admin/v2/brokers/version

@@ -124,7 +124,6 @@ class Consumer:
     """
 
     __slots__ = (
-        "ack_count",
         "active",
         "batch_average",
         "blocked",
@@ -138,6 +137,7 @@ class Consumer:
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
+        "messages_acked",
         "messages_out",
         "metadata",
         "name",
@@ -200,7 +200,8 @@ class Consumer:
         self.messages_out = 0
         self.bytes_out = 0
         self.redelivered = 0
-        self.ack_count = 0
+        self.messages_acked = 0.0
+        """Acknowledged messages: estimated from the average batch size for Exclusive and Failover."""
         self.flow_count = 0
         self.rates = Rates(now, 4)
         self.last_flow_ms = 0
@@ -315,8 +316,8 @@ class Consumer:
         return pending
 
     def rates_now(self, now: float) -> tuple[float, ...]:
-        """Messages, bytes, redelivered messages and acknowledgements a second."""
-        return self.rates.read(now, self.messages_out, self.bytes_out, self.redelivered, self.ack_count)
+        """Messages, bytes, redelivered messages and acknowledged messages a second."""
+        return self.rates.read(now, self.messages_out, self.bytes_out, self.redelivered, self.messages_acked)
 
     # --- notices ---
     def notify_active(self, active: bool) -> None:

@@ -132,11 +132,15 @@ class SharedDispatcher(Reading):
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
         if not still_open and self._redeliveries:
             self._redeliveries.pop(offset, None)
-        if consumer is None or offset not in consumer.pending:
-            consumer = next((each for each in self.consumers if offset in each.pending), None)
-            if consumer is None:
+        holder = consumer
+        if holder is None or offset not in holder.pending:
+            holder = next((each for each in self.consumers if offset in each.pending), None)
+            if holder is None:
                 return
-        self.unacked_messages -= consumer.settle(offset, still_open)
+        freed = holder.settle(offset, still_open)
+        self.unacked_messages -= freed
+        if consumer is not None:
+            consumer.messages_acked += freed
         if not still_open:
             self._not_sent(offset)
             self._released(offset)

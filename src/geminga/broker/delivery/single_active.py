@@ -243,7 +243,8 @@ class SingleActiveDispatcher(Reading):
         return True
 
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
-        return
+        if consumer is not None and not still_open:
+            consumer.messages_acked += consumer.batch_average
 
     def acknowledged(self) -> None:
         return

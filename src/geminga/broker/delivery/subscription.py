@@ -356,6 +356,8 @@ class PersistentSubscription:
                 return
             words = message_id.ack_set
             cursor.acknowledge_below(offset if words else offset + 1)
+            if consumer is not None:
+                consumer.messages_acked += (cursor.mark - mark) * consumer.batch_average
             if words and self.topic.settings.batch_index_ack:
                 try:
                     cursor.acknowledge_part(offset, words, _BatchSizes(ledger).of(offset))
@@ -374,7 +376,6 @@ class PersistentSubscription:
         now_ms = self.agenda.now_ms
         self.last_acked_ms = now_ms
         if consumer is not None:
-            consumer.ack_count += 1
             consumer.last_acked_ms = now_ms
         cursor = self.cursor
         if cursor.mark != mark_before:

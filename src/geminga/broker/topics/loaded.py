@@ -21,6 +21,7 @@ from geminga.broker.topics.looks import UNUSED_SECONDS
 from geminga.broker.topics.nonpersistent import NonPersistentTopic
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.record import Json, TopicRecord, decode_json, encode_json
+from geminga.broker.topics.resting import RestingTopics
 from geminga.broker.topics.stored import PARTITIONED, counts_of, partitioned_key, topic_of
 from geminga.broker.topics.topic import Topic, TopicServices
 from geminga.broker.topics.topic_counts import TopicCounts
@@ -54,6 +55,7 @@ class LoadedTopics:
         self._leaving: dict[str, list[Done]] = {}
         """Partitioned topics that are being deleted, and who is to be told when they are."""
         self._counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
+        self.resting = RestingTopics(services, self.bring, self.in_memory_text)
         self._changed_policies: dict[tuple[str | None, TopicName | None], None] = {}
         """Whose policies have changed, and who is not told yet: a namespace's, a topic's in it, or all."""
         self._is_telling = False
@@ -300,6 +302,7 @@ class LoadedTopics:
         if preparation is not None:
             preparation.is_outdated = True
         self._loaded[topic.text] = topic
+        self.resting.entered(topic)
         self._services.looks.plan(topic, UNUSED_SECONDS)
 
     def find_or_create(self, name: TopicName, *, may_create: bool = True) -> Topic:
@@ -573,9 +576,11 @@ class LoadedTopics:
         """A topic that nobody is connected to leaves memory. Raises `StoreError`: then it stays."""
         if not self._is_here(topic):
             return  # it left before; another one may have its name now
+        figures = self.resting.figures_of(topic)
         topic.close()
         self._services.looks.drop(topic)
         del self._loaded[topic.text]
+        self.resting.left(topic.text, *figures)
 
     def close(self) -> None:
         """Write what loaded topics have not written."""

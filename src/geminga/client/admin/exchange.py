@@ -279,6 +279,13 @@ _HELP = {
 
 def refusal(answer: Answer, request: Request) -> AdminError:
     """The error for an answer that is none."""
+    if _is_unknown_call(answer):
+        unknown: type[AdminError] = AdminNotFound if answer.status == 404 else AdminNotAllowed
+        text = (
+            f"the broker has no such call (HTTP {answer.status} for {request}): its version is older than "
+            "the call, or it is another product; GET /admin/v2/brokers/version tells the version"
+        )
+        return unknown(text, status=answer.status)
     reason = _reason(answer)
     kind = _KINDS.get(answer.status, AdminServerError if answer.status >= 500 else AdminNotAllowed)
     if kind is AdminNotFound:
@@ -287,6 +294,14 @@ def refusal(answer: Answer, request: Request) -> AdminError:
     if answer.status in _HELP:
         text += f"; {_HELP[answer.status]}"
     return kind(text, status=answer.status)
+
+
+def _is_unknown_call(answer: Answer) -> bool:
+    """Whether the servlet container itself has refused a path or method: Pulsar's refusals have a reason."""
+    if answer.status not in (404, 405):
+        return False
+    text = answer.text()
+    return "<th>SERVLET:</th>" in text or ('"servlet":' in text and '"reason"' not in text)
 
 
 def _not_found(path: str, reason: str) -> type[AdminNotFound]:

@@ -82,7 +82,7 @@ class Subscriptions(Resource):
         if await Brokers(self._calls).is_geminga():
             found = await self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
             return int(found["skippedMessages"])
-        await self.properties(topic, subscription)
+        await self._check_exists(topic, subscription)
         so_many = EntriesToSkip(count)
         while so_many.wants_more():
             so_many.add(await self._entry(topic, subscription, so_many.entries + 1))
@@ -140,7 +140,7 @@ class Subscriptions(Resource):
         found: Messages = []
         for name in await Topics(self._calls).names(topic):
             # Apache Pulsar makes a subscription that is peeked into and is not there: it is asked for first.
-            await self.properties(name, subscription)
+            await self._check_exists(name, subscription)
             nth = 1
             while len(found) < count:
                 entry = await self._entry(name, subscription, nth)
@@ -149,6 +149,10 @@ class Subscriptions(Resource):
                 found += messages_of(entry)
                 nth += 1
         return found[:count]
+
+    async def _check_exists(self, topic: Topic, subscription: str) -> None:
+        if subscription not in await self.list(topic):
+            raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
 
     async def _entry(self, topic: Topic, subscription: str, nth: int) -> Entry | None:
         """The nth entry that waits, None behind the last."""

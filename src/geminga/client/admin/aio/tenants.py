@@ -94,6 +94,15 @@ class Brokers(Resource):
         """Have the broker publish to and read from itself. Raises `AdminServerError` when it cannot."""
         await self._calls.text("brokers/health")
 
+    async def check_live(self) -> None:
+        """Geminga's own: raises `AdminUnavailable` when the store has stopped. Needs no permission."""
+        await self._calls.text("/livez")
+
+    async def check_ready(self) -> None:
+        """Geminga's own: raises `AdminUnavailable` with the reason when no messages are taken, because the
+        store has stopped or the disk is full. Needs no permission."""
+        await self._calls.text("/readyz")
+
     async def configuration(self) -> Mapping[str, Any]:
         """The settings that the broker runs with, under its own names."""
         found: Mapping[str, Any] = await self._calls.get_any(

@@ -83,7 +83,7 @@ class Subscriptions(Resource):
         if Brokers(self._calls).is_geminga():
             found = self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
             return int(found["skippedMessages"])
-        self.properties(topic, subscription)
+        self._check_exists(topic, subscription)
         so_many = EntriesToSkip(count)
         while so_many.wants_more():
             so_many.add(self._entry(topic, subscription, so_many.entries + 1))
@@ -139,7 +139,7 @@ class Subscriptions(Resource):
         check_int("count", count, 1)
         found: Messages = []
         for name in Topics(self._calls).names(topic):
-            self.properties(name, subscription)
+            self._check_exists(name, subscription)
             nth = 1
             while len(found) < count:
                 entry = self._entry(name, subscription, nth)
@@ -148,6 +148,10 @@ class Subscriptions(Resource):
                 found += messages_of(entry)
                 nth += 1
         return found[:count]
+
+    def _check_exists(self, topic: Topic, subscription: str) -> None:
+        if subscription not in self.list(topic):
+            raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
 
     def _entry(self, topic: Topic, subscription: str, nth: int) -> Entry | None:
         """The nth entry that waits, None behind the last."""

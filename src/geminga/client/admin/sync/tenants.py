@@ -93,6 +93,15 @@ class Brokers(Resource):
         """Have the broker publish to and read from itself. Raises `AdminServerError` when it cannot."""
         self._calls.text("brokers/health")
 
+    def check_live(self) -> None:
+        """Geminga's own: raises `AdminUnavailable` when the store has stopped. Needs no permission."""
+        self._calls.text("/livez")
+
+    def check_ready(self) -> None:
+        """Geminga's own: raises `AdminUnavailable` with the reason when no messages are taken, because the
+        store has stopped or the disk is full. Needs no permission."""
+        self._calls.text("/readyz")
+
     def configuration(self) -> Mapping[str, Any]:
         """The settings that the broker runs with, under its own names."""
         found: Mapping[str, Any] = self._calls.get_any(Mapping[str, Any], "brokers/configuration/runtime")

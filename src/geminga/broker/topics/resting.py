@@ -1,0 +1,232 @@
+"""Figures of topics that are not in memory: their subscriptions, backlogs and sizes, without loading them.
+
+An unused topic leaves memory, and its backlog must stay in the metrics: a dead consumer's backlog is what the
+alert is for. Nothing of a topic changes while it is not in memory. So its figures are added to the sums of
+its namespace when it leaves memory, and subtracted when it is loaded. Topics that were not in memory when the
+metrics were first asked for are read from the store once, in background work.
+
+Memory is bounded: each namespace has its sums, and at most `LISTED_MAX` subscriptions are kept by name.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from geminga.broker import ledger_list
+from geminga.broker.background import Background
+from geminga.broker.delivery.cursor import Cursor
+from geminga.broker.delivery.subscription import cursor_key, cursor_prefix
+from geminga.broker.topics.persistent import PersistentTopic, topic_key
+from geminga.broker.topics.topic import Topic, TopicServices
+from geminga.broker.topics.walks import Walk
+from geminga.broker.turns import Job
+from geminga.errors import StoreError
+from geminga.ledger.api import KEYS_END, Done, EntryStore, Wanted
+
+LISTED_MAX: Final = 10_000
+"""Subscriptions with a backlog that are kept by name, those of the topics with the largest backlogs."""
+TOPICS_AT_ONCE: Final = 128
+"""Topics that are read ahead together."""
+
+
+class Figures(NamedTuple):
+    """Figures of one topic, or sums of a namespace. Backlogs are counted in entries."""
+
+    subscriptions: int = 0
+    backlog: int = 0
+    size_bytes: int = 0
+
+    def plus(self, other: Figures, sign: int = 1) -> Figures:
+        """The sums with ``other`` added, or subtracted."""
+        return Figures(*(own + sign * more for own, more in zip(self, other, strict=True)))
+
+
+Backlogs = dict[str, int]
+"""Open entries of each subscription that has any."""
+
+
+class RestingTopics:
+    """See the module. ``sums`` are by namespace, ``listed`` by topic."""
+
+    def __init__(
+        self,
+        services: TopicServices,
+        bring: Callable[[Wanted, Done], None],
+        in_memory: Callable[[str], bool],
+    ) -> None:
+        self._services = services
+        self._store = services.store
+        self._bring = bring
+        self._in_memory = in_memory
+        self._background = Background(services.agenda, services.turns, self)
+        self._walk: Walk | None = None
+        self._unread: dict[str, None] = {}
+        """Names of the walk's last page that are still to be read."""
+        self._damaged: set[str] = set()
+        """Topics that could not be read: they are in no sum."""
+        self._waiting: list[Callable[[], None]] = []
+        self._listed_count = 0
+        self.sums: dict[str, Figures] = {}
+        self.listed: dict[str, Backlogs] = {}
+        self.with_backlog = 0
+        """Subscriptions that have a backlog, listed or not."""
+
+    def __repr__(self) -> str:
+        return "figures of topics that are not in memory"
+
+    # --- topics that come and go ---
+    def figures_of(self, topic: Topic) -> tuple[Figures, Backlogs]:
+        """Figures of a topic that is in memory; nothing before the metrics were first asked for."""
+        if self._walk is None or not isinstance(topic, PersistentTopic):
+            return Figures(), {}
+        kept = [each for each in topic.subscriptions.values() if each.durable]
+        backlogs = {each.name: each.backlog for each in kept if each.backlog}
+        return Figures(len(kept), sum(backlogs.values()), topic.ledger.size_bytes), backlogs
+
+    def entered(self, topic: Topic) -> None:
+        """A topic was loaded, or made."""
+        text = topic.text
+        if text in self._damaged:
+            self._damaged.discard(text)
+            return
+        if not self._is_known(text):
+            return
+        figures, backlogs = self.figures_of(topic)
+        self._add(text, figures, -1)
+        self.with_backlog -= len(backlogs)
+        self._listed_count -= len(self.listed.pop(text, ()))
+
+    def left(self, text: str, figures: Figures, backlogs: Backlogs) -> None:
+        """A topic with these figures has left memory."""
+        if self._is_known(text):
+            self._take(text, figures, backlogs)
+
+    def _is_known(self, text: str) -> bool:
+        """Whether the topic's figures are in the sums while it is not in memory."""
+        walk = self._walk
+        if walk is None or text in self._unread:
+            return False
+        return walk.is_over or text <= walk.passed
+
+    def _take(self, text: str, figures: Figures, backlogs: Backlogs) -> None:
+        self._add(text, figures)
+        if backlogs:
+            self.with_backlog += len(backlogs)
+            self._listed_count += len(backlogs)
+            self.listed[text] = backlogs
+            if self._listed_count > 2 * LISTED_MAX:
+                self._shorten()
+
+    def _add(self, text: str, figures: Figures, sign: int = 1) -> None:
+        namespace = "/".join(text.split("/", 4)[2:4])
+        self.sums[namespace] = self.sums.get(namespace, Figures()).plus(figures, sign)
+
+    def _shorten(self) -> None:
+        """Keep the topics with the largest backlogs, of about `LISTED_MAX` subscriptions."""
+        self.listed, listed, self._listed_count = {}, self.listed, 0
+        for text in heapq.nlargest(LISTED_MAX, listed, key=lambda each: sum(listed[each].values())):
+            if self._listed_count + len(listed[text]) <= LISTED_MAX:
+                self.listed[text] = listed[text]
+                self._listed_count += len(listed[text])
+
+    @property
+    def not_listed(self) -> int:
+        """Number of subscriptions with a backlog that are in the sums alone."""
+        return self.with_backlog - self._listed_count
+
+    # --- topics that were not in memory from the beginning ---
+    @property
+    def is_complete(self) -> bool:
+        """Whether every topic that is not in memory is in the sums."""
+        return self._walk is not None and self._walk.is_over and not self._unread
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Read what was not read yet; ``then`` is called when that is done, or was given up for now."""
+        if self.is_complete:
+            then()
+            return
+        self._waiting.append(then)
+        if self._walk is None:
+            self._walk = Walk(self._store, topic_key(""), "persistent://")
+        if not self._background.is_busy:
+            self._background.start(self._read_all(self._walk), self._over)
+
+    def _over(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def _read_all(self, walk: Walk) -> Job:
+        """A step is a topic. When the disk does not answer, the next `begin` continues."""
+        wait = self._background.wait
+        while self._unread or not walk.is_over:
+            if not self._unread:
+                if (yield from wait(partial(self._bring, walk.wanted))) is not None:
+                    return
+                self._unread = dict.fromkeys(walk.page())
+            names = [*self._unread]
+            for start in range(0, len(names), TOPICS_AT_ONCE):
+                part = names[start : start + TOPICS_AT_ONCE]
+                if (yield from wait(partial(self._bring, _wanted(part)))) is not None:
+                    return
+                for text in part:
+                    del self._unread[text]
+                    if not self._in_memory(text):
+                        self._read(text)
+                    yield None
+
+    def _read(self, text: str) -> None:
+        try:
+            found = ledger_list.load(self._store, text, self._services.agenda.now_ms)
+            size = sum(info.size_bytes for info, _ in found.ledgers)
+            opened = dict(_open_entries(self._store, text, found.end))
+        except StoreError:
+            self._damaged.add(text)
+            return
+        backlogs = {name: entries for name, entries in opened.items() if entries}
+        self._take(text, Figures(len(opened), sum(backlogs.values()), size), backlogs)
+
+
+def _wanted(texts: Sequence[str]) -> Wanted:
+    """Ledger lists, ledgers and cursors of topics."""
+    lists = ((ledger_list.key_of(text),) * 2 for text in texts)
+    cursors = ((cursor_prefix(text), f"{cursor_prefix(text)}{KEYS_END}") for text in texts)
+    return Wanted((*lists, *cursors), tuple((text, text) for text in texts))
+
+
+def _open_entries(store: EntryStore, text: str, end: int) -> Iterator[tuple[str, int]]:
+    prefix = cursor_prefix(text)
+    for key in store.names(prefix):
+        yield key[len(prefix) :], open_entries(store, text, key[len(prefix) :], end)
+
+
+def open_entries(store: EntryStore, topic: str, subscription: str, end: int) -> int:
+    """Return the number of entries before ``end`` that a stored subscription has not acknowledged.
+
+    Raises `StoreError`.
+    """
+    value = store.get(cursor_key(topic, subscription))
+    if value is None:
+        return 0
+    return Cursor.load(value, f"cursor {subscription} of {topic}", NO_COUNTS).backlog(end)
+
+
+class _NoCounts:
+    """Stands for the counts of messages where only entries are counted."""
+
+    is_complete = False
+
+    def of(self, offset: int) -> tuple[int, int]:
+        return 1, 0
+
+    def between(self, start: int, stop: int) -> tuple[int, int]:
+        return stop - start, 0
+
+    def held(self, offsets: Any, start: int, stop: int) -> tuple[int, int]:
+        return 0, 0
+
+
+NO_COUNTS: Final = _NoCounts()
