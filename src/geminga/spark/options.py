@@ -269,28 +269,6 @@ _BY_LOWER_NAME = {
 
 _SPARK_ITS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 
-_OF_A_TABLE = "option."
-"""Spark's catalog gives each option of a table twice: by its name, and by its name behind this."""
-
-_OF_THE_CATALOG = frozenset(
-    {"provider", "owner", "comment", "collation", "location", "external", "is_managed_location"}
-)
-"""What the catalog notes about a table beside its options."""
-
-SECRETS = frozenset({"auth.token", "auth.params", "pulsar.client.authparams"})
-"""Options, in lower case, whose values show in no plan, log or catalog."""
-
-
-def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a table that is being created in Spark's catalog; None for any other query."""
-    if "provider" not in {name.lower() for name in options}:
-        return None
-    return {
-        name: value
-        for name, value in options.items()
-        if name.lower() not in _OF_THE_CATALOG and not name.lower().startswith(_OF_A_TABLE)
-    }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
@@ -470,15 +448,6 @@ _CONNECTION_FIELDS = frozenset(ConnectionOptions.__dataclass_fields__)
 _UNUSED_FIELDS = frozenset({"admin_url", "include_headers"})
 
 
-def for_use(options: Mapping[str, str], use: str) -> dict[str, str]:
-    """``options`` without those for the other use alone: a table is read and written with one set."""
-    return {
-        name: value
-        for name, value in options.items()
-        if (option := _BY_LOWER_NAME.get(name.lower())) is None or option.use in (use, BOTH)
-    }
-
-
 def without(options: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
     """``options`` without those that fill these fields of `ReadOptions`, whatever they are called."""
     return {
@@ -532,8 +501,9 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
     url = found.get("service_url")
     if url is None:
         raise InvalidConfiguration(
-            "the option service.url is missing, like pulsar://localhost:6650 (a table of Spark's catalog "
-            "keeps its options when it is created without columns: name them by the option 'columns')"
+            "the option service.url is missing, like pulsar://localhost:6650 (Spark gives a table's options "
+            "to no query: SELECT ... FROM t WITH ('service.url' = '...', topic = '...'), INSERT INTO t WITH "
+            "(...), writeTo('t').options(...))"
         )
     try:
         ServiceUrl.parse(url)
