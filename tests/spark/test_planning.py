@@ -315,6 +315,26 @@ def test_ranges_follow_ledgers_and_sizes() -> None:
     assert planner(ScriptedCluster({ONE: {}})).ranges({}, {ONE: EARLIEST}) == []
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_batch_range_that_ends_before_its_start_is_empty(compacted: bool) -> None:
+    cluster = ScriptedCluster()
+    ahead, behind = (TOPIC, 0), (TOPIC, 1)
+    for partition in (ahead, behind):
+        cluster.publish(partition, 5, [[b"v"]] * 9)
+    start = {ahead: Offset(5, 6), behind: Offset(5, 1)}
+    end = dict.fromkeys(start, Offset(5, 4))
+    found = Planner(cluster, replace(OPTIONS, read_compacted=compacted), is_batch=True)
+    assert {part.partition for part in found.ranges(start, end)} == {behind}
+
+
+def test_saved_offsets_that_are_ahead_of_the_ending_time_read_nothing() -> None:
+    cluster = three_ledgers()
+    options = replace(OPTIONS, starting_offsets={ONE: Offset(8, 1)}, ending_time_ms=7003)
+    found = Planner(cluster, options, is_batch=True)
+    start = found.starting("earliest")
+    assert found.ranges(start, found.ending(start)) == []
+
+
 def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
     cluster = ScriptedCluster()
     for ledger in range(1000):

@@ -360,6 +360,11 @@ class ReadOptions:
             )
         _one_of("endingOffsets", self.ending_offsets != "latest", "endingTime", self.ending_time_ms)
         _one_of("endingTime", self.ending_time_ms is not None, "endingOffsetsByTimestamp", self.ending_times)
+        first, last = self.starting_time_ms, self.ending_time_ms
+        if first is not None and last is not None and first > last:
+            raise InvalidConfiguration(
+                f"option startingTime={first} is after endingTime={last}; allowed: a time up to that"
+            )
 
     @property
     def has_dead_letters(self) -> bool:

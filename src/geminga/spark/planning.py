@@ -383,8 +383,9 @@ class Planner:
         """The tasks that read everything between the offsets. ``first``: of partitions that are read from
         `EARLIEST` on, the place before what was their first message: that has to be there still."""
         first = first or {}
-        # An end before its start is in a topic that was made anew, and read from its first message on.
-        start = {p: place for p, place in start.items() if place <= end.get(p, place)}
+        if not self.is_batch:
+            # The end of a stream before its start is in a topic that was recreated: all of it is read.
+            start = {p: place for p, place in start.items() if place <= end.get(p, place)}
         behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
         compacted = [p for p, (begin, _) in behind.items() if self._is_compacted(begin)]
         wanted = {
