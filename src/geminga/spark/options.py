@@ -161,11 +161,15 @@ _TABLE = (
            text="Fail when messages that were to be read may have been removed by retention, or a topic was "
                 "deleted. Default true."),
     Option(name="minPartitions", field="min_partitions", use=READ, parse=values.number(1),
-           text="Split partitions into at least this many tasks, as far as they have entries."),
+           text="Split partitions into at least this many tasks, as far as they have entries. A stream that "
+                "splits a partition does not keep its order."),
     Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
-           text="Entries (batches) that one task reads at the most; more is split. Default 10000."),
+           text="Entries (batches) that one task reads at the most; more is split. Default of batch queries "
+                "10000; a stream splits nothing, unless this or ``maxBytesPerSplit`` is given."),
     Option(name="maxBytesPerSplit", field="max_bytes_per_split", use=READ, parse=values.size,
-           text="Stored bytes that one task reads, about, judged by some entries of the range. Default 64m."),
+           text="Stored bytes that one task reads, about, judged by some entries of the range. Default of "
+                "batch queries 64m; a stream splits nothing, unless this or ``maxEntriesPerSplit`` is "
+                "given."),
     Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
            aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
            text="Messages that one micro-batch takes at the most; one batch of a producer is never cut."),
@@ -306,8 +310,8 @@ class ReadOptions:
     future_is_latest: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int = 1
-    max_entries_per_split: int = 10_000
-    max_bytes_per_split: int = 64 * 1024 * 1024
+    max_entries_per_split: int | None = None
+    max_bytes_per_split: int | None = None
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     max_entries_per_trigger: int | None = None
