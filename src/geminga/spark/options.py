@@ -17,6 +17,7 @@ from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidUrl
+from geminga.ids import TopicName
 from geminga.producer.settings import CompressionType, ProducerSettings, check_compression_level
 from geminga.spark import offsets
 from geminga.spark import option_values as values
@@ -347,6 +348,12 @@ class ReadOptions:
                 "exactly one of the options topic, topics and topicsPattern must be given"
                 + (" (two are)" if self.topics else "; for example .option('topic', 'my-topic')")
             )
+        for topic in filter(None, (*self.topics, self.topics_pattern, self.dead_letter_topic)):
+            if not TopicName.parse(topic).persistent:
+                raise InvalidConfiguration(
+                    f"topic {topic!r} is not persistent: no broker stores its messages, so no query can "
+                    "read them from an offset; allowed: persistent topics"
+                )
         _one_of("startingOffsets", self.starting_offsets is not None, "startingTime", self.starting_time_ms)
         _one_of(
             "startingTime",
