@@ -164,6 +164,8 @@ def test_offsets_of_a_batch_query(spark: SparkSession, topics: Topics) -> None:
     assert values(part) == numbers(19, 14)
     whole = reader(spark, topics, startingOffsets=json.dumps({topics.name: f"{ledger}:2"})).load(topics.name)
     assert values(whole) == numbers(30, 20)
+    end = json.dumps({topics.name: f"{ledger}:0"})
+    assert values(reader(spark, topics, startingOffsets=start, endingOffsets=end).load(topics.name)) == []
 
 
 def test_an_empty_topic_and_an_empty_range(spark: SparkSession, topics: Topics) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 of the whole Spark application in the middle of an exactly-once stream."""
+"""kill -9 of the whole Spark application in the middle of a stream into a topic."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.client.sync import Client
+from geminga.ids import MessageId
 from geminga.spark.datasource import PulsarDataSource, PulsarReader
 from geminga.spark.schema import source_schema
 
@@ -29,7 +30,7 @@ KILLS = int(os.environ.get("GEMINGA_DRIVER_KILLS", "1"))
 APPLICATION = """
 import sys
 import geminga.spark
-url, source, target, folder = sys.argv[1:]
+url, source, target, folder, exactly_once = sys.argv[1:]
 spark = geminga.spark.session("local[2]", config={
     "spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",
@@ -38,20 +39,23 @@ frame = (
     spark.readStream.format("pulsar").option("service.url", url).option("topic", source)
     .option("startingOffsets", "earliest").option("columns", "value,__key").option("maxRowsPerTrigger", 800)
     .load()
-    # Rows come in another order in every attempt.
-    .repartition(3)
 )
+if exactly_once == "true":
+    frame = frame.repartition(3)  # rows come in another order in every attempt
 query = (
     frame.writeStream.format("pulsar").option("service.url", url).option("topic", target)
-    .option("exactlyOnce", "true").option("checkpointLocation", folder).trigger(availableNow=True).start()
+    .option("exactlyOnce", exactly_once).option("checkpointLocation", folder).trigger(availableNow=True)
 )
-query.awaitTermination()
+query.start().awaitTermination()
 """
 
 
-def start(broker: EmbeddedBroker, source: str, target: str, folder: Path) -> subprocess.Popen[bytes]:
+def start(
+    broker: EmbeddedBroker, source: str, target: str, folder: Path, *, exactly_once: bool = True
+) -> subprocess.Popen[bytes]:
+    given = [broker.service_url, source, target, str(folder), str(exactly_once).lower()]
     return subprocess.Popen(
-        [sys.executable, "-c", APPLICATION, broker.service_url, source, target, str(folder)],
+        [sys.executable, "-c", APPLICATION, *given],
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -102,3 +106,39 @@ def test_no_row_is_lost_or_doubled(
     found = rows_of(pulsar_broker, target)
     assert found == Counter(values), f"seed {seed}, rows after each kill {progress}"
     assert 0 < progress[0] < ROWS, f"seed {seed}: nothing was killed on its way, {progress}"
+
+
+def last_values(client: Client, topic: str) -> tuple[dict[str, bytes], set[bytes]]:
+    """The last value of each key of a topic, and all values."""
+    last, values = {}, set()
+    for partition in client.get_topic_partitions(topic):
+        with client.create_reader(partition, MessageId.earliest) as reader:
+            while reader.has_message_available():
+                message = reader.read_next(timeout_millis=30_000)
+                last[message.partition_key()] = message.data()
+                values.add(message.data())
+    return last, values
+
+
+def test_a_copy_that_is_killed_ends_with_the_last_value_of_each_key(
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, tmp_path: Path
+) -> None:
+    """The default sink repeats rows of the micro-batch that was killed, in their order."""
+    target = f"{pulsar_topic}-out"
+    for topic, partitions in ((pulsar_topic, 2), (target, 3)):
+        admin(pulsar_broker.admin_url, "PUT", topic.replace("://", "/") + "/partitions", partitions)
+    values = [b"%d" % number for number in range(ROWS)]
+    with pulsar_client.create_producer(pulsar_topic, batching_enabled=True, batching_max_messages=20) as p:
+        keys = [f"k{number % 50}" for number in range(ROWS)]
+        p.send_table(pa.table({"value": pa.array(values, pa.binary()), "key": keys}))
+    for _ in range(KILLS):
+        known = rows_of(pulsar_broker, target).total()
+        application = start(pulsar_broker, pulsar_topic, target, tmp_path, exactly_once=False)
+        while application.poll() is None and rows_of(pulsar_broker, target).total() == known:
+            time.sleep(0.05)
+        kill(application)
+    assert rows_of(pulsar_broker, target).total() < ROWS, "nothing was killed on its way"
+    assert start(pulsar_broker, pulsar_topic, target, tmp_path, exactly_once=False).wait(300) == 0
+    last, found = last_values(pulsar_client, target)
+    assert found == set(values)
+    assert last == {f"k{key}": values[key - 50] for key in range(50)}

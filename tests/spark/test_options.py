@@ -145,6 +145,13 @@ def test_offsets() -> None:
         ({**READ, "endingOffsets": '{"*": "latest"}'}, r"allowed: '\*' in startingOffsets"),
         ({**READ, "firstOffsets": '{"*": "earliest"}'}, r"allowed: '\*' in startingOffsets"),
         ({**READ, "startingOffsets": "latest", "startingTime": "1"}, "exclude each other"),
+        (
+            {**URL, "topics": "a,non-persistent://public/default/t"},
+            "'non-persistent://.*/t' is not persistent",
+        ),
+        ({**URL, "topicsPattern": "non-persistent://public/default/t.*"}, "is not persistent"),
+        ({**READ, "valueSchema": "JSON", "deadLetterTopic": "non-persistent://a/b/t"}, "is not persistent"),
+        ({**READ, "startingTime": "2", "endingTime": "1"}, "startingTime=2 is after endingTime=1"),
         ({**READ, "failOnDataLoss": "yes"}, "failOnDataLoss='yes' is not allowed; allowed: true or false"),
         ({**READ, "minPartitions": "0"}, "minPartitions='0' is not allowed; allowed: a whole number >= 1"),
         ({**READ, "maxBytesPerTrigger": "many"}, "a number of bytes"),

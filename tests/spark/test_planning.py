@@ -24,9 +24,9 @@ CONNECTION = ConnectionOptions(service_url="pulsar://h")
 OPTIONS = ReadOptions(connection=CONNECTION, topics=(TOPIC,))
 
 
-def planner(cluster: ScriptedCluster, **options: Any) -> Planner:
+def planner(cluster: ScriptedCluster, *, is_batch: bool = False, **options: Any) -> Planner:
     options = {"topics": (TOPIC,), **options}
-    return Planner(cluster, ReadOptions(connection=CONNECTION, **options))
+    return Planner(cluster, ReadOptions(connection=CONNECTION, **options), is_batch=is_batch)
 
 
 def one_ledger(entries: int, rows: int = 10) -> ScriptedCluster:
@@ -107,7 +107,7 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
     cluster = three_ledgers()
     for questions in range(4):
         outage = cluster.down = Outage(questions)
-        found = Planner(cluster, OPTIONS, patience=Patience(30, outage.clock, outage.sleep))
+        found = Planner(cluster, OPTIONS, is_batch=True, patience=Patience(30, outage.clock, outage.sleep))
         latest = found.latest(found.partitions())
         assert len(found.ranges(found.starting("earliest"), latest)) == 3
         assert outage.left == 0
@@ -315,12 +315,55 @@ def test_ranges_follow_ledgers_and_sizes() -> None:
     assert planner(ScriptedCluster({ONE: {}})).ranges({}, {ONE: EARLIEST}) == []
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_batch_range_that_ends_before_its_start_is_empty(compacted: bool) -> None:
+    cluster = ScriptedCluster()
+    ahead, behind = (TOPIC, 0), (TOPIC, 1)
+    for partition in (ahead, behind):
+        cluster.publish(partition, 5, [[b"v"]] * 9)
+    start = {ahead: Offset(5, 6), behind: Offset(5, 1)}
+    end = dict.fromkeys(start, Offset(5, 4))
+    found = Planner(cluster, replace(OPTIONS, read_compacted=compacted), is_batch=True)
+    assert {part.partition for part in found.ranges(start, end)} == {behind}
+
+
+def test_saved_offsets_that_are_ahead_of_the_ending_time_read_nothing() -> None:
+    cluster = three_ledgers()
+    options = replace(OPTIONS, starting_offsets={ONE: Offset(8, 1)}, ending_time_ms=7003)
+    found = Planner(cluster, options, is_batch=True)
+    start = found.starting("earliest")
+    assert found.ranges(start, found.ending(start)) == []
+
+
+def test_a_stream_reads_each_partition_in_one_task_unless_options_split_it() -> None:
+    cluster, other = ScriptedCluster(), (TOPIC, 1)
+    for ledger in (3, 7, 9):
+        cluster.publish((TOPIC, 0), ledger, [[b"v" * 1000]] * 40)
+        cluster.publish(other, ledger, [[b"v"]] * 40)
+    start, end = {other: Offset(3, 39)}, dict.fromkeys([(TOPIC, 0), other], Offset(9, 39))
+    stream = planner(cluster)
+    ranges = stream.ranges({**start, (TOPIC, 0): Offset(3, 4)}, end)
+    assert [(part.partition[1], part.start, part.end) for part in ranges] == [
+        (0, Offset(3, 4), Offset(9, 39)), (1, Offset(3, 39), Offset(9, 39)),
+    ]  # fmt: skip
+    assert cluster.questions == 0, "no entry has to be looked at"
+    assert len(planner(cluster, min_partitions=2).ranges(start, end)) == 2
+    choices: list[dict[str, int | bool]] = [
+        {"min_partitions": 3}, {"max_entries_per_split": 40}, {"max_bytes_per_split": 20_000},
+        {"is_batch": True},
+    ]  # fmt: skip
+    for choice in choices:
+        ranges = planner(cluster, **choice).ranges(start, end)
+        assert len(ranges) > 2, choice
+        assert len(places_of(cluster, ranges)) == 200
+
+
 def test_many_ledgers_are_split_evenly_in_few_rounds() -> None:
     cluster = ScriptedCluster()
     for ledger in range(1000):
         cluster.publish(ONE, 7 + 13 * ledger, [[b"v"]] * 2)
     last = 7 + 13 * 999
-    ranges = planner(cluster).ranges({}, {ONE: Offset(last, 1)})
+    ranges = planner(cluster, is_batch=True).ranges({}, {ONE: Offset(last, 1)})
     assert len(ranges) == 1000
     assert len(places_of(cluster, ranges)) == 2000
     assert max(len(places_of(cluster, [part])) for part in ranges) == 2

@@ -47,12 +47,12 @@ from geminga.spark.offsets import (
     partition_topic,
     to_json,
 )
-from geminga.spark.options import READ, WRITE, ReadOptions, read_options, write_options
+from geminga.spark.options import ReadOptions, read_options, write_options
 from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import Shaper, read_range
 from geminga.spark.schema import ArrowShaper, message_columns
-from geminga.spark.tables import options_for, read_schema
+from geminga.spark.tables import read_schema
 from geminga.spark.tasks import query_of_task
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ class PulsarDataSource(DataSource):
         return read_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(options_for(READ, self.options, schema))
+        options = read_options(self.options)
         return FilteringReader(options, schema) if pushes_down() else PulsarReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        options = read_options(options_for(READ, self.options, schema))
+        options = read_options(self.options)
         if options.says_end:
             raise InvalidConfiguration(
                 "endingOffsets and endingTime are for batch queries: a stream has no end"
@@ -103,12 +103,12 @@ class PulsarDataSource(DataSource):
 
         if overwrite:
             raise InvalidConfiguration("Pulsar topics can only be appended to: use .mode('append')")
-        return batch_writer(write_options(options_for(WRITE, self.options, schema)), schema)
+        return batch_writer(write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from geminga.spark.writing import stream_writer
 
-        return stream_writer(write_options(options_for(WRITE, self.options, schema)), schema)
+        return stream_writer(write_options(self.options), schema)
 
 
 def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:

@@ -17,6 +17,7 @@ from geminga.client.settings_file import load_settings
 from geminga.config import suggestion
 from geminga.connection.addresses import ServiceUrl
 from geminga.errors import InvalidConfiguration, InvalidUrl
+from geminga.ids import TopicName
 from geminga.producer.settings import CompressionType, ProducerSettings, check_compression_level
 from geminga.spark import offsets
 from geminga.spark import option_values as values
@@ -162,11 +163,15 @@ _TABLE = (
            text="Fail when messages that were to be read may have been removed by retention, or a topic was "
                 "deleted. Default true."),
     Option(name="minPartitions", field="min_partitions", use=READ, parse=values.number(1),
-           text="Split partitions into at least this many tasks, as far as they have entries."),
+           text="Split partitions into at least this many tasks, as far as they have entries. A stream that "
+                "splits a partition does not keep its order."),
     Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
-           text="Entries (batches) that one task reads at the most; more is split. Default 10000."),
+           text="Entries (batches) that one task reads at the most; more is split. Default of batch queries "
+                "10000; a stream splits nothing, unless this or ``maxBytesPerSplit`` is given."),
     Option(name="maxBytesPerSplit", field="max_bytes_per_split", use=READ, parse=values.size,
-           text="Stored bytes that one task reads, about, judged by some entries of the range. Default 64m."),
+           text="Stored bytes that one task reads, about, judged by some entries of the range. Default of "
+                "batch queries 64m; a stream splits nothing, unless this or ``maxEntriesPerSplit`` is "
+                "given."),
     Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
            aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
            text="Messages that one micro-batch takes at the most; one batch of a producer is never cut."),
@@ -270,28 +275,6 @@ _BY_LOWER_NAME = {
 
 _SPARK_ITS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 
-_OF_A_TABLE = "option."
-"""Spark's catalog gives each option of a table twice: by its name, and by its name behind this."""
-
-_OF_THE_CATALOG = frozenset(
-    {"provider", "owner", "comment", "collation", "location", "external", "is_managed_location"}
-)
-"""What the catalog notes about a table beside its options."""
-
-SECRETS = frozenset({"auth.token", "auth.params", "pulsar.client.authparams"})
-"""Options, in lower case, whose values show in no plan, log or catalog."""
-
-
-def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a table that is being created in Spark's catalog; None for any other query."""
-    if "provider" not in {name.lower() for name in options}:
-        return None
-    return {
-        name: value
-        for name, value in options.items()
-        if name.lower() not in _OF_THE_CATALOG and not name.lower().startswith(_OF_A_TABLE)
-    }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
@@ -329,8 +312,8 @@ class ReadOptions:
     future_is_latest: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int = 1
-    max_entries_per_split: int = 10_000
-    max_bytes_per_split: int = 64 * 1024 * 1024
+    max_entries_per_split: int | None = None
+    max_bytes_per_split: int | None = None
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     max_entries_per_trigger: int | None = None
@@ -366,6 +349,12 @@ class ReadOptions:
                 "exactly one of the options topic, topics and topicsPattern must be given"
                 + (" (two are)" if self.topics else "; for example .option('topic', 'my-topic')")
             )
+        for topic in filter(None, (*self.topics, self.topics_pattern, self.dead_letter_topic)):
+            if not TopicName.parse(topic).persistent:
+                raise InvalidConfiguration(
+                    f"topic {topic!r} is not persistent: no broker stores its messages, so no query can "
+                    "read them from an offset; allowed: persistent topics"
+                )
         _one_of("startingOffsets", self.starting_offsets is not None, "startingTime", self.starting_time_ms)
         _one_of(
             "startingTime",
@@ -383,6 +372,11 @@ class ReadOptions:
             )
         _one_of("endingOffsets", self.ending_offsets != "latest", "endingTime", self.ending_time_ms)
         _one_of("endingTime", self.ending_time_ms is not None, "endingOffsetsByTimestamp", self.ending_times)
+        first, last = self.starting_time_ms, self.ending_time_ms
+        if first is not None and last is not None and first > last:
+            raise InvalidConfiguration(
+                f"option startingTime={first} is after endingTime={last}; allowed: a time up to that"
+            )
 
     @property
     def has_dead_letters(self) -> bool:
@@ -472,15 +466,6 @@ _CONNECTION_FIELDS = frozenset(ConnectionOptions.__dataclass_fields__)
 _UNUSED_FIELDS = frozenset({"admin_url", "include_headers"})
 
 
-def for_use(options: Mapping[str, str], use: str) -> dict[str, str]:
-    """``options`` without those for the other use alone: a table is read and written with one set."""
-    return {
-        name: value
-        for name, value in options.items()
-        if (option := _BY_LOWER_NAME.get(name.lower())) is None or option.use in (use, BOTH)
-    }
-
-
 def without(options: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
     """``options`` without those that fill these fields of `ReadOptions`, whatever they are called."""
     return {
@@ -534,8 +519,9 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
     url = found.get("service_url")
     if url is None:
         raise InvalidConfiguration(
-            "the option service.url is missing, like pulsar://localhost:6650 (a table of Spark's catalog "
-            "keeps its options when it is created without columns: name them by the option 'columns')"
+            "the option service.url is missing, like pulsar://localhost:6650 (Spark gives a table's options "
+            "to no query: SELECT ... FROM t WITH ('service.url' = '...', topic = '...'), INSERT INTO t WITH "
+            "(...), writeTo('t').options(...))"
         )
     try:
         ServiceUrl.parse(url)

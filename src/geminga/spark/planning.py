@@ -49,6 +49,10 @@ LOOKS_MAX = 8
 """Partitions that are looked at then, one entry each; or when tasks are cut."""
 SAMPLES = 3
 """Entries of a large range that are looked at to tell what one holds."""
+ENTRIES_PER_SPLIT = 10_000
+"""Default of ``maxEntriesPerSplit`` in queries that are split."""
+BYTES_PER_SPLIT = 64 * 1024 * 1024
+"""Default of ``maxBytesPerSplit`` there."""
 ENTRIES_MIN = 16
 """Entries that a task has at least, of a range that has them."""
 CLOCK_DIFFERENCE_MS_MAX = 5_000
@@ -97,6 +101,11 @@ class Planner:
         self.options = options
         self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
         self.is_batch = is_batch
+        given = (options.max_entries_per_split, options.max_bytes_per_split)
+        self.splits = is_batch or given != (None, None)
+        """Whether one partition becomes several tasks; in a stream, whose order is then lost, by option."""
+        self.entries_per_split = options.max_entries_per_split or ENTRIES_PER_SPLIT
+        self.bytes_per_split = options.max_bytes_per_split or BYTES_PER_SPLIT
         self.watch = cluster.watch(
             name=options.subscription_prefix, from_first=is_batch, compacted=options.read_compacted
         )
@@ -383,8 +392,9 @@ class Planner:
         """The tasks that read everything between the offsets. ``first``: of partitions that are read from
         `EARLIEST` on, the place before what was their first message: that has to be there still."""
         first = first or {}
-        # An end before its start is in a topic that was made anew, and read from its first message on.
-        start = {p: place for p, place in start.items() if place <= end.get(p, place)}
+        if not self.is_batch:
+            # The end of a stream before its start is in a topic that was recreated: all of it is read.
+            start = {p: place for p, place in start.items() if place <= end.get(p, place)}
         behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
         compacted = [p for p, (begin, _) in behind.items() if self._is_compacted(begin)]
         wanted = {
@@ -412,13 +422,15 @@ class Planner:
             )
         ]
 
-    def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int]:
-        """How many entries of each partition one task reads at the most.
+    def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
+        """Return how many entries of each partition one task reads at the most; None: all of them.
 
-        What an entry holds shows in the entry alone. A few of some large ranges are asked for, at places that
+        What an entry holds shows in the entry alone. A few of some large ranges are read, at positions that
         follow from their ends: what is planned again is cut again where it was.
         """
-        most = self.options.max_entries_per_split
+        if not self.splits:
+            return dict.fromkeys(wanted)
+        most = self.entries_per_split
         large = {
             p: places
             for p in sorted(wanted)
@@ -430,11 +442,11 @@ class Planner:
             if entry is not None:
                 lengths.setdefault(partition, []).append(len(entry.entry))
         everywhere = [length for found in lengths.values() for length in found]
-        sizes = dict.fromkeys(wanted, most)
+        sizes: dict[Partition, int | None] = dict.fromkeys(wanted, most)
         for partition in large:
             seen = lengths.get(partition, everywhere)
             if seen:
-                fitting = self.options.max_bytes_per_split * len(seen) // max(1, sum(seen))
+                fitting = self.bytes_per_split * len(seen) // max(1, sum(seen))
                 sizes[partition] = min(most, max(ENTRIES_MIN, fitting))
         return sizes
 
@@ -446,7 +458,7 @@ class Planner:
         # again as it was; what was looked at so far it does not know.
         if entries is None or known is None or self.options.dead_letter_topic is not None:
             return False
-        return entries * known.bytes < self.options.max_bytes_per_split / 2
+        return entries * known.bytes < self.bytes_per_split / 2
 
     def _is_compacted(self, start: Offset) -> bool:
         """Whether what lies behind ``start`` is read as compaction has left it: the whole of it in one
@@ -464,13 +476,14 @@ class Planner:
         self,
         wanted: Mapping[Partition, tuple[Offset, Offset]],
         cut: dict[Partition, list[Piece]],
-        sizes: Mapping[Partition, int],
+        sizes: Mapping[Partition, int | None],
     ) -> dict[Partition, list[Piece]]:
         """Enough tasks for ``minPartitions``, as far as there are entries; none larger than ``sizes``."""
-        exact = self._run({p: pieces(*wanted[p], sizes[p], exact=True) for p in cut})
+        most = {p: sizes[p] or self.entries_per_split for p in cut}
+        exact = self._run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
         entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
         size = max(1, -(-entries // self.options.min_partitions))
-        return self._run({p: pieces(*wanted[p], min(sizes[p], size), exact=True) for p in cut})
+        return self._run({p: pieces(*wanted[p], min(most[p], size), exact=True) for p in cut})
 
     def _of_partition(
         self,

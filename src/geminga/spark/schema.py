@@ -239,7 +239,8 @@ def to_messages(batch: pa.RecordBatch, layout: FrameLayout, now_ms: int) -> dict
             arrays["key"] = key.cast(pa.string())
         except pa.ArrowInvalid as error:
             raise InvalidMessage(
-                f"a key is not UTF-8 text ({error}): encode it, for example with base64()"
+                f"a key is not UTF-8 text ({error}), and the sink writes keys of text only: filter such rows "
+                "out, or write another key in its place, such as base64(__key)"
             ) from None
     after = arrays.pop("deliver_after", None)
     if after is not None:

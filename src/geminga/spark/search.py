@@ -196,14 +196,16 @@ class Piece:
     entries: int | None
 
 
-def pieces(start: Offset, end: Offset, size: int, *, exact: bool = False) -> Search[list[Piece]]:
+def pieces(start: Offset, end: Offset, size: int | None, *, exact: bool = False) -> Search[list[Piece]]:
     """Cut ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
 
-    ``exact``: also find out how many entries the closed ledgers have.
+    ``size`` None: nothing is cut. ``exact``: also find out how many entries the closed ledgers have.
     """
     begin = yield from before_first(start)
     if begin is None or begin >= end:
         return []
+    if size is None:
+        return [Piece(begin, end, entries_between(begin, end))]
     found: list[Piece] = []
     following = yield from ledgers_after(begin.ledger, end.ledger)
     for ledger, first in following.items():

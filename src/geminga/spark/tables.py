@@ -1,70 +1,44 @@
-"""Tables of Spark's catalog: ``CREATE TABLE flights USING pulsar OPTIONS (...)``.
+"""Tables of Spark's catalog: ``CREATE TABLE messages (value BINARY) USING pulsar``.
 
-Spark shows a table's options to a Python data source once, when the table is created without columns, and
-again to nobody: the readers and writers of later queries are given the table's schema alone. So the
-schema carries them, in the metadata of its first column, which the catalog keeps and INSERT hands on.
-Secrets do not travel there: metadata goes on into every frame and file that is made from the table.
+Spark gives the options of a table to no query of a Python data source. So a table has columns alone, and each
+query names its options: ``SELECT ... FROM messages WITH ('service.url' = '...', topic = 'flights')``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from geminga.errors import InvalidConfiguration
 from geminga.spark import cluster as clusters
-from geminga.spark.options import (
-    READ,
-    SECRETS,
-    WRITE,
-    ReadOptions,
-    for_use,
-    read_options,
-    table_options,
-    write_options,
-)
+from geminga.spark.options import read_options
 from geminga.spark.schema import source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-METADATA_KEY = "geminga.pulsar.options"
+_OPTION = "option."
+"""Prefix of the names under which Spark's catalog keeps what ``OPTIONS`` of ``CREATE TABLE`` says."""
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
-    """The columns that the options ask for; with the options in it when it is a table that is created.
+    """Return the columns that the options ask for, or the default ones of a table that is being created.
 
-    Raises `InvalidConfiguration` for options that do not fit, and for a table that holds a secret.
+    Raises `InvalidConfiguration` for options that do not fit, and for a table with options.
     """
-    kept = table_options(options)
-    if kept is None:
-        return _columns(read_options(options))
-    secret = sorted(SECRETS & {name.lower() for name in kept})
-    if secret:
-        raise InvalidConfiguration(
-            f"option {secret[0]!r} is a secret, and a table of Spark's catalog keeps its options in the "
-            "open: use CREATE TEMPORARY VIEW ... USING pulsar"
-        )
-    write_options(for_use(kept, WRITE))
-    schema = _columns(read_options(for_use(kept, READ)))
-    schema.fields[0].metadata = {METADATA_KEY: json.dumps(kept)}
-    return schema
-
-
-def _columns(options: ReadOptions) -> StructType:
-    if options.value_schema == "BYTES":
-        return source_schema(options.columns)
+    if "provider" in {name.lower() for name in options}:
+        refused = sorted(name[len(_OPTION) :] for name in options if name.lower().startswith(_OPTION))
+        if refused:
+            raise InvalidConfiguration(
+                f"a table of Spark's catalog can have no options ({', '.join(refused)}): Spark gives them to "
+                "no query. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create the table "
+                "without OPTIONS and name them at each use, as in SELECT ... FROM t WITH ('service.url' = "
+                "'...', topic = '...') and INSERT INTO t WITH (...)"
+            )
+        return source_schema(None)
+    found = read_options(options)
+    if found.value_schema == "BYTES":
+        return source_schema(found.columns)
     from geminga.spark.payloads.registry import payload_columns
 
-    return payload_columns(options, clusters.connect(options.connection))
-
-
-def options_for(use: str, options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a query; those of its table where it is one's, with the query's own winning."""
-    for field in schema.fields:
-        kept = (field.metadata or {}).get(METADATA_KEY)
-        if kept is not None:
-            given = {name.lower(): value for name, value in for_use(json.loads(kept), use).items()}
-            return {**given, **{name.lower(): value for name, value in options.items()}}
-    return dict(options)
+    return payload_columns(found, clusters.connect(found.connection))
