@@ -30,7 +30,11 @@ def error(request_id: int, code: int, message: str) -> bytes:
     return encode_command(command)
 
 
-def connected(protocol_version: int, max_message_size: int, server_version: str) -> bytes:
+def connected(
+    protocol_version: int, max_message_size: int, server_version: str, instance_id: str, web: Addresses
+) -> bytes:
+    """CONNECTED. ``instance_id`` and the addresses of the web port are fields of our own: see
+    `geminga.client.web_address`."""
     command = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
     body = command.connected
     body.server_version = server_version
@@ -38,6 +42,9 @@ def connected(protocol_version: int, max_message_size: int, server_version: str)
     body.max_message_size = max_message_size
     body.feature_flags.supports_topic_watchers = True
     body.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    body.instance_id = instance_id
+    body.http_url = web.http or ""
+    body.https_url = web.https or ""
     return encode_command(command)
 
 

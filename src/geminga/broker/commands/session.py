@@ -519,6 +519,8 @@ class Session:
                 min(body.protocol_version, PROTOCOL_VERSION),
                 self.services.settings.max_message_size,
                 self.services.version,
+                self.services.instance_id,
+                self.services.settings.own_addresses(),
             )
         )
         self._arm_keepalive()
