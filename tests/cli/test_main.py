@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,10 +66,26 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage: geminga" in done.stdout
 
 
-def test_standalone_needs_a_folder_or_memory() -> None:
-    done = _run("standalone")
-    assert done.returncode == 2
-    assert "--data-dir" in done.stderr
+def test_standalone_keeps_its_data_in_a_default_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*GEMINGA, "standalone", "--port", "0", "--web-port", "0"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as broker:  # fmt: skip
+        try:
+            assert broker.stdout is not None
+            url = broker.stdout.readline().split()[3]
+            assert _run("produce", "t", "-m", "x", "--url", url).returncode == 0
+        finally:
+            broker.send_signal(signal.SIGTERM)
+            _, told = broker.communicate(timeout=60)
+    assert told.startswith(f"geminga: data folder {tmp_path / 'geminga-data'} (--data-dir DIR: another")
+    assert broker.returncode == 0
+    assert _run("store", "check", str(tmp_path / "geminga-data")).returncode == 0
+
+
+def test_standalone_refuses_a_folder_together_with_memory() -> None:
+    done = _run("standalone", "--memory", "--data-dir", "x")
+    assert (done.returncode, "not both" in done.stderr) == (2, True)
 
 
 def test_an_unreachable_broker_is_named() -> None:
