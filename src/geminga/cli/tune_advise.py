@@ -117,7 +117,7 @@ def command(
         _refuse_numbers(traffic)
         observed = observe(
             cluster.service_url,
-            cluster.find_admin_url(),
+            cluster.admin_url,
             topic,
             cluster=cluster,
             seconds=watch_seconds,

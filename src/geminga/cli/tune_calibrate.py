@@ -84,7 +84,7 @@ def command(
         check_picture(picture_path)
     plan = CalibrationPlan(
         service_url=cluster.service_url,
-        admin_url=cluster.find_admin_url(),
+        admin_url=cluster.admin_url,
         cluster=cluster,
         seconds=seconds,
         repeats=repeats,

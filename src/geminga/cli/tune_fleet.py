@@ -114,7 +114,7 @@ def command(
     if file is None:
         with progress("looks", 0) as done:
             topics = gather(
-                cluster.find_admin_url(),
+                cluster.admin_url,
                 namespaces,
                 cluster=cluster,
                 watch_seconds=watch_seconds,

@@ -108,7 +108,7 @@ def command(
     if "break" in chosen["parts"] and chosen["break_command"] is None:
         raise click.UsageError("--part break needs --break-with: a command that breaks something")
     plan = Plan(
-        service_url=cluster.service_url, admin_url=cluster.find_admin_url(), cluster=cluster,
+        service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),
         samples=read_samples(sample), clients=clients or _installed(pulsar_home), java_home=pulsar_home,
         **chosen,

@@ -99,7 +99,7 @@ class CalibrationPlan:
     """Where and how long."""
 
     service_url: str
-    admin_url: str
+    admin_url: str | None
     cluster: Cluster | None = None
     """How one shows oneself there."""
     seconds: float = 5.0
