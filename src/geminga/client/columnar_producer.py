@@ -275,11 +275,12 @@ class ColumnarProducer:
 
     def _encoded_part(self, table: pa.Table, deliver_at_ms: int) -> Iterator[tuple[SendOperation, int]]:
         from geminga.wire.columnar import encode_table
+        from geminga.wire.columnar_encoding import table_bytes
 
         settings = self._settings
         compression = int(settings.compression_type)
         max_messages, max_bytes = self._state.table_limits
-        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
+        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table_bytes(table))))
         for first_row in range(0, table.num_rows, rows):
             batches = encode_table(
                 table.slice(first_row, rows),
