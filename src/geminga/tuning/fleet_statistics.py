@@ -117,8 +117,8 @@ def gather(
         raise failures[-1]
     if not rows:
         raise InvalidConfiguration(
-            f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin.admin_url} within "
-            f"{watch_seconds:g} s: watch for longer"
+            f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin.admin_url} "
+            f"within {watch_seconds:g} s: watch for longer"
         )
     table = pa.Table.from_pylist(rows).drop_columns(["partitioned"])
     codecs = table.column("compression").cast(pa.string())  # of nothing but nulls it would have no type
