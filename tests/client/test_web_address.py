@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -65,8 +66,9 @@ def test_a_given_address_is_taken_without_a_question() -> None:
 
 def announce(monkeypatch: pytest.MonkeyPatch, http_url: str) -> None:
     """Have brokers send this web address: as behind ports that a container publishes under other numbers."""
-    web = Addresses(http=http_url)
-    monkeypatch.setattr(answers, "connected", lambda *given, make=answers.connected: make(*given[:-1], web))
+    settings: Any = SimpleNamespace(max_message_size=1 << 20, own_addresses=lambda: Addresses(http=http_url))
+    make = answers.connected
+    monkeypatch.setattr(answers, "connected", lambda version, _, *more: make(version, settings, *more))
 
 
 def test_the_web_port_of_another_broker_is_refused(

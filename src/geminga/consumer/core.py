@@ -365,16 +365,12 @@ class ConsumerCore:
         self._grant()
 
     def _refuse_invalid(self, key: EntryKey, error: InvalidEntry) -> None:
-        """Acknowledge damage as such. What only the codec refuses stays with the broker: the checksum is
-        right, so the fault may be this installation's."""
-        if error.validation_error == DECOMPRESSION_ERROR:
-            self.events.append(EntryRefused(key, error, False))
-            return
-        ids = [(*key, ())]
-        self.output.append(
-            encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=error.validation_error)
-        )
-        self.events.append(EntryRefused(key, error, True))
+        """Acknowledge damage. What only the codec refuses stays: the fault may be this installation's."""
+        is_damage = error.validation_error != DECOMPRESSION_ERROR
+        if is_damage:
+            ids, kind = [(*key, ())], error.validation_error
+            self.output.append(encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=kind))
+        self.events.append(EntryRefused(key, error, is_damage))
 
     def command(self, command: pb.BaseCommand) -> None:
         """Any other command addressed to this consumer."""
