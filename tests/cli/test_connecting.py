@@ -202,7 +202,7 @@ def test_a_command_with_only_a_service_url_acts_on_that_broker(invoke: Invoke, t
             "admin_url" not in json.loads((tmp_path / "config/contexts.json").read_text())["contexts"]["one"]
         )
         assert "mine" in invoke("topics", "list").stdout
-    refused = invoke("topics", "delete", "other", "--url", one.service_url, check=False)
+    refused = invoke("topics", "delete", "other", "--yes", "--url", one.service_url, check=False)
     assert isinstance(refused.exception, ConnectError)
     assert "--admin-url" in str(refused.exception)
 

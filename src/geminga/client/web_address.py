@@ -79,7 +79,7 @@ async def _by_lookup(hub: ClientHub, url: ServiceUrl) -> str:
         _refuse(hub, str(error), is_reached=not error.retriable)
 
     async def confirmed(address: Address) -> str | None:
-        """What speaks against an address; None: nothing."""
+        """Return why an address is not taken; None if it is confirmed."""
         web = HttpLookup(hub, ServiceUrl.parse(_text(address)), 0)
         try:
             async with asyncio.timeout(hub.settings.connection_timeout_seconds):
