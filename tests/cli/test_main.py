@@ -101,6 +101,14 @@ def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path: Path) -> No
     assert (done.returncode, "is no store" in done.stderr) == (3, True), done.stderr
 
 
+def test_a_question_without_an_answer_names_the_option() -> None:
+    done = subprocess.run(
+        [*GEMINGA, "topics", "delete", "t", "--url", "pulsar://127.0.0.1:1"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "give --yes" in done.stderr) == (2, True)
+
+
 def test_wrong_usage_exits_2_wherever_it_is_found() -> None:
     assert _run("produce", "topic", "-m", "x", "--url", "kafka://localhost:9092").returncode == 2
     assert _run("standalone", "--memory", "--port", "99999").returncode == 2
