@@ -11,7 +11,7 @@ PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Without cached byte code every start compiles everything anew: a second for the broker, more for Spark's workers.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check lint interop long suite spark-4.2 bench bench-tuning publish-proof docs pictures proto lock clean
+.PHONY: help install demo test check lint interop long suite spark-4.2 lowest bench bench-tuning publish-proof docs pictures proto lock clean
 help:
 	@echo "make demo     flights through the embedded broker and Spark into a lake (a few minutes)"
 	@echo "make test     the tests, official clients as witnesses included"
@@ -21,6 +21,7 @@ help:
 	@echo "make long     tests of minutes each: whole pipelines run again and again, the demo under test"
 	@echo "make suite SUITE=DIR  pulsar-client's own tests, from a checkout of it: both libraries on both brokers"
 	@echo "make spark-4.2  the tests of Spark with PySpark 4.2, in an environment of its own"
+	@echo "make lowest   tests of client, broker and command line on the lowest versions that pyproject.toml allows"
 	@echo "make bench    ours and the peers in turn; writes build/bench.md"
 	@echo "make bench-tuning  stock settings and the formula's on a real Apache Pulsar; writes build/tuning"
 	@echo "make publish-proof  the same, and its figures into README.md and docs/tuning.md"
@@ -92,6 +93,20 @@ $(SPARK_4_2)/.installed: $(STAMP) requirements/spark-4.2.lock
 spark-4.2: $(SPARK_4_2)/.installed
 	$(SPARK_4_2)/bin/python -m pytest -m "not interop and not long" tests/spark
 
+# The lowest allowed version of each direct dependency, before all that the environment has otherwise.
+LOWEST := .venv-lowest
+LOWEST_EXTRAS := --extra broker --extra columnar --extra encryption --extra security --extra avro --extra telemetry --extra oauth2 --extra cli
+$(LOWEST)/.installed: $(STAMP) requirements/lowest.lock
+	test -x $(LOWEST)/bin/python || $(PY) -m venv --without-pip $(LOWEST)
+	$(PY) tools/borrow_packages.py $(LOWEST)
+	$(PY) -m pip --python $(LOWEST)/bin/python install --disable-pip-version-check --require-hashes --no-deps \
+		--ignore-installed -r requirements/lowest.lock
+	@touch $@
+
+lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest -q -m "not interop and not spark and not slow" tests/wire tests/connection tests/producer \
+		tests/consumer tests/schema tests/client tests/cli tests/broker tests/ledger tests/offload $(PARALLEL)
+
 bench: $(STAMP)
 	$(PY) tools/fetch_pulsar.py
 	$(PY) -m benchmarks --output build/bench.md
@@ -125,6 +140,7 @@ lock:
 	$(UV_COMPILE) --extra all --group dev --group docs --group interop --group bench -o requirements/all.lock
 	$(UV_COMPILE) --extra java -c requirements/all.lock -o requirements/java.lock
 	$(subst pyproject.toml,requirements/spark-4.2.in,$(UV_COMPILE)) -o requirements/spark-4.2.lock
+	$(UV_COMPILE) $(LOWEST_EXTRAS) --resolution lowest-direct -o requirements/lowest.lock
 
 clean:
-	rm -rf $(SPARK_4_2) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output
+	rm -rf $(SPARK_4_2) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-output

@@ -26,7 +26,9 @@ ROOT = Path(__file__).parent.parent
 FILE = ROOT / "tools/budgets.toml"
 METHODS_MAX, LINES_MAX, PARAMETERS_MAX = 25, 60, 8
 _GENERATED = re.compile(r"_pb2|/proto/|client/(sync|sync_handles)\.py$|client/admin/sync/")
-_WIDE_BY_NATURE = re.compile(r"settings|client/(aio|sync|producer|consumer|reader|table_view|arguments)\.py$|/api/")
+_WIDE_BY_NATURE = re.compile(
+    r"settings|client/(aio|sync|producer|consumer|reader|table_view|arguments)\.py$|/api/"
+)
 
 
 class Module(NamedTuple):
@@ -131,7 +133,8 @@ def large_classes() -> list[str]:
         f"{module.shown}: {node.name} ({count})"
         for module, node in _definitions("src")
         if isinstance(node, ast.ClassDef)
-        and (count := sum(isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef) for x in node.body)) > METHODS_MAX
+        and (count := sum(isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef) for x in node.body))
+        > METHODS_MAX
     ]
 
 
@@ -177,7 +180,11 @@ def _own_names(module: Module) -> set[str]:
     """Return the private attributes that a module's own classes and functions define."""
     own: set[str] = set()
     for node in module.nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}:
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in {"self", "cls"}
+        ):
             own.add(node.attr)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             own.add(node.name)
@@ -267,7 +274,7 @@ def budgets() -> dict[str, dict[str, int]]:
 
 
 def exceeded(figures: dict[str, dict[str, int]], limits: dict[str, dict[str, int]]) -> list[str]:
-    """Return a line for each figure above its budget. A package without a budget may have no flagged prose."""
+    """Return a line for each figure above its budget; a package without one may have no flagged prose."""
     return [
         f"{section}.{name} is {value}; the budget is {limit}"
         for section, values in figures.items()

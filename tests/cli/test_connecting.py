@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import geminga
 from geminga.cli.connecting import connecting
 from geminga.cli.main import command
-from geminga.client.cluster import Cluster, admin_url_for
+from geminga.client.cluster import Cluster
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl
 from geminga.spark.pipelines import connection as pipelines
 from geminga.spark.pipelines import running
@@ -78,14 +78,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
 
 def test_what_counts_before_what(meant: Callable[..., Cluster], invoke: Invoke) -> None:
     assert meant() == Cluster()
-    assert meant("--url", "pulsar://a:1") == Cluster(service_url="pulsar://a:1", admin_url="http://a:8080")
+    assert meant("--url", "pulsar://a:1") == Cluster(service_url="pulsar://a:1")
     assert meant("--admin-url", "http://a:1").service_url == "http://a:1"
-    assert meant(PULSAR_SERVICE_URL="pulsar+ssl://b").admin_url == "https://b:8443"
+    assert meant(PULSAR_SERVICE_URL="pulsar+ssl://b").admin_url is None
     invoke("context", "set", "mine", "--url", "pulsar://c:1", "--token", "sesame")
     invoke("context", "set", "other", "--url", "pulsar://d:1", "--admin-url", "http://e:2")
-    mine = Cluster(
-        service_url="pulsar://c:1", admin_url="http://c:8080", auth_plugin="token", auth_params="token:sesame"
-    )
+    mine = Cluster(service_url="pulsar://c:1", auth_plugin="token", auth_params="token:sesame")
     assert meant() == mine
     # A token goes to the cluster that it was made for, and to no other.
     assert meant("--url", "pulsar://a:1").auth_params is None
@@ -123,7 +121,7 @@ def test_what_would_do_nothing_is_refused(invoke: Invoke, tmp_path: Path) -> Non
     for url in ("pulsar://127.0.0.1:1", "http://127.0.0.1:1"):
         done = invoke("topics", "list", "--url", url, "--tls-trust-certs", __file__, check=False)
         assert done.exit_code == 2
-        assert f"--tls-trust-certs: neither {url} nor http://127.0.0.1:" in done.stderr
+        assert f"--tls-trust-certs: no TLS at {url}, so nothing" in done.stderr
     done = invoke("topics", "list", "--url", "pulsar://127.0.0.1:1", "--auth-plugin", "tokne", check=False)
     assert "auth_plugin='tokne' is not allowed" in str(done.exception)
     assert "did you mean 'token'?" in str(done.exception)
@@ -192,12 +190,21 @@ def test_every_connecting_command_shows_a_token_over_tls(
     invoke("topics", "list", "--admin-url", broker.admin_url, "--token-file", token, "--tls-insecure")
 
 
-def test_admin_urls_from_service_urls() -> None:
-    for service_url, expected in {
-        "pulsar://a": "http://a:8080", "pulsar://a:1,b:2": "http://a:8080,b:8080",
-        "pulsar+ssl://[::1]:6651": "https://[::1]:8443", "https://x:1": "https://x:1",
-    }.items():  # fmt: skip
-        assert admin_url_for(service_url) == expected
+def test_a_command_with_only_a_service_url_acts_on_that_broker(invoke: Invoke, tmp_path: Path) -> None:
+    with geminga.embedded() as one, geminga.embedded() as other:
+        for broker, topic in ((one, "mine"), (other, "other")):
+            with geminga.Admin(broker.admin_url) as admin:
+                admin.topics.create(topic)
+        assert "mine" in invoke("topics", "list", "--url", one.service_url).stdout
+        assert "other" in invoke("topics", "list", PULSAR_SERVICE_URL=other.service_url).stdout
+        invoke("context", "set", "one", "--url", one.service_url)
+        assert (
+            "admin_url" not in json.loads((tmp_path / "config/contexts.json").read_text())["contexts"]["one"]
+        )
+        assert "mine" in invoke("topics", "list").stdout
+    refused = invoke("topics", "delete", "other", "--yes", "--url", one.service_url, check=False)
+    assert isinstance(refused.exception, ConnectError)
+    assert "--admin-url" in str(refused.exception)
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown(invoke: Invoke, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import io
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -71,10 +72,26 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage: geminga" in done.stdout
 
 
-def test_standalone_needs_a_folder_or_memory() -> None:
-    done = _run("standalone")
-    assert done.returncode == 2
-    assert "--data-dir" in done.stderr
+def test_standalone_keeps_its_data_in_a_default_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*GEMINGA, "standalone", "--port", "0", "--web-port", "0"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as broker:  # fmt: skip
+        try:
+            assert broker.stdout is not None
+            url = broker.stdout.readline().split()[3]
+            assert _run("produce", "t", "-m", "x", "--url", url).returncode == 0
+        finally:
+            broker.send_signal(signal.SIGTERM)
+            _, told = broker.communicate(timeout=60)
+    assert told.startswith(f"geminga: data folder {tmp_path / 'geminga-data'} (--data-dir DIR: another")
+    assert broker.returncode == 0
+    assert _run("store", "check", str(tmp_path / "geminga-data")).returncode == 0
+
+
+def test_standalone_refuses_a_folder_together_with_memory() -> None:
+    done = _run("standalone", "--memory", "--data-dir", "x")
+    assert (done.returncode, "not both" in done.stderr) == (2, True)
 
 
 def test_an_unreachable_broker_is_named() -> None:
@@ -88,6 +105,14 @@ def test_the_exit_code_of_a_command_is_that_of_the_process(tmp_path: Path) -> No
     (tmp_path / "not-a-store").touch()
     done = _run("standalone", "--data-dir", str(tmp_path), "--port", "0", "--web-port", "0")
     assert (done.returncode, "is no store" in done.stderr) == (3, True), done.stderr
+
+
+def test_a_question_without_an_answer_names_the_option() -> None:
+    done = subprocess.run(
+        [*GEMINGA, "topics", "delete", "t", "--url", "pulsar://127.0.0.1:1"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "give --yes" in done.stderr) == (2, True)
 
 
 def test_wrong_usage_exits_2_wherever_it_is_found() -> None:

@@ -80,8 +80,23 @@ def test_topics_are_made_described_and_deleted(run: Any) -> None:
     run("topics", "partitions", name, "--set", "5")
     assert _lines(run("topics", "partitions", name, "--json")) == [{"topic": name, "partitions": 5}]
     assert name in run("topics", "stats", name).stdout
-    run("topics", "delete", name)
+    run("topics", "delete", name, "--yes")
     assert name not in run("topics", "list").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["topics delete cli-kept", "subscriptions delete cli-kept s", "namespaces delete public/default --force",
+     "tenants delete public --force"],
+)  # fmt: skip
+def test_what_destroys_data_asks_before(run: Any, words: str) -> None:
+    if "cli-kept" not in run("topics", "list").stdout:
+        run("topics", "create", "cli-kept")
+        run("subscriptions", "create", "cli-kept", "s")
+    refused = run(*words.split(), check=False, stdin="n\n")
+    assert refused.exit_code == 1
+    assert "Delete " in refused.stderr
+    assert "s" in run("subscriptions", "list", "cli-kept").stdout
 
 
 def test_an_absent_topic_is_named(run: Any) -> None:

@@ -78,10 +78,10 @@ def test_what_is_missing_is_named(pulsar_broker: Any) -> None:
             "--from: auth_plugin='tokne' is not allowed; allowed: tls, token, ",
         ),
         (["--to-auth-plugin", "nope"], "--to: auth_plugin='nope' is not allowed; allowed: tls, token, "),
-        (["--from-tls-trust-certs", __file__], "--from-tls-trust-certs: neither pulsar://127.0.0.1:1 nor "),
+        (["--from-tls-trust-certs", __file__], "--from-tls-trust-certs: no TLS at pulsar://127.0.0.1:1, so "),
         (
             ["--to-tls-insecure", "--to-tls-any-hostname"],
-            "--to-tls-insecure and --to-tls-any-hostname: neither ",
+            "--to-tls-insecure and --to-tls-any-hostname: no TLS at pulsar://127.0.0.1:2, so ",
         ),
         (["--topics", "a/b/c/d"], "topics='a/b/c/d': [persistent://][tenant/namespace/]topic is expected"),
         (["--name", "a/b"], "name='a/b' is not allowed; allowed: 1 to 128 letters"),

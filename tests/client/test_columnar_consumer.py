@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import cramjam
 import pytest
 
 import geminga
@@ -267,3 +268,30 @@ def test_a_table_that_cannot_be_made_costs_no_message(pulsar_client: Any, pulsar
         consumer.receive_table(columns=["nothing"], timeout_millis=30_000)
     table, _ = collect(consumer, 10)
     assert table.column("value").to_pylist() == values
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_what_a_broken_codec_cannot_read_is_not_lost(monkeypatch: pytest.MonkeyPatch, table: bool) -> None:
+    def refuse(data: bytes, output: bytearray) -> int:
+        raise cramjam.DecompressionError("buffer isn't large enough to hold decompressed data")
+
+    def received(broker: geminga.EmbeddedBroker, timeout_millis: int) -> int:
+        with broker.client() as client:
+            consumer = client.subscribe("t", "s", initial_position=InitialPosition.Earliest)
+            if table:
+                return int(consumer.receive_table(timeout_millis=timeout_millis).num_rows)
+            return len([consumer.receive(timeout_millis) for _ in range(3)])
+
+    with geminga.embedded() as broker:
+        with broker.client() as client:
+            producer = client.create_producer(
+                "t", compression_type=CompressionType.LZ4, batching_enabled=True
+            )
+            for _ in range(3):
+                producer.send_async(b"x" * 100, None)
+            producer.flush()
+        with monkeypatch.context() as broken:
+            broken.setattr(cramjam.lz4, "decompress_block_into", refuse)
+            with pytest.raises(Timeout):
+                received(broker, 200)
+        assert received(broker, 10_000) == 3

@@ -18,6 +18,7 @@ from geminga.consumer.settings import (
 from geminga.consumer.state import State
 from geminga.errors import AlreadyClosed, BrokerMetadataError, ConsumerNotInitialized, CryptoError
 from geminga.ids import MessageId
+from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Make = Callable[..., Any]
@@ -664,6 +665,24 @@ def test_an_unreadable_whole_entry(subscribed: Make, make: SimpleNamespace) -> N
     ack, flow = make.sent(consumer.core)
     assert ack.ack.validation_error == pb.CommandAck.ChecksumMismatch
     assert flow.flow.messagePermits == 1
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_only_the_codec_refuses_stays_unacknowledged(
+    subscribed: Make, make: SimpleNamespace, whole: bool
+) -> None:
+    consumer = subscribed(receiver_queue_size=1)
+    consumer.core.opener.whole = whole
+    metadata = make.metadata(compression=1, uncompressed_size=100).SerializeToString()
+    consumer.receive(build_entry(metadata, b"\xff\xff"), 3)
+    if whole:
+        assert not consumer.core.explode(consumer.queue.entries.popleft())
+    (flow,) = make.sent(consumer.core)
+    assert flow.flow.messagePermits == 1
+    (event,) = consumer.core.take_events()
+    assert isinstance(event, EntryRefused)
+    assert not event.acknowledged
+    assert "LZ4 payload" in str(event.error)
 
 
 def test_an_unreadable_whole_entry_is_no_dead_letter(subscribed: Make, make: SimpleNamespace) -> None:

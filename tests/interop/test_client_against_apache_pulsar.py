@@ -11,6 +11,9 @@ import pulsar
 import pytest
 
 import geminga
+from geminga.client import web_address
+from geminga.client.cluster import Cluster
+from geminga.errors import InvalidConfiguration
 from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -384,3 +387,18 @@ def test_an_administrator_who_moves_a_subscription_back_gets_halves_of_batches_t
         assert len(came) < 16, came
         came.append(consumer.receive(WAIT_MS).data())
     consumer.close()
+
+
+def test_the_web_address_is_confirmed_by_lookups(
+    apache_pulsar: ApachePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(service_url=apache_pulsar.service_url)
+    with pytest.raises(InvalidConfiguration, match="--admin-url"):
+        cluster.find_admin_url()  # no default port, and Apache Pulsar does not send its web address
+    ports = {"pulsar": apache_pulsar.port, "http": apache_pulsar.web_port}
+    monkeypatch.setattr(web_address, "DEFAULT_PORTS", ports)
+    assert cluster.find_admin_url() == apache_pulsar.admin_url
+    with geminga.embedded() as other:
+        ports["http"] = int(other.admin_url.rpartition(":")[2])
+        with pytest.raises(InvalidConfiguration, match="belongs to another broker"):
+            cluster.find_admin_url()

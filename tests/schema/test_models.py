@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import math
 import typing
 import uuid
 from dataclasses import dataclass, field
@@ -195,6 +196,67 @@ def test_pydantic_writes_itself_and_checks() -> None:
         )
         with pytest.raises(CorruptPayload, match="greater than 0"):
             kind(Order).decode(payload)
+
+
+def test_pydantic_numbers_that_are_not_finite_arrive_as_sent() -> None:
+    class Reading(pydantic.BaseModel):
+        value: float
+        unit: str | None = None
+        more: list[float] = pydantic.Field([])
+
+    @dataclass
+    class Plain:
+        value: float
+        unit: str | None = None
+        more: list[float] = field(default_factory=list)
+
+    codec = schema.JsonSchema(Reading)
+    for value in (math.nan, math.inf, -math.inf):
+        sent = codec.encode(Reading(value=value, more=[value]))
+        assert sent == schema.JsonSchema(Plain).encode(Plain(value, more=[value]))
+        read = codec.decode(sent)
+        assert repr((read.value, read.unit, read.more)) == repr((value, None, [value]))
+
+    class Texts(Reading, ser_json_inf_nan="strings"):
+        pass
+
+    assert json.loads(schema.JsonSchema(Texts).encode(Texts(value=math.inf)))["value"] == "Infinity"
+
+
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+class Logins(pydantic.BaseModel):
+    all: list[pydantic.SecretBytes | None]
+
+
+@dataclass
+class PlainLogin:
+    password: pydantic.SecretStr
+
+
+class OpenLogin(Login):
+    @pydantic.field_serializer("password", when_used="json")
+    def reveal(self, password: Any) -> str:
+        return str(password.get_secret_value())
+
+
+@pytest.mark.parametrize("kind", [schema.JsonSchema, schema.AvroSchema])
+@pytest.mark.parametrize("cls", [Login, Logins, PlainLogin])
+def test_secrets_are_refused_when_a_schema_is_defined(kind: Any, cls: type) -> None:
+    said = rf"{cls.__name__}\.(password|all): a Secret(Str|Bytes) would be written as asterisks; use str"
+    with pytest.raises(TypeError, match=said):
+        kind(cls)
+
+
+def test_a_secret_with_a_serializer_of_the_model_is_published_in_json() -> None:
+    codec = schema.JsonSchema(OpenLogin)
+    sent = codec.encode(OpenLogin(password=pydantic.SecretStr("sesame")))
+    assert json.loads(sent) == {"password": "sesame"}
+    assert codec.decode(sent).password.get_secret_value() == "sesame"
+    with pytest.raises(TypeError, match="written as asterisks"):
+        schema.AvroSchema(OpenLogin)
 
 
 @pytest.mark.parametrize(

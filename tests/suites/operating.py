@@ -105,9 +105,9 @@ def check_tenants(run: Run, _place: Place) -> None:
     assert name in run("tenants", "list").stdout
     run("tenants", "update", name, "--admin-role", "other")
     run("tenants", "create", name, fails="HTTP 409")
-    run("tenants", "delete", name)
+    run("tenants", "delete", "--yes", name)
     assert name not in run("tenants", "list").stdout
-    run("tenants", "delete", name, fails="HTTP 404")
+    run("tenants", "delete", "--yes", name, fails="HTTP 404")
 
 
 def check_namespaces(run: Run, _place: Place) -> None:
@@ -154,7 +154,7 @@ def check_namespaces(run: Run, _place: Place) -> None:
     assert run("namespaces", "policy", name, "messageTTL", "60", "--json").rows[0]["value"] == 60
     run("namespaces", "clear-backlog", name, stdin="n\n", fails="")
     run("namespaces", "clear-backlog", name, "--yes")
-    run("namespaces", "delete", name)
+    run("namespaces", "delete", "--yes", name)
     assert name not in run("namespaces", "list", "public").stdout
 
 
@@ -188,7 +188,7 @@ def check_topics(run: Run, _place: Place) -> None:
     run("topics", "unload", plain)
     assert "ends with" in run("topics", "terminate", plain, "--yes").stdout
     for each in (name, plain):
-        run("topics", "delete", each)
+        run("topics", "delete", "--yes", each)
     assert name not in run("topics", "list").stdout
     run("topics", "stats", plain, fails="HTTP 404")
 
@@ -222,7 +222,7 @@ def check_subscriptions(run: Run, place: Place) -> None:
     run("subscriptions", "reset", name, "s", "yesterday-ish", fails="is no place in a topic")
     run("subscriptions", "skip", name, "s", fails="give one of --count, --entries and --message")
     run("subscriptions", "skip", name, "none", "-n", "1", fails="HTTP 404")
-    run("subscriptions", "delete", name, "late")
+    run("subscriptions", "delete", "--yes", name, "late")
     assert "late" not in run("subscriptions", "list", name).stdout
 
 

@@ -64,6 +64,7 @@ class Broker:
         clock: Callable[[], float] | None = None,
         wake: Callable[[], None] = lambda: None,
         authentication: Authentication | None = None,
+        instance_id: str = "",
     ) -> None:
         """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick.
 
@@ -71,6 +72,7 @@ class Broker:
         """
         self.store = store
         self.settings = settings
+        self.instance_id = instance_id
         self.agenda = Agenda(
             now, now_ms, lambda: store.is_writing, lambda: self.turns.enough, self._go_on_later
         )
@@ -133,6 +135,7 @@ class Broker:
             bytes=self.bytes,
             complaints=self.complaints,
             disk=self.disk,
+            instance_id=instance_id,
             authentication=authentication,
             authorization=self.authorization,
         )

@@ -103,6 +103,24 @@ def how_many(count: int, thing: str = "message") -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, *, yes: bool, err: bool = True) -> None:
+    """Ask before data is destroyed, unless ``yes``. ``err``: on standard error.
+
+    Raises `click.Abort` for any answer but yes, and `click.UsageError` at the end of the input.
+    """
+    if yes:
+        return
+    try:
+        click.confirm(question, abort=True, err=err)
+    except click.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            raise click.UsageError("no answer at the end of the input: give --yes to do it unasked") from None
+        raise
+
+
 def emit(value: Any, *, as_json: bool, text: str) -> None:
     """Print ``value`` as one line of JSON, or ``text`` for a person."""
     import json

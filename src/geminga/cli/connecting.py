@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from geminga.client.cluster import DEFAULT_URL, Cluster, admin_url_for
+from geminga.client.cluster import DEFAULT_URL, Cluster
 from geminga.config import names_file
+from geminga.connection.addresses import ServiceUrl
 from geminga.errors import PulsarException
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +67,7 @@ _COMMON = (
 _URL = (("--url", "--service-url", "service_url"), {"metavar": "URL", "envvar": "PULSAR_SERVICE_URL",
         "help": f"The service URL.  [default: {DEFAULT_URL}]"})  # fmt: skip
 _ADMIN_URL = (("--admin-url",), {"metavar": "URL", "envvar": "PULSAR_ADMIN_URL",
-              "help": "The web address.  [default: port 8080 of the service URL's host]"})  # fmt: skip
+              "help": "The web address.  [default: learned from the broker of the service URL]"})  # fmt: skip
 _NAMES = tuple(names[0].lstrip("-").replace("-", "_") for names, _ in _COMMON)
 
 
@@ -159,13 +160,9 @@ def cluster_of(
             service_url = service_url if _given("service_url") else None
             admin_url = admin_url if _given("admin_url") else None
     if service_url is not None:
-        fields["service_url"] = service_url
-        if admin_url is None:
-            fields["admin_url"] = admin_url_for(service_url)
-    if admin_url is not None:
-        fields["admin_url"] = admin_url
-        if service_url is None:
-            fields["service_url"] = admin_url  # topics are looked up there
+        ServiceUrl.parse(service_url)
+    if service_url is not None or admin_url is not None:
+        fields |= {"service_url": service_url or "", "admin_url": admin_url}
     if token is not None and not _given(f"{prefix}token"):
         # The environment's token is for whoever brings nothing else.
         token = None if token_file or auth_plugin or tls_cert or "auth_plugin" in fields else token
@@ -185,13 +182,14 @@ _OF_TLS = ("tls_trust_certs", "tls_cert", "tls_insecure", "tls_any_hostname")
 def check_tls(cluster: Cluster, prefix: str = "") -> Cluster:
     """The cluster. Raises `click.UsageError` where options of TLS are given and it has none: whoever gives
     them believes that nobody reads along."""
-    if not (cluster.service_url.startswith("pulsar+ssl:") or cluster.admin_url.startswith("https:")):
+    addresses = [url for url in dict.fromkeys((cluster.service_url, cluster.admin_url)) if url is not None]
+    if not any(url.startswith(("pulsar+ssl:", "https:")) for url in addresses):
         unused = [name for name in _OF_TLS if _given(f"{prefix}{name}")]
         if unused:
             options = " and ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise click.UsageError(
-                f"{options}: neither {cluster.service_url} nor {cluster.admin_url} has TLS, so nothing would "
-                "be encrypted or checked; give addresses with pulsar+ssl:// or https://"
+                f"{options}: no TLS at {' and '.join(addresses)}, so nothing would be encrypted or checked; "
+                "give addresses with pulsar+ssl:// or https://"
             )
     return cluster
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import Column, print_rows
@@ -46,10 +46,12 @@ def create(namespace: str, bundles: int | None, cluster: Cluster, as_json: bool)
 @command.command("delete", cls=ConnectingCommand)
 @namespace_argument
 @click.option("--force", is_flag=True, help="With its topics and their messages.")
+@yes_option
 @connecting
 @json_option
-def delete(namespace: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(namespace: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete a namespace."""
+    confirm(f"Delete {namespace}{' with all topics and messages' if force else ''}?", yes=yes)
     cluster.admin().namespaces.delete(namespace, force=force)
     emit({"namespace": namespace, "deleted": True}, as_json=as_json, text=f"deleted {namespace}")
 
@@ -67,16 +69,15 @@ def unload(namespace: str, cluster: Cluster, as_json: bool) -> None:
 @command.command("clear-backlog", cls=ConnectingCommand)
 @namespace_argument
 @click.option("--subscription", "-s", help="In subscriptions of this name; without: in all.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @connecting
 @json_option
 def clear_backlog(
     namespace: str, subscription: str | None, yes: bool, cluster: Cluster, as_json: bool
 ) -> None:
     """Acknowledge everything that waits in all topics of a namespace."""
-    if not yes:
-        which = f"subscriptions {subscription!r}" if subscription else "all subscriptions"
-        click.confirm(f"Give up what waits in {which} of {namespace}?", abort=True, err=True)
+    which = f"subscriptions {subscription!r}" if subscription else "all subscriptions"
+    confirm(f"Give up what waits in {which} of {namespace}?", yes=yes)
     cluster.admin().namespaces.clear_backlog(namespace, subscription=subscription)
     emit({"namespace": namespace, "cleared": True}, as_json=as_json, text=f"cleared {namespace}")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import Column, print_rows
 from geminga.client.cluster import Cluster
@@ -131,7 +131,7 @@ def check(
 
 @command.command("delete", cls=ConnectingCommand)
 @click.argument("topic")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @connecting
 @json_option
 def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
@@ -139,7 +139,6 @@ def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
 
     The numbers of the versions are not given again.
     """
-    if not yes:
-        click.confirm(f"Delete all versions of the schema of {topic}?", abort=True, err=True)
+    confirm(f"Delete all versions of the schema of {topic}?", yes=yes)
     cluster.admin().schemas.delete(topic)
     emit({"topic": topic, "deleted": True}, as_json=as_json, text=f"deleted the schema of {topic}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from geminga.broker.admin.door import Key, Needs
 
+DATA_DIR = "geminga-data"
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 
@@ -25,7 +26,7 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the store; made if absent.",
+    help=f"Folder of the store; made if absent.  [default: {DATA_DIR} in the current folder]",
 )
 @click.option("--memory", is_flag=True, help="Keep everything in memory; nothing survives the process.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -167,10 +168,13 @@ def command(
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
 
-    Give it a folder with --data-dir, or --memory to keep nothing.
+    Topics and messages are kept in the folder of --data-dir; with --memory, nothing is kept.
     """
-    if (data_dir is None) == (not memory):
-        raise click.UsageError("give either --data-dir DIR or --memory")
+    if data_dir is not None and memory:
+        raise click.UsageError("give --data-dir DIR or --memory, not both")
+    if data_dir is None and not memory:
+        data_dir = Path(DATA_DIR).absolute()
+        click.echo(f"geminga: data folder {data_dir} (--data-dir DIR: another; --memory: none)", err=True)
     from geminga.broker.serving.standalone import run
 
     settings = BrokerSettings(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 
 EXIT_DAMAGED = 1
 
@@ -48,7 +48,7 @@ def check(folder: Path, offload_location: str | None, as_json: bool) -> int:
 @command.command("repair")
 @folder_argument
 @click.option("--offload-location", help="Put back what the store has lost of ledgers that are there, too.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool) -> int:
     """Put right in DIR what can be, and give up what is lost, after saying what that is.
@@ -63,8 +63,7 @@ def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool)
     _print(report, as_json=as_json)
     if not (report.findings or report.forgotten):
         return 0
-    if not yes:
-        click.confirm("\nDo that?", abort=True, err=as_json)
+    confirm("\nDo that?", yes=yes, err=as_json)
     left = repair_store(folder, report, place=place)
     for damage in left:
         emit({"left": damage.name, "thing": damage.thing}, as_json=as_json, text=f"stays listed: {damage}")
@@ -108,7 +107,7 @@ def restore(source: Path, folder: Path, verify: bool, as_json: bool) -> int:
 @command.command("claim")
 @folder_argument
 @click.option("--offload-location", required=True, help="The place that is to be this store's.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     """Make the place of offloaded ledgers that of the store in DIR, which is a copy.
@@ -125,12 +124,11 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
         emit({"claimed": True}, as_json=as_json, text="The place is this store's, or nobody's.")
         return 0
     emit({"holder": held}, as_json=as_json, text=f"{held}.")
-    if not yes:
-        click.confirm(
-            "\nThat store may lose offloaded messages when it is opened again. Is it gone for good?",
-            abort=True,
-            err=as_json,
-        )
+    confirm(
+        "\nThat store may lose offloaded messages when it is opened again. Is it gone for good?",
+        yes=yes,
+        err=as_json,
+    )
     claim_place(folder, place)
     emit({"claimed": True}, as_json=as_json, text="The place is this store's now.")
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import Column, print_rows, trouble
 from geminga.cli.units import SPAN, WHERE, Where, count, rate, size, span
@@ -93,10 +93,12 @@ def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_jso
 @click.argument("topic")
 @click.argument("subscription")
 @click.option("--force", is_flag=True, help="Also with consumers connected.")
+@yes_option
 @connecting
 @json_option
-def delete(topic: str, subscription: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC: what waits in it is lost to it."""
+    confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog?", yes=yes)
     cluster.admin().subscriptions.delete(topic, subscription, force=force)
     emit(
         {"topic": topic, "subscription": subscription, "deleted": True},
@@ -108,7 +110,7 @@ def delete(topic: str, subscription: str, force: bool, cluster: Cluster, as_json
 @command.command("clear", cls=ConnectingCommand)
 @click.argument("topic")
 @click.argument("subscription")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @connecting
 @json_option
 def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
@@ -117,7 +119,7 @@ def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: b
     if not yes:
         waiting = admin.topics.stats(topic).subscriptions.get(subscription)
         many = "" if waiting is None else f" ({count(waiting.msg_backlog)} entries)"
-        click.confirm(f"Give up what waits in {subscription!r} of {topic}{many}?", abort=True, err=True)
+        confirm(f"Give up what waits in {subscription!r} of {topic}{many}?", yes=yes)
     admin.subscriptions.clear(topic, subscription)
     emit(
         {"topic": topic, "subscription": subscription, "cleared": True},

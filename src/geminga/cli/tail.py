@@ -22,7 +22,7 @@ _LOOK_UP_MS = 500
 """So often Ctrl-C and the end of a wait are looked for."""
 
 
-class _Pattern(click.ParamType[re.Pattern[str]]):
+class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
     name = "regex"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.tables import Column, print_rows
 from geminga.client.cluster import Cluster
@@ -73,9 +73,11 @@ def update(
 @command.command("delete", cls=ConnectingCommand)
 @click.argument("tenant")
 @click.option("--force", is_flag=True, help="With its namespaces and all that is in them.")
+@yes_option
 @connecting
 @json_option
-def delete(tenant: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(tenant: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TENANT."""
+    confirm(f"Delete {tenant}{' with all namespaces, topics and messages' if force else ''}?", yes=yes)
     cluster.admin().tenants.delete(tenant, force=force)
     emit({"tenant": tenant, "deleted": True}, as_json=as_json, text=f"deleted {tenant}")

@@ -37,7 +37,7 @@ _UNIT_SECONDS = {
 }  # fmt: skip
 
 
-class _Span(click.ParamType[int]):
+class _Span(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
     """A length of time as Pulsar's tools take it: a number (of seconds), or one with s, m, h, d, w or y."""
 
     name = "time"

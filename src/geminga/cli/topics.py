@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geminga.cli.common import Commands, emit, json_option
+from geminga.cli.common import Commands, confirm, emit, json_option, yes_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.cli.policies import add_policy_commands
 from geminga.cli.tables import Column, print_rows
@@ -82,11 +82,13 @@ def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: boo
 @command.command("delete", cls=ConnectingCommand)
 @topic_argument
 @click.option("--force", is_flag=True, help="Also with producers and consumers connected.")
+@yes_option
 @connecting
 @json_option
-def delete(topic: str, force: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete TOPIC with its messages and subscriptions."""
     name = TopicName.parse(topic)
+    confirm(f"Delete {name} with its messages and subscriptions?", yes=yes)
     cluster.admin().topics.delete(name, force=force)
     emit({"topic": str(name), "deleted": True}, as_json=as_json, text=f"deleted {name}")
 
@@ -231,14 +233,13 @@ def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
 
 @command.command("terminate", cls=ConnectingCommand)
 @topic_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @connecting
 @json_option
 def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Take nothing into TOPIC any more; consumers read to its end. There is no way back."""
     name = TopicName.parse(topic)
-    if not yes:
-        click.confirm(f"Never take a message into {name} again?", abort=True, err=True)
+    confirm(f"Never take a message into {name} again?", yes=yes)
     for each, last in cluster.admin().topics.terminate(name).items():
         place = f"{int(last.ledger_id)}:{int(last.entry_id)}"
         emit({"topic": each, "last": place}, as_json=as_json, text=f"{each} ends with {place}")
@@ -246,14 +247,13 @@ def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
 
 @command.command("truncate", cls=ConnectingCommand)
 @topic_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @connecting
 @json_option
 def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete all messages of TOPIC, acknowledged or not."""
     name = TopicName.parse(topic)
-    if not yes:
-        click.confirm(f"Delete all messages of {name}?", abort=True, err=True)
+    confirm(f"Delete all messages of {name}?", yes=yes)
     cluster.admin().topics.truncate(name)
     emit({"topic": str(name), "truncated": True}, as_json=as_json, text=f"truncated {name}")
 

@@ -88,7 +88,7 @@ def parse_switch(text: str) -> bool:
     raise ValueError(f"{text!r} is neither on nor off")
 
 
-class _Parsed(click.ParamType[Any], Generic[T]):
+class _Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # no subscript before click 8.4
     def __init__(self, name: str, parse: Any, *also: str) -> None:
         self.name = name
         self._parse = parse

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from geminga.config import check_type, suggestion
-from geminga.connection.addresses import ServiceUrl
+from geminga.connection.addresses import HTTP_SCHEMES
 from geminga.errors import InvalidConfiguration
 
 if TYPE_CHECKING:
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from geminga.client.sync import Client
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
-DEFAULT_ADMIN_URL = "http://127.0.0.1:8080"
-USUAL_PORTS = frozenset({6650, 6651})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """Where a cluster is, and how one shows oneself there."""
 
-    service_url: str = DEFAULT_URL
-    """``pulsar://`` or ``pulsar+ssl://`` with one or several hosts."""
-    admin_url: str = DEFAULT_ADMIN_URL
-    """Its web address."""
+    service_url: str = ""
+    """``pulsar://`` or ``pulsar+ssl://`` with one or several hosts. By default ``admin_url``, where topics
+    are looked up, too; without that ``pulsar://127.0.0.1:6650``."""
+    admin_url: str | None = None
+    """Its web address. None: learned from the broker at ``service_url`` by `find_admin_url`."""
     auth_plugin: str | None = None
     """As in Pulsar's ``client.conf``: ``token``, ``tls``, ``basic``, ``oauth2``, or the name of a class of
     Java's."""
@@ -48,7 +47,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("service_url", "admin_url"):
-            url = check_type(name, getattr(self, name), str)
+            url = check_type(name, getattr(self, name), str, optional=name == "admin_url") or ""
             if "@" in url.partition("://")[2].partition("/")[0]:
                 # Not named: it holds a password, which would be shown wherever the address is.
                 raise InvalidConfiguration(
@@ -64,6 +63,11 @@ class Cluster:
             check_kind("auth_plugin", self.auth_plugin)
         if self.auth_params is not None and self.auth_plugin is None:
             raise InvalidConfiguration("auth_params need auth_plugin: token, tls, basic or oauth2")
+
+        if not self.service_url:
+            object.__setattr__(self, "service_url", self.admin_url or DEFAULT_URL)
+        if self.admin_url is None and self.service_url.partition(":")[0].lower() in HTTP_SCHEMES:
+            object.__setattr__(self, "admin_url", self.service_url)
 
     def authentication(self) -> Authentication | None:
         """What clients and admins show; None: nothing. Raises `InvalidConfiguration`."""
@@ -89,8 +93,8 @@ class Cluster:
         }
 
     def admin_arguments(self) -> dict[str, Any]:
-        """The same of `geminga.Admin`."""
-        return {"admin_url": self.admin_url, "authentication": self.authentication(), **self._tls()}
+        """The same of `geminga.Admin`. Raises what `find_admin_url` does."""
+        return {"admin_url": self.find_admin_url(), "authentication": self.authentication(), **self._tls()}
 
     def client(self, **arguments: Any) -> Client:
         """A client; ``arguments`` are more of `geminga.Client`'s."""
@@ -99,17 +103,30 @@ class Cluster:
         return Client(**self.client_arguments(), **arguments)
 
     def admin(self, **arguments: Any) -> Admin:
-        """An admin; ``arguments`` are more of `geminga.Admin`'s."""
+        """An admin; ``arguments`` are more of `geminga.Admin`'s. Raises what `find_admin_url` does."""
         from geminga.client.admin.sync.admin import Admin
 
         return Admin(**self.admin_arguments(), **arguments)
 
+    def find_admin_url(self) -> str:
+        """Return `admin_url`; if that is None, the web address that the broker at ``service_url`` confirms.
+
+        Raises `InvalidConfiguration` if no address is confirmed as that broker's, and `ConnectError` if it
+        does not answer within 10 s.
+        """
+        if self.admin_url is not None:
+            return self.admin_url
+        from geminga.client.web_address import find_admin_url
+
+        with self.client(operation_timeout_seconds=10) as client:
+            return client.runtime.call(find_admin_url(client.hub), 10)
+
     def as_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, and both URLs, for JSON: **with the secrets**."""
+        """Return the fields that differ from the defaults, for JSON: **with the secrets**."""
         return {
             one.name: getattr(self, one.name)
             for one in dataclasses.fields(self)
-            if getattr(self, one.name) != one.default or one.name.endswith("_url")
+            if getattr(self, one.name) != one.default
         }
 
     @staticmethod
@@ -120,27 +137,3 @@ class Cluster:
             if name not in known:
                 raise InvalidConfiguration(f"a cluster has no {name!r}{suggestion(name, known)}")
         return Cluster(**given)
-
-
-def admin_url_for(service_url: str) -> str:
-    """Where the REST interface of a service URL's hosts usually is: port 8080, or 8443 with TLS.
-
-    Raises `InvalidUrl`.
-    """
-    url = ServiceUrl.parse(service_url)
-    if url.http:
-        return service_url
-    hosts = (f"[{one.host}]" if ":" in one.host else one.host for one in url.addresses)
-    port = 8443 if url.tls else 8080
-    return f"{'https' if url.tls else 'http'}://" + ",".join(f"{host}:{port}" for host in hosts)
-
-
-def usual_admin_url_for(service_url: str) -> str | None:
-    """Return `admin_url_for` where all brokers have a usual port, else None: at another port's host the
-    REST interface may be another cluster's.
-
-    Raises `InvalidUrl`.
-    """
-    url = ServiceUrl.parse(service_url)
-    is_usual = url.http or all(each.port in USUAL_PORTS for each in url.addresses)
-    return admin_url_for(service_url) if is_usual else None

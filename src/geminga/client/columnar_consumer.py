@@ -21,7 +21,12 @@ from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.message import EntryAcks, ReceivedEntry
 from geminga.consumer.settings import ConsumerCryptoFailureAction
-from geminga.consumer.unbatching import BATCH_DESERIALIZE_ERROR, CHECKSUM_MISMATCH, InvalidEntry
+from geminga.consumer.unbatching import (
+    BATCH_DESERIALIZE_ERROR,
+    CHECKSUM_MISMATCH,
+    DECOMPRESSION_ERROR,
+    InvalidEntry,
+)
 from geminga.errors import (
     CorruptPayload,
     InvalidConfiguration,
@@ -31,6 +36,7 @@ from geminga.errors import (
 )
 from geminga.extras import need
 from geminga.ids import MessageId
+from geminga.wire.compression import CodecError
 from geminga.wire.metadata import RawEntry, build_entry, checksum_matches
 
 if TYPE_CHECKING:
@@ -236,7 +242,7 @@ def _forgetter(key: int) -> Callable[[object], None]:
 
 
 def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPayload) -> None:
-    """On the loop's thread: acknowledge an unreadable entry as such."""
+    """On the loop's thread: refuse an unreadable entry."""
     assert entry.raw is not None
     handle = consumer.group.handles.get(entry.origin.topic)
     if handle is None:
@@ -245,7 +251,8 @@ def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPa
         intact = checksum_matches(entry.raw) is not False
     except CorruptPayload:
         intact = False
-    kind = BATCH_DESERIALIZE_ERROR if intact else CHECKSUM_MISMATCH
+    kind = DECOMPRESSION_ERROR if isinstance(error, CodecError) else BATCH_DESERIALIZE_ERROR
+    kind = kind if intact else CHECKSUM_MISMATCH
     handle.consumer.refuse_entry(entry, InvalidEntry(kind, str(error)))
     handle.flush_soon()
 

@@ -316,6 +316,7 @@ class ColumnarProducer:
 
     def _encoded_part(self, table: pa.Table, deliver_at_ms: int) -> Iterator[tuple[SendOperation, int]]:
         from geminga.wire.columnar import encode_table
+        from geminga.wire.columnar_encoding import table_bytes
 
         settings = self._settings
         compression = int(settings.compression_type)
@@ -353,7 +354,7 @@ class ColumnarProducer:
             assert operation.body is not None
             return len(operation.body) + operation.metadata_size() <= room
 
-        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table.nbytes)))
+        rows = max(1, min(table.num_rows, table.num_rows * PIECE_BYTES // max(1, table_bytes(table))))
         for first_row in range(0, table.num_rows, rows):
             for batch, operation in fitting(table.slice(first_row, rows), encode, operation_of, fits):
                 yield operation, batch.partition if batch.keyed else -1

@@ -120,6 +120,11 @@ class BrokerConnection(asyncio.Protocol):
     def server_version(self) -> str:
         return self._core.server_version
 
+    @property
+    def connected(self) -> pb.CommandConnected:
+        """CONNECTED as the broker sent it."""
+        return self._core.connected
+
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:

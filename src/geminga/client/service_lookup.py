@@ -224,20 +224,25 @@ class HttpLookup:
     async def _ask(self, path: str, what: str) -> object:
         async def attempt(address: Address) -> object:
             target = path
-            answer = await self._get(address, target)
+            answer = await self.get(address, target)
             for _ in range(self._hub.settings.lookup_redirects_max):
                 if not answer.redirected:
                     return http_lookup.content_of(answer, what)
                 address, target = followed(answer.status, answer.location or "", address, target)
-                answer = await self._get(address, target)
+                answer = await self.get(address, target)
             raise LookupError(f"{what} was redirected too often, last to {answer.location!r}")
 
         return await self.hosts.first_that(attempt)
 
-    async def _get(self, address: Address, path: str) -> http_lookup.HttpAnswer:
+    async def get(
+        self, address: Address, path: str, *, with_credentials: bool = True
+    ) -> http_lookup.HttpAnswer:
+        """The answer of ``address`` to one GET, with any status. Raises `ConnectError`."""
         settings = self._hub.settings
-        credentials = await obtain_credentials(self._hub.loop, settings.credentials)
-        question = http_lookup.request(address, path, credentials.http_headers)
+        headers: tuple[tuple[str, str], ...] = ()
+        if with_credentials:
+            headers = (await obtain_credentials(self._hub.loop, settings.credentials)).http_headers
+        question = http_lookup.request(address, path, headers)
         try:
             async with asyncio.timeout(settings.connection_timeout_seconds):
                 reader, writer = await asyncio.open_connection(

@@ -221,6 +221,8 @@ class ClientConnection:
         self.protocol_version = 0
         self.server_version = ""
         self.supports_topic_watchers = False
+        self.connected = pb.CommandConnected()
+        """CONNECTED as the broker sent it; empty before."""
         self._tls = tls
         self._credentials: Credentials | None = credentials
         self._proxy_to_broker = proxy_to_broker
@@ -366,6 +368,7 @@ class ClientConnection:
         self.protocol_version = connected.protocol_version
         self.server_version = connected.server_version
         self.supports_topic_watchers = connected.feature_flags.supports_topic_watchers
+        self.connected = connected
         return Connected(
             self.server_version, self.protocol_version, self.max_message_size, self.supports_topic_watchers
         )

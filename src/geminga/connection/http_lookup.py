@@ -29,6 +29,7 @@ from geminga.errors import (
     TopicNotFound,
 )
 from geminga.ids import TopicName
+from geminga.wire.frames import INSTANCE_HEADER
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
@@ -73,6 +74,8 @@ class HttpAnswer:
     status: int
     location: str | None
     body: bytes
+    instance_id: str | None = None
+    """The broker's, if it is Geminga's."""
 
     @property
     def redirected(self) -> bool:
@@ -146,7 +149,9 @@ def read_answer(address: Address, data: bytes) -> HttpAnswer:
             f"{address.host_port} gave no whole HTTP answer ({type(error).__name__}): is it the REST "
             "interface of a Pulsar broker (usually port 8080)?"
         ) from error
-    return HttpAnswer(response.status, response.getheader("Location"), body)
+    return HttpAnswer(
+        response.status, response.getheader("Location"), body, response.getheader(INSTANCE_HEADER)
+    )
 
 
 def content_of(answer: HttpAnswer, what: str) -> Any:

@@ -76,8 +76,9 @@ class Remote:
     none."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Raises `InvalidConfiguration` for an address that is none, and files that cannot be used."""
-        admin_url = cluster.admin_url
+        """Raises `InvalidConfiguration` for a malformed address and unusable files, and what
+        `Cluster.find_admin_url` does."""
+        admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
         try:

@@ -36,7 +36,7 @@ from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
 from geminga.consumer.state import Event, State, next_state
 from geminga.consumer.statistics import ConsumerCounters
-from geminga.consumer.unbatching import InvalidEntry
+from geminga.consumer.unbatching import DECOMPRESSION_ERROR, InvalidEntry
 from geminga.consumer.unsettled import Unsettled
 from geminga.errors import from_server
 from geminga.ids import MessageId
@@ -355,7 +355,7 @@ class ConsumerCore:
         return indexes
 
     def refuse_entry(self, entry: ReceivedEntry, error: InvalidEntry) -> None:
-        """An entry that was queued whole turned out to be unreadable: acknowledge it so."""
+        """Refuse an entry that was queued whole and cannot be read."""
         key = (entry.ledger_id, entry.entry_id)
         self._refuse_invalid(key, error)
         self.unsettled.settled((key,))
@@ -365,11 +365,12 @@ class ConsumerCore:
         self._grant()
 
     def _refuse_invalid(self, key: EntryKey, error: InvalidEntry) -> None:
-        ids = [(*key, ())]
-        self.output.append(
-            encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=error.validation_error)
-        )
-        self.events.append(EntryRefused(key, error, True))
+        """Acknowledge damage. What only the codec refuses stays: the fault may be this installation's."""
+        is_damage = error.validation_error != DECOMPRESSION_ERROR
+        if is_damage:
+            ids, kind = [(*key, ())], error.validation_error
+            self.output.append(encode_ack(self.consumer_id, ACK_INDIVIDUAL, ids, validation_error=kind))
+        self.events.append(EntryRefused(key, error, is_damage))
 
     def command(self, command: pb.BaseCommand) -> None:
         """Any other command addressed to this consumer."""

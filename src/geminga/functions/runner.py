@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import re
 import time
@@ -73,15 +74,22 @@ class FunctionRunner(LongRunning[None]):
 
     async def _work(self) -> None:
         from geminga.asyncio import Admin, Client
-        from geminga.client.cluster import Cluster, usual_admin_url_for
+        from geminga.client.cluster import Cluster
+        from geminga.client.web_address import find_admin_url
 
         settings = self.settings
         call = resolve(settings.function)
         shared = Shared(settings, self.metrics)
         cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
-        admin_url = settings.connection.get("admin_url") or usual_admin_url_for(settings.service_url)
         client = shared.client = Client(**cluster.client_arguments())
-        admin = Admin(**{**cluster.admin_arguments(), "admin_url": admin_url}) if admin_url else None
+        admins: list[Admin] = []
+
+        async def open_admin() -> Admin:
+            """Open admin REST; an address that is not given is learned from the broker."""
+            url = cluster.admin_url or await find_admin_url(client.hub)
+            admins.append(Admin(**dataclasses.replace(cluster, admin_url=url).admin_arguments()))
+            return admins[-1]
+
         thread = CallingThread(f"function-{settings.name}")
         self._own_threads.add(thread.thread)
         web = log = None
@@ -91,7 +99,7 @@ class FunctionRunner(LongRunning[None]):
                 web = await serve(self.metrics.exposition, port)
             if settings.log_topic is not None:
                 log = await _LogTopic.open(client, settings.log_topic, shared.logger)
-            self._prepare_shared(shared, client, admin, call)
+            self._prepare_shared(shared, client, open_admin, call)
             await self._within_limit(self._relay_all(shared, client, call, thread))
         finally:
             if web is not None:
@@ -101,7 +109,7 @@ class FunctionRunner(LongRunning[None]):
             if shared.state is not None:
                 await shared.state.close()
             thread.end()
-            if admin is not None:
+            for admin in admins:
                 await admin.close()
             with contextlib.suppress(PulsarException):
                 await client.close()
@@ -125,7 +133,7 @@ class FunctionRunner(LongRunning[None]):
         finally:
             self._limit = None
 
-    def _prepare_shared(self, shared: Shared, client: Any, admin: Any, call: Call) -> None:
+    def _prepare_shared(self, shared: Shared, client: Any, open_admin: Any, call: Call) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         serdes: dict[str, Any] = {}
 
@@ -147,7 +155,7 @@ class FunctionRunner(LongRunning[None]):
                     async with asyncio.timeout(_STATE_SECONDS_MAX):
                         return await State.open(
                             client, topic, settings.full_name, settings.instance_id,
-                            lambda error: shared.failed(error), admin,
+                            lambda error: shared.failed(error), open_admin,
                         )  # fmt: skip
                 except TimeoutError as error:
                     if isinstance(error, PulsarException):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from geminga.errors import MessageTooBig, ProducerBusy, PulsarException
@@ -53,10 +53,11 @@ class State:
         name: str,
         instance_id: int,
         failed: Callable[[Exception], None],
-        admin: Admin | None = None,
+        open_admin: Callable[[], Awaitable[Admin]],
     ) -> State:
         """The state in ``topic``, read to its end. Raises what client and broker report; ``failed`` is told
-        why it cannot be followed any more. The topic is kept small by ``admin``."""
+        why it cannot be followed any more. ``open_admin`` opens admin REST, which keeps the
+        topic small."""
         import geminga
 
         keeper = await client.subscribe(
@@ -96,7 +97,7 @@ class State:
             raise
         loop = asyncio.get_running_loop()
         state._tasks.append(loop.create_task(state._follow(failed)))
-        state._tasks.append(loop.create_task(keep_bounded(admin, names)))
+        state._tasks.append(loop.create_task(keep_bounded(open_admin, names)))
         return state
 
     async def _follow(self, failed: Callable[[Exception], None]) -> None:

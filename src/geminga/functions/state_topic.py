@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from geminga.admin import Retention
 from geminga.asyncio import Admin
@@ -25,15 +25,15 @@ COMPACTION_BYTES = 16 * 1024 * 1024
 TRIM_SECONDS = 60.0
 
 
-async def keep_bounded(admin: Admin | None, names: Iterable[str]) -> None:
-    """Set the policies of a state topic and move `KEEPER` on, until cancelled. ``names``: the topic, or its
-    partitions. A failure is logged once until it is another."""
+async def keep_bounded(open_admin: Callable[[], Awaitable[Admin]], names: Iterable[str]) -> None:
+    """Set the policies of a state topic and move `KEEPER` forward, until cancelled. ``names``: the topic, or
+    its partitions. A failure is logged once until the reason changes."""
     names, is_set, failure = list(names), False, ""
-    if admin is None:
-        logger.warning("the state topic %s is not trimmed, and grows: no admin_url is given", names[0])
-        return
+    admin: Admin | None = None
     while True:
         try:
+            if admin is None:
+                admin = await open_admin()
             if not is_set:
                 await _set_policies(admin, str(TopicName.parse(names[0]).base))
                 is_set = True

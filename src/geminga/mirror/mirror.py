@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from geminga.client.admin.exchange import parse_admin_url
+from geminga.client.cluster import Cluster
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
+from geminga.client.web_address import find_admin_url
 from geminga.errors import AdminError, InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
 from geminga.mirror.cursors import CursorMirror
@@ -109,15 +114,24 @@ class Mirror(LongRunning[MirrorStatus]):
 
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
-            ends = []
-            for side, cluster in (("source", settings.source), ("target", settings.target)):
+            clients, admins = [], []
+            sides = (("source", settings.source), ("target", settings.target))
+            for side, cluster in sides:
                 with _told_of(side):
+                    if cluster.admin_url is not None:
+                        parse_admin_url(cluster.admin_url)  # before a cluster is waited for
                     client = Client(**cluster.client_arguments(), stats_interval_in_seconds=0)
                     stack.push_async_callback(_closed, client)
-                    admin = Admin(**cluster.admin_arguments())
+                clients.append(client)
+            for (side, cluster), client in zip(sides, clients, strict=True):
+                with _told_of(side):
+                    located = await self._patiently(functools.partial(_located, cluster, client))
+                    if located is None:
+                        return self.status()
+                    admin = Admin(**located.admin_arguments())
                     stack.push_async_callback(admin.close)
-                ends.append((client, admin))
-            (source, source_admin), (target, target_admin) = ends
+                admins.append(admin)
+            (source, target), (source_admin, target_admin) = clients, admins
             names = await self._patiently(lambda: _cluster_names(settings, source_admin, target_admin))
             if names is None:
                 return self.status()
@@ -182,8 +196,16 @@ def _told_of(side: str) -> Iterator[None]:
     try:
         yield
     except PulsarException as error:
-        error.args = (f"the {side}: {error}",)
+        option = "--from-admin-url" if side == "source" else "--to-admin-url"
+        error.args = (f"the {side}: {error}".replace("--admin-url", option),)
         raise
+
+
+async def _located(cluster: Cluster, client: Any) -> Cluster:
+    """The cluster with its web address."""
+    if cluster.admin_url is not None:
+        return cluster
+    return replace(cluster, admin_url=await find_admin_url(client.hub))
 
 
 async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:

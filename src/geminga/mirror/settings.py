@@ -70,10 +70,7 @@ class MirrorSettings:
         check_int("memory_bytes", self.memory_bytes, 1024 * 1024)
         if self.metrics_port is not None:
             check_int("metrics_port", self.metrics_port, 0, 65535)
-        if (self.source.service_url, self.source.admin_url) == (
-            self.target.service_url,
-            self.target.admin_url,
-        ):
+        if self.source.service_url == self.target.service_url:
             refuse("target", self.target.service_url, "another cluster than the source")
 
 

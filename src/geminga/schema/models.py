@@ -85,6 +85,8 @@ class _ModelField(NamedTuple):
     default: Any
     optional_key: bool
     """A key that a typed dict need not have."""
+    has_serializer: bool = False
+    """A Pydantic model writes the field's JSON by a function of its own."""
 
 
 def is_model(cls: Any) -> bool:
@@ -112,6 +114,12 @@ class Model:
         self.value_type: type = dict if typing.is_typeddict(cls) else cls
         """What values are instances of."""
         self._converter = _Builder(form).record(cls)
+        # Without a choice of the model's own, Pydantic writes NaN and infinity as null.
+        self._may_hide_numbers = (
+            _is_pydantic(cls)
+            and "ser_json_inf_nan" not in cls.model_config  # type: ignore[attr-defined]
+            and any(kind in json.dumps(self.definition) for kind in ('"double"', '"float"'))
+        )
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -134,6 +142,8 @@ class Model:
         """The payload of a value; a Pydantic model writes itself. Raises `TypeError` naming the field."""
         if _is_pydantic(self.cls):
             text: str = value.model_dump_json(by_alias=True)
+            if self._may_hide_numbers and "null" in text:
+                text = json.dumps(value.model_dump(mode="json", by_alias=True), ensure_ascii=False)
             return text.encode()
         return json.dumps(self.to_plain(value), ensure_ascii=False).encode()
 
@@ -165,6 +175,7 @@ class _Builder:
     def __init__(self, form: Form) -> None:
         self._form = form
         self._records: dict[type, Converter] = {}
+        self._writes_secrets = False
 
     def record(self, cls: type) -> Converter:
         known = self._records.get(cls)
@@ -175,6 +186,7 @@ class _Builder:
         definition: dict[str, Any] = {"type": "record", "name": cls.__name__, "fields": []}
         self._records[cls] = Converter(definition, to_plain, from_plain)
         for field in _fields_of(cls):
+            self._writes_secrets = field.has_serializer and self._form is Form.JSON
             try:
                 converter = self._field(field)
             except TypeError as error:
@@ -264,6 +276,8 @@ class _Builder:
             raise TypeError("a Record cannot be part of another kind of class: declare both in one way")
         if hint in (list, tuple, set, dict):
             raise TypeError(f"{hint.__name__} needs the type of what it holds: {hint.__name__}[...]")
+        if hasattr(hint, "get_secret_value") and not self._writes_secrets:
+            raise TypeError(f"a {hint.__name__} would be written as asterisks; use str or bytes")
         return _by_pydantic(hint)
 
     def _enumeration(self, cls: type[enum.Enum]) -> Converter:
@@ -317,7 +331,7 @@ def _as_default(plain: Any) -> Any:
 def _fields_of(cls: type) -> list[_ModelField]:
     hints = typing.get_type_hints(cls, include_extras=True)
     if _is_pydantic(cls):
-        return [_pydantic_field(name, info) for name, info in cls.model_fields.items()]  # type: ignore[attr-defined]
+        return [_pydantic_field(cls, name, info) for name, info in cls.model_fields.items()]  # type: ignore[attr-defined]
     if dataclasses.is_dataclass(cls):
         return [
             _ModelField(f.name, f.name, hints[f.name], _default_of(f.default, f.default_factory), False)
@@ -347,13 +361,17 @@ def _dict_field(name: str, hint: Any, total: bool) -> _ModelField:
     )
 
 
-def _pydantic_field(name: str, info: Any) -> _ModelField:
+def _pydantic_field(cls: Any, name: str, info: Any) -> _ModelField:
     hint = info.annotation
     for extra in info.metadata:
         if isinstance(extra, Field):
             hint = typing.Annotated[hint, extra]
+    declared = cls.__pydantic_decorators__.field_serializers.values()
+    has_serializer = any({name, "*"} & set(one.info.fields) for one in declared)
     default = _MISSING if info.is_required() else info.get_default(call_default_factory=True)
-    return _ModelField(name, info.serialization_alias or info.alias or name, hint, default, False)
+    return _ModelField(
+        name, info.serialization_alias or info.alias or name, hint, default, False, has_serializer
+    )
 
 
 def _default_of(default: Any, factory: Any) -> Any:

@@ -6,7 +6,7 @@ import logging
 import time
 
 from geminga.client.admin.sync.admin import Admin
-from geminga.client.cluster import usual_admin_url_for
+from geminga.client.web_address import find_admin_url
 from geminga.errors import AdminError, AdminNotFound, NotAllowedError, PulsarException
 from geminga.ids import TopicName
 from geminga.spark.cluster import client_for, open_admin
@@ -17,6 +17,9 @@ logger = logging.getLogger("geminga.spark")
 ENABLED = "Enabled"
 IN_FORCE_SECONDS = 30.0
 """Limit of the wait until a policy that was set is in force."""
+
+ADDRESS_SECONDS = 10.0
+"""Limit of the search for the broker's web address."""
 
 _asked: set[tuple[object, ...]] = set()
 """Connections and topics that need no question any more in this process."""
@@ -29,12 +32,15 @@ def ensure_deduplication(options: WriteOptions, topic: str) -> None:
     finds out later. Raises `NotAllowedError` with the command that turns it on.
     """
     key = options.connection, options.admin_url, topic
-    url = options.admin_url or usual_admin_url_for(options.connection.service_url)
-    if key in _asked or url is None:
+    if key in _asked:
         return
+    client = client_for(options.connection)
+    url = options.admin_url
     try:
+        if url is None:
+            url = client.runtime.call(find_admin_url(client.hub), ADDRESS_SECONDS)
         with open_admin(options.connection, url) as admin:
-            name, *_ = client_for(options.connection).get_topic_partitions(topic)
+            name, *_ = client.get_topic_partitions(topic)
             if _status(admin, name) != ENABLED:
                 _turn_on(admin, topic, name)
     except AdminNotFound:
@@ -42,7 +48,7 @@ def ensure_deduplication(options: WriteOptions, topic: str) -> None:
     except (PulsarException, OSError) as error:
         if isinstance(error, NotAllowedError) and not isinstance(error, AdminError):
             raise
-        logger.info("%s does not show whether %s is deduplicated: %s", url, topic, error)
+        logger.info("admin REST does not show whether %s is deduplicated: %s", topic, error)
     _asked.add(key)
 
 

@@ -65,7 +65,7 @@ def topics_of(admin: Admin, namespace: str) -> list[tuple[TopicName, bool]]:
 
 
 def gather(
-    admin_url: str,
+    admin_url: str | None,
     namespaces: Iterable[str] = (),
     *,
     watch_seconds: float = 10.0,
@@ -117,8 +117,8 @@ def gather(
         raise failures[-1]
     if not rows:
         raise InvalidConfiguration(
-            f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin_url} within "
-            f"{watch_seconds:g} s: watch for longer"
+            f"nothing was published to the {len(topics)} topics of {', '.join(chosen) or admin.admin_url} "
+            f"within {watch_seconds:g} s: watch for longer"
         )
     table = pa.Table.from_pylist(rows).drop_columns(["partitioned"])
     codecs = table.column("compression").cast(pa.string())  # of nothing but nulls it would have no type

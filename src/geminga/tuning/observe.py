@@ -80,7 +80,7 @@ class TopicObservation:
 
 def observe(
     service_url: str,
-    admin_url: str,
+    admin_url: str | None,
     topic: str,
     *,
     seconds: float = 5.0,

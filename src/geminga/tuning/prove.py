@@ -52,7 +52,7 @@ class Plan:
     """What is to be proven, and where."""
 
     service_url: str
-    admin_url: str
+    admin_url: str | None
     profile: TrafficProfile
     cluster: Cluster | None = None
     """How one shows oneself there."""

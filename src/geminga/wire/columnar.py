@@ -295,7 +295,7 @@ class _Decoder:
                 int(head[field.COMPRESSION]), payload, int(head[field.UNCOMPRESSED_SIZE]), limit=self.limit
             )
         except CorruptPayload as error:
-            raise CorruptPayload(f"{place}: {error}") from error
+            raise type(error)(f"{place}: {error}") from error
 
     def _add_chunk(self, head: Int64s, payload: bytes, place: str) -> bytes | None:
         if self.chunks is None:

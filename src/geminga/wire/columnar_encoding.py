@@ -292,6 +292,14 @@ def by_delivery(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         first += count
 
 
+def table_bytes(table: pa.Table) -> int:
+    """Size of a table in bytes."""
+    try:
+        return int(table.nbytes)
+    except pa.ArrowTypeError:  # a column of views, in pyarrow before 24
+        return int(table.get_total_buffer_size())
+
+
 _PIECE_BYTES = 512 * 1024 * 1024
 
 
@@ -339,7 +347,7 @@ def encode_table(
     kernels = _kernels()
     compiled.note(table.num_rows)
     sequence_ids = _NO_ROWS if first_sequence_ids is None else np.array(first_sequence_ids, np.int64)
-    piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table.nbytes, _PIECE_BYTES))
+    piece_rows = max(1, table.num_rows * _PIECE_BYTES // max(table_bytes(table), _PIECE_BYTES))
     batches: list[EncodedBatch] = []
     turn = first_partition
     for first_row in range(0, table.num_rows, piece_rows):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Generator
+from typing import Final
 
 import cramjam
 
@@ -29,6 +30,19 @@ INPUT_STEP_BYTES = 8 * 1024
 LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
 """The highest level of each codec that has levels; the lowest is 1. Beyond 19 ZSTD asks every reader for
 more memory than readers need grant."""
+
+
+_KNOWN_TEXT: Final = b"geminga " * 8
+_KNOWN_BLOCKS: Final = {
+    LZ4: bytes.fromhex("8f67656d696e67612008002050696e676120"),
+    ZSTD: bytes.fromhex("28b52ffd20407500004067656d696e6761200100dd59b8"),
+    SNAPPY: bytes.fromhex("401c67656d696e676120de0800"),
+}
+"""`_KNOWN_TEXT` in each codec of cramjam."""
+
+
+class CodecError(CorruptPayload):
+    """A payload that its codec refuses, or an unknown codec: no proof that the payload is damaged."""
 
 
 def _compress_none(data: Buffer, level: int) -> bytes:
@@ -161,7 +175,7 @@ def _size(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> int:
     if kind == NONE:
         uncompressed_size = len(data)
     elif not 0 < kind < len(_DECOMPRESSORS):
-        raise CorruptPayload(f"compression type {kind} is not known; known: {_known()}")
+        raise CodecError(f"compression type {kind} is not known; known: {_known()}")
     if not 0 <= uncompressed_size <= limit:
         raise CorruptPayload(
             f"{NAMES[kind]} payload announces {uncompressed_size} bytes; at most {limit} are accepted"
@@ -169,8 +183,8 @@ def _size(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> int:
     return uncompressed_size
 
 
-def _refused(kind: int, data: Buffer, size: int, error: Exception) -> CorruptPayload:
-    return CorruptPayload(
+def _refused(kind: int, data: Buffer, size: int, error: Exception) -> CodecError:
+    return CodecError(
         f"{NAMES[kind]} payload of {len(data)} bytes does not decompress to the announced "
         f"{size} bytes: {error}"
     )
@@ -178,7 +192,7 @@ def _refused(kind: int, data: Buffer, size: int, error: Exception) -> CorruptPay
 
 def _whole(kind: int, data: Buffer, size: int, output: bytes) -> bytes:
     if len(output) != size:
-        raise CorruptPayload(
+        raise CodecError(
             f"{NAMES[kind]} payload of {len(data)} bytes announces {size} bytes "
             f"and holds {'more' if len(output) > size else len(output)}"
         )
@@ -187,3 +201,22 @@ def _whole(kind: int, data: Buffer, size: int, output: bytes) -> bytes:
 
 def _known() -> str:
     return ", ".join(f"{number} {name}" for number, name in enumerate(NAMES))
+
+
+def _check_codecs() -> None:
+    """Raise ImportError if a codec does not read a known block, or not what it has written itself."""
+    size = len(_KNOWN_TEXT)
+    for kind, block in _KNOWN_BLOCKS.items():
+        for data in (block, compress(kind, _KNOWN_TEXT)):
+            try:
+                read = decompress(kind, data, size, limit=size)
+            except CorruptPayload as error:
+                read = str(error).encode()
+            if read != _KNOWN_TEXT:
+                raise ImportError(
+                    f"cramjam cannot read {NAMES[kind]} ({read!r}); geminga needs cramjam>=2.11: "
+                    "pip install --upgrade cramjam"
+                )
+
+
+_check_codecs()

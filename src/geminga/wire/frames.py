@@ -47,6 +47,7 @@ from geminga.wire.varint import MINUS_ONE, read_varint
 __all__ = [
     "ENTRY_COPY_BYTES_MAX",
     "FRAME_PADDING",
+    "INSTANCE_HEADER",
     "MAX_MESSAGE_SIZE",
     "MESSAGE",
     "PROTOCOL_VERSION",
@@ -73,6 +74,8 @@ FRAME_PADDING = 10 * 1024
 """What a frame may be larger than ``max_message_size``, in bytes, for its command and metadata."""
 PROTOCOL_VERSION = 21
 """The newest protocol version of Pulsar 4.0, which this package speaks (framing.md section 2)."""
+INSTANCE_HEADER = "X-Geminga-Instance"
+"""HTTP header with the ``instance_id`` that the same broker sends in CONNECTED."""
 ENTRY_COPY_BYTES_MAX = 4096
 """Entries up to this size are copied out of the read buffer: that costs less than a view of it."""
 

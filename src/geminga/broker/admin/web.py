@@ -36,6 +36,7 @@ from geminga.broker.admin.subscriptions import Subscriptions
 from geminga.broker.admin.tenants import Clusters, ResourceGroups, Tenants
 from geminga.broker.admin.topics import Topics
 from geminga.broker.admin.unquoted import Peer, Tell, peer_text, unquoted
+from geminga.wire.frames import INSTANCE_HEADER
 
 log = logging.getLogger("geminga.broker")
 
@@ -66,7 +67,7 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
     permissions = {**PERMISSIONS, **(site(application) if site is not None else {})}
     if broker.authentication is not None:
         application[DOORKEEPER] = Doorkeeper(broker.authentication, broker.authorization, permissions)
-    application.on_response_prepare.append(_never_guess)
+    application.on_response_prepare.append(_add_headers)
     for resource in _RESOURCES:
         resource(server).register(application.router)
     return application
@@ -85,9 +86,10 @@ async def _note_quiet(request: web.Request, handler: Handler) -> web.StreamRespo
             quiet[peer] = True
 
 
-async def _never_guess(_request: web.Request, response: web.StreamResponse) -> None:
-    """What messages hold is shown as what it is said to be, whatever it looks like to a browser."""
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Keep browsers from guessing the type of a message's content, and name the broker that answers."""
     response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers[INSTANCE_HEADER] = request.app[SERVER].broker.instance_id
 
 
 class _Connection(Peer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from geminga.broker.listeners import Addresses
+from geminga.broker.settings import BrokerSettings
 from geminga.ids import to_unsigned
 from geminga.wire.frames import PROTOCOL_VERSION, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -30,14 +31,22 @@ def error(request_id: int, code: int, message: str) -> bytes:
     return encode_command(command)
 
 
-def connected(protocol_version: int, max_message_size: int, server_version: str) -> bytes:
+def connected(
+    protocol_version: int, settings: BrokerSettings, server_version: str, instance_id: str
+) -> bytes:
+    """CONNECTED. ``instance_id`` and the addresses of the web port are fields of our own: see
+    `geminga.client.web_address`."""
+    web = settings.own_addresses()
     command = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
     body = command.connected
     body.server_version = server_version
     body.protocol_version = protocol_version
-    body.max_message_size = max_message_size
+    body.max_message_size = settings.max_message_size
     body.feature_flags.supports_topic_watchers = True
     body.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    body.instance_id = instance_id
+    body.http_url = web.http or ""
+    body.https_url = web.https or ""
     return encode_command(command)
 
 

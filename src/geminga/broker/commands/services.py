@@ -39,6 +39,8 @@ class Services(ByFields):
     bytes: ByteLedger
     complaints: Complaints
     disk: DiskGuard
+    instance_id: str
+    """Sent on both ports, so that clients can compare whether they belong to one broker."""
     authentication: Authentication | None = None
     """None: nobody is asked who they are."""
     authorization: Authorization | None = None

@@ -514,12 +514,9 @@ class Session:
         if self._handshake is not None:
             self._handshake.cancel()
             self._handshake = None
+        services, version = self.services, min(body.protocol_version, PROTOCOL_VERSION)
         self.output.write(
-            answers.connected(
-                min(body.protocol_version, PROTOCOL_VERSION),
-                self.services.settings.max_message_size,
-                self.services.version,
-            )
+            answers.connected(version, services.settings, services.version, services.instance_id)
         )
         self._arm_keepalive()
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
 
 from geminga.broker.admin.unanswered import Unanswered
 from geminga.broker.commands.session import State
@@ -407,6 +408,7 @@ class BrokerServer:
             clock=time.monotonic,
             wake=self._ask_for_turn,
             authentication=authentication,
+            instance_id=uuid4().hex,
         )
 
     def _aside(self, work: Callable[[], Judgement], report: Callable[[Judgement], None]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from geminga.client.cluster import Cluster, admin_url_for
+from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 
 VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
@@ -40,12 +40,12 @@ def cluster_at(service_url: str) -> Cluster:
     """The cluster that a flow with this address is to reach."""
     text = os.environ.get(VARIABLE)
     if not text:
-        return Cluster(service_url=service_url, admin_url=admin_url_for(service_url))
+        return Cluster(service_url=service_url)
     given = json.loads(text)
     cluster = Cluster.from_dict(given["cluster"])
     if given["is_addressed"]:
         return cluster
-    return replace(cluster, service_url=service_url, admin_url=admin_url_for(service_url))
+    return replace(cluster, service_url=service_url, admin_url=None)
 
 
 def connection(service_url: str | None = None, *, admin_url: str | None = None) -> dict[str, str]:
@@ -54,7 +54,7 @@ def connection(service_url: str | None = None, *, admin_url: str | None = None) 
     given: dict[str, Any] = json.loads(os.environ.get(VARIABLE) or '{"cluster": {}, "is_addressed": false}')
     cluster = Cluster.from_dict(given["cluster"])
     if given["is_addressed"]:
-        service_url, admin_url = service_url and cluster.service_url, admin_url and cluster.admin_url
+        service_url, admin_url = service_url and cluster.service_url, admin_url and cluster.find_admin_url()
     options = {
         "service.url": service_url,
         "admin.url": admin_url,

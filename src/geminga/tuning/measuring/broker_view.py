@@ -47,14 +47,16 @@ class BrokerView:
     def __init__(
         self,
         service_url: str,
-        admin_url: str,
+        admin_url: str | None,
         server_pids: tuple[int, ...] = (),
         cluster: Cluster | None = None,
     ) -> None:
-        """``cluster``: how one shows oneself there; its addresses do not count."""
+        """``cluster``: how one shows oneself there; its addresses do not count. ``admin_url`` None: learned
+        from the broker."""
         self.service_url = service_url
-        self.admin_url = admin_url
-        self.cluster = replace(cluster or Cluster(), service_url=service_url, admin_url=admin_url)
+        found = replace(cluster or Cluster(), service_url=service_url, admin_url=admin_url)
+        self.admin_url = found.find_admin_url()
+        self.cluster = replace(found, admin_url=self.admin_url)
         self.admin = self.cluster.admin()
         self.title = _title(self.cluster)
         """Which broker it is, for tables: what it says of itself when a client connects."""
