@@ -60,7 +60,7 @@ _GENERATED = re.compile(r"_pb2|/proto/|__pycache__|/vendor/")
 
 
 class Piece(NamedTuple):
-    """A piece of prose: the line it begins on, its kind (doc, comment, help, log, test, text) and its text."""
+    """Piece of prose: its first line, its kind (doc, comment, help, log, test or text) and its text."""
 
     line: int
     kind: str
