@@ -166,13 +166,26 @@ def _at_once_type(kind: pa.DataType) -> pa.DataType:
 Convert = Callable[[Any], Any]
 
 
-def parsed(text: bytes | str) -> Any:
-    """`json.loads` with numbers as they are written: whole ones are int, others Decimal."""
-    return json.loads(text, parse_float=decimal.Decimal)
+def parsed(text: bytes | str, *, twice: bool = True) -> Any:
+    """`json.loads` with numbers as they are written: whole ones are int, others Decimal. Raises `ValueError`,
+    without ``twice`` for an object with a key that comes twice too."""
+    return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=None if twice else _once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def converter(node: Node) -> Convert:
+    """From a value of `parsed` to what Arrow takes, None for null. Raises `ValueError`, `TypeError` or
+    `ArithmeticError` for a value that the node can't have."""
+    return _converter(node, dt.UTC)
 
 
 def _converter(node: Node, zone: Zone) -> Convert:
-    """From a value of `parsed` to what Arrow takes. Raises `ValueError`, `TypeError` or `ArithmeticError`."""
     inner = node.inner
     convert = _converter_of(inner, zone)
     return lambda value: None if value is None else convert(value)
