@@ -35,8 +35,8 @@ EVOLVED = "id BIGINT, name STRING, at TIMESTAMP"
 
 
 def publish(client: Any, first: int) -> None:
-    """`ROWS` messages; one in twenty is no JSON object, one in fifty has a field of another type, one in thirty
-    has a nested field more than the others."""
+    """`ROWS` messages; one in twenty is no JSON object, one in fifty has a field of another type, one in
+    thirty has a nested field more than the others."""
     producer = client.create_producer("events", batching_enabled=True, block_if_queue_full=True)
     for number in range(first, first + ROWS):
         row = {
