@@ -1,4 +1,4 @@
-"""What the templates rescue: texts that hold more than the columns of a table."""
+"""Texts that hold more than the columns of a table, which the templates rescue."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ _WRAPS = r"\d{39}|\d[eE]\+?\d"
 
 
 def _at_once_type(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with decimals that hold, and so notice, more digits than are asked for."""
+    """``kind`` with the widest decimals, so that Arrow refuses digits that ``kind`` can't hold."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_at_once_type(field.type)) for field in kind])
     if pa.types.is_list(kind):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -44,11 +44,11 @@ def beyond(schema: StructType) -> Callable[[str], Column]:
     the type cuts off, all give the whole text.
     """
 
-    @functions.arrow_udf(returnType=StringType())
     def texts_beyond(texts: pa.Array) -> pa.Array:
         return texts_that(schema, texts)
 
-    return texts_beyond
+    found: Callable[[str], Column] = arrow_udf(texts_beyond, StringType(), ArrowUDFType.SCALAR)
+    return found
 
 
 def texts_that(schema: StructType, texts: pa.Array) -> pa.Array:
