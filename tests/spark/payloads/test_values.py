@@ -130,6 +130,10 @@ def test_written_values_are_read_back_exactly(kind: str, data: st.DataObject) ->
     found, damaged = reader.read(payloads)
     assert not damaged.any()
     assert shape(found.to_pylist()) == shape(rows.to_pylist())
+    # A damaged payload beside them takes JSON the slow way.
+    found, damaged = reader.read(pa.concat_arrays([payloads, pa.array([b"\xff"], pa.binary())]))
+    assert damaged.tolist() == [*[False] * len(rows), True]
+    assert shape(found.to_pylist()) == shape([*rows.to_pylist(), None])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -156,6 +156,38 @@ def test_what_spark_prints_becomes_events() -> None:
     assert len(heard.output) == 3
 
 
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (
+            [
+                "pyspark.errors.exceptions.connect.ParseException: ",
+                "[PARSE_SYNTAX_ERROR] at 'BIGNT'.",
+                "",
+                "---^^^",
+            ],
+            "[PARSE_SYNTAX_ERROR] at 'BIGNT'.",
+        ),
+        (
+            [
+                "pyspark.errors.exceptions.connect.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed: "
+                "Traceback (most recent call last):",
+                '  File "datasource.py", line 3, in schema',
+                "26/11/27 21:09:55 WARN Utils: something else",
+                "geminga.errors.TopicNotFound: there is no topic nowhere",
+                "more",
+            ],
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: geminga.errors.TopicNotFound: there is no topic nowhere",
+        ),
+    ],
+)
+def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error: str) -> None:
+    heard = _Heard(lambda event: None)
+    for line in lines:
+        heard.line(line)
+    assert heard.error(1) == error
+
+
 def test_a_race_between_spark_s_flows_is_run_again(tmp_path: Path, monkeypatch: Any) -> None:
     """A Spark that fails as the real one does now and then, and one that fails otherwise."""
     project = tmp_path / "mine"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql import functions
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -47,7 +47,8 @@ def beyond(schema: StructType) -> Callable[[str], Column]:
     def texts_beyond(texts: pa.Array) -> pa.Array:
         return texts_that(schema, texts)
 
-    found: Callable[[str], Column] = arrow_udf(texts_beyond, StringType(), ArrowUDFType.SCALAR)
+    udf: Any = functions.arrow_udf  # type: ignore[attr-defined] # PySpark's stubs lack it
+    found: Callable[[str], Column] = udf(texts_beyond, StringType())
     return found
 
 
