@@ -143,21 +143,25 @@ def _parses_at_once(node: Node) -> bool:
         return bool(node.fields) and all(_parses_at_once(field.node) for field in node.fields)
     if node.kind == "array":
         return _parses_at_once(node.branches[0])
-    return node.logical in ("", "decimal") and (
-        node.logical == "decimal" or node.kind not in ("bytes", "fixed", "union", "map", "null")
-    )
+    if node.logical:
+        return node.logical == "decimal" or (node.kind, node.logical) in _COUNTS
+    return node.kind not in ("bytes", "fixed", "union", "map", "null")
 
 
+_COUNTS = {("long", "timestamp-micros"), ("long", "local-timestamp-micros"), ("int", "date")}
+"""Times as the numbers that Arrow has for them."""
 _WRAPS = r"\d{39}|\d[eE]\+?\d"
 """Numbers that Arrow's parser could let wrap around as it brings them to the scale of a decimal."""
 
 
 def _at_once_type(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with the widest decimals, so that Arrow refuses digits that ``kind`` can't hold."""
+    """``kind`` with times as numbers, and the widest decimals, so that digits beyond ``kind`` are noticed."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_at_once_type(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_at_once_type(kind.value_type)))
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
     return pa.decimal256(76, 38) if pa.types.is_decimal(kind) else kind
 
 
