@@ -359,6 +359,17 @@ _DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})%s)?)?"
 _DATE = re.compile(_DAY % "(?:[ T].*)?", re.ASCII)
 _TIME = re.compile(_DAY % r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?(.*))?", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT|Z)?(?:([+-])(\d{1,2})(?::?(\d{1,2})(?::?(\d\d))?)?)?", re.ASCII)
+_SHORT_ZONES = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare", "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}  # fmt: skip
+"""Java's short names, which Spark takes; Python knows EST, HST and MST itself."""
 _UNITS_US = {"seconds": 1_000_000, "millis": 1000, "micros": 1}
 
 
@@ -371,7 +382,7 @@ def zone_of(name: str) -> Zone:
     match = _OFFSET.fullmatch(name)
     if match is None:
         try:
-            return ZoneInfo(name)
+            return ZoneInfo(_SHORT_ZONES.get(name, name))
         except (KeyError, OSError):
             raise ValueError(f"{name!r} is no time zone") from None
     sign, hours, minutes, seconds = match.groups(default="0")
