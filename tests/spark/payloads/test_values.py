@@ -197,7 +197,7 @@ def test_avro_times_that_spark_cannot_count_are_damage() -> None:
 
 
 def seeded(count: int) -> tuple[StructType, list[dict[str, Any]]]:
-    """Rows with every type, alone and in arrays, maps and structs, and with every precision of a decimal."""
+    """Rows with every type, alone and in structs of arrays and maps."""
     chance = random.Random(7)
     kinds: list[tuple[DataType, list[Any]]] = [
         (BinaryType(), [bytearray(), bytearray(b"\x00\xff"), bytearray(range(256))]),
@@ -213,30 +213,25 @@ def seeded(count: int) -> tuple[StructType, list[dict[str, Any]]]:
         (TimestampType(), [dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), dt.datetime(2024, 2, 29, 12)]),
         (TimestampNTZType(), [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)]),
     ]
-    for precision in (1, 9, 18, 19, 28, 29, 37, 38):
-        for scale in {0, precision // 2, precision}:
+    for precision in (9, 18, 28, 29, 38):
+        for scale in (0, precision // 2, precision):
             bound = 10**precision - 1
             whole = [bound, -bound, *(chance.randint(-bound, bound) for _ in range(4))]
             kinds.append((DecimalType(precision, scale), [Decimal(f"{each}E-{scale}") for each in whole]))
-    schema = StructType([StructField("id", LongType())])
-    columns: list[list[Any]] = []
-    for number, (kind, values) in enumerate(kinds):
-        for name, nested in (
-            ("plain", kind),
-            ("list", ArrayType(kind)),
-            ("map", MapType(StringType(), kind)),
-            ("part", StructType([StructField("x", kind)])),
-        ):
-            schema.add(f"{name}{number}", nested)
-            some = [None, *values]
-            columns.append(
-                [None, *some] if name == "plain" else
-                [None, [], some] if name == "list" else
-                [None, {}, {str(key): value for key, value in enumerate(some)}] if name == "map" else
-                [None, *({"x": value} for value in some)]
-            )  # fmt: skip
+    part = StructType([StructField(f"f{number}", kind) for number, (kind, _) in enumerate(kinds)])
+    schema = StructType([StructField("id", LongType()), *part.fields])
+    schema.add("list", ArrayType(part)).add("map", MapType(StringType(), part))
+
+    def drawn() -> dict[str, Any]:
+        return {f"f{n}": chance.choice([None, *values]) for n, (_, values) in enumerate(kinds)}
+
     rows = [
-        {"id": at, **{f.name: chance.choice(c) for f, c in zip(schema.fields[1:], columns, strict=True)}}
+        {
+            "id": at,
+            **drawn(),
+            "list": [None, drawn()][: at % 3],
+            "map": {"a": drawn(), 'b"': None} if at % 2 else {},
+        }
         for at in range(count)
     ]
     return schema, rows
@@ -246,10 +241,9 @@ def seeded(count: int) -> tuple[StructType, list[dict[str, Any]]]:
 def test_every_type_of_a_frame_goes_through_a_topic_exactly(
     spark: SparkSession, pulsar_broker: EmbeddedBroker, pulsar_topic: str
 ) -> None:
-    schema, rows = seeded(60)
+    schema, rows = seeded(40)
     frame = spark.createDataFrame(rows, schema).coalesce(1)
     expected = frame.orderBy("id").collect()
-    assert any("E+" in str(row) or "inf" in str(row) for row in expected)
     for kind in ("AVRO", "JSON"):
         given = {"service.url": pulsar_broker.service_url, "topic": f"{pulsar_topic}-{kind}"}
         frame.write.format("pulsar").options(**given, valueSchema=kind).mode("append").save()
