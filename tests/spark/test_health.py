@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 import geminga
 from geminga.broker.rules.tokens import make_token
@@ -179,3 +184,39 @@ def test_with_authentication_and_tls(tmp_path: Path) -> None:
         assert token not in repr(options(broker, **trust, **{"auth.token": token}))
     with pytest.raises(InvalidConfiguration, match="exclude each other"):
         options(broker, **{"auth.token": token, "auth.params": token})
+
+
+class _State:
+    """A value of Spark's state, which keeps whole numbers and gives floats back as null."""
+
+    value: tuple[Any, ...] | None = None
+
+    def get(self) -> tuple[Any, ...] | None:
+        return self.value
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self.value = tuple(None if isinstance(one, float) else one for one in value)
+
+
+def test_the_health_template_follows_a_subscription_beside_a_topic_without_one() -> None:
+    """The null of that topic makes the columns of the sample floats."""
+    template = resources.files("geminga.spark.pipelines") / "templates/health/transformations/health.py.txt"
+    (judge,) = [each for each in ast.parse(template.read_text()).body if isinstance(each, ast.ClassDef)]
+    output = StructType().add("backlog", "long").add("backlog_growth", "double").add("status", "string")
+    names: dict[str, Any] = {
+        "StatefulProcessor": object, "StatefulProcessorHandle": object, "Iterator": Iterator, "pd": pd,
+        "STUCK_AFTER": pd.Timedelta(seconds=60), "OUTPUT": output,
+    }  # fmt: skip
+    exec(compile(ast.Module([judge], []), str(template), "exec"), names)
+    processor = names["Judge"]()
+    processor.state = _State()
+    now = pd.Timestamp("2024-02-29")
+    for number, (backlog, growth, status) in enumerate(
+        [(5, None, "ok"), (25, 2.0, "growing"), (25, 0, "stuck")]
+    ):
+        sample = {
+            "sampled_at": now + pd.Timedelta(seconds=(0, 10, 70)[number]), "mark_delete_position": "5:1",
+            "ack_holes": 1.0, "backlog": float(backlog),
+        }  # fmt: skip
+        (found,) = processor.handleInputRows(("topic", "s"), iter([pd.DataFrame([sample])]), None)
+        assert found.to_dict("records") == [{"backlog": backlog, "backlog_growth": growth, "status": status}]

@@ -35,13 +35,15 @@ EVOLVED = "id BIGINT, name STRING, at TIMESTAMP"
 
 
 def publish(client: Any, first: int) -> None:
-    """`ROWS` messages; one in twenty is no JSON object, one in fifty has a field of another type."""
+    """`ROWS` messages; one in twenty is no JSON object, one in fifty has a field of another type, one in
+    thirty has a nested field more than the others."""
     producer = client.create_producer("events", batching_enabled=True, block_if_queue_full=True)
     for number in range(first, first + ROWS):
         row = {
             "id": number if number % 50 else f"number {number}",
             "name": f"n{number % 3}",
             "at": f"2026-11-02T{number // 60:02}:{number % 60:02}:00Z",
+            "user": {"id": number, "email": "x"} if number % 30 == 0 else {"id": number},
         }
         content = b"{ broken" if number % 20 == 1 else json.dumps(row).encode()
         producer.send_async(content, lambda r, m: None, partition_key=str(number))
@@ -154,6 +156,38 @@ def test_what_spark_prints_becomes_events() -> None:
     assert len(heard.output) == 3
 
 
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (
+            [
+                "pyspark.errors.exceptions.connect.ParseException: ",
+                "[PARSE_SYNTAX_ERROR] at 'BIGNT'.",
+                "",
+                "---^^^",
+            ],
+            "[PARSE_SYNTAX_ERROR] at 'BIGNT'.",
+        ),
+        (
+            [
+                "pyspark.errors.exceptions.connect.AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Failed: "
+                "Traceback (most recent call last):",
+                '  File "datasource.py", line 3, in schema',
+                "26/11/27 21:09:55 WARN Utils: something else",
+                "geminga.errors.TopicNotFound: there is no topic nowhere",
+                "more",
+            ],
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: geminga.errors.TopicNotFound: there is no topic nowhere",
+        ),
+    ],
+)
+def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error: str) -> None:
+    heard = _Heard(lambda event: None)
+    for line in lines:
+        heard.line(line)
+    assert heard.error(1) == error
+
+
 def test_a_race_between_spark_s_flows_is_run_again(tmp_path: Path, monkeypatch: Any) -> None:
     """A Spark that fails as the real one does now and then, and one that fails otherwise."""
     project = tmp_path / "mine"
@@ -193,7 +227,8 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
     project = tmp_path / "lake_of_events"
     with geminga.embedded(web_port=None) as broker, broker.client() as client:
         publish(client, 0)
-        create(project, "ingest", {"service_url": broker.service_url})
+        schema = "id BIGINT, name STRING, user STRUCT<id: BIGINT>"
+        create(project, "ingest", {"service_url": broker.service_url, "schema": schema})
         events: list[Event] = []
         first = successful(project, events)
         assert FlowChanged("events", "COMPLETED") in events
@@ -225,7 +260,7 @@ def test_ingest_takes_every_message_once_while_schema_and_files_change(tmp_path:
         assert row["id"] == (number if number % 50 else None)
         assert (row["at"] is not None) == (number >= ROWS)
         # What the schema of its day did not hold is in the row all the same.
-        assert (row["__rescued"] is not None) == (number < ROWS or number % 50 == 0)
+        assert (row["__rescued"] is not None) == (number < ROWS or number % 50 == 0 or number % 30 == 0)
         assert row["__rescued"] is None or json.loads(row["__rescued"])["name"] == row["name"]
     dead = lake.table_dataset(str(project / "lake/events_dead_letters")).to_table()
     assert sorted(map(int, dead["__key"].to_pylist())) == sorted(set(range(2 * ROWS)) - set(valid))

@@ -62,7 +62,7 @@ class Program:
     def _add(self, node: Node, wanted: bool) -> int:
         number = len(self.nodes)
         self.nodes.append(node)
-        self.operations.append(_operations()[node.kind])
+        self.operations.append(_operation(node))
         self.arguments.append(_argument(node))
         self.children.append([])
         self.keep.append(wanted)
@@ -89,17 +89,23 @@ class Program:
         return number
 
 
-def _operations() -> dict[str, int]:
+def _operation(node: Node) -> int:
     from geminga.spark.payloads import avro_kernels as k
 
+    if node.logical == "decimal":
+        return k.DECIMAL
+    if node.logical.endswith("millis"):
+        return k.MILLIS
     return {
         "null": k.NULL, "boolean": k.BOOLEAN, "int": k.INT, "long": k.LONG, "float": k.FLOAT,
         "double": k.DOUBLE, "bytes": k.BYTES, "string": k.BYTES, "fixed": k.FIXED, "enum": k.ENUM,
         "record": k.RECORD, "array": k.ARRAY, "map": k.MAP, "union": k.UNION,
-    }  # fmt: skip
+    }[node.kind]  # fmt: skip
 
 
 def _argument(node: Node) -> int:
+    if node.logical == "decimal":
+        return 64 * node.size + node.precision
     return {
         "fixed": node.size,
         "enum": len(node.symbols),
@@ -212,12 +218,12 @@ class _Built:
     def _binary(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
         start, count = self.base[number], self.counts[number]
         pairs = self.out[start : start + 2 * count].reshape(count, 2)
+        if node.logical == "decimal":
+            return numbers(scattered(pairs, absent), arrow_type(spark_type(node)), absent)
         starts, sizes = scattered(pairs[:, 0], absent), scattered(pairs[:, 1], absent, -1)
         kind = pa.binary() if node.kind != "string" else pa.string()
         found = gathered(self.data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes), kind)
-        if node.kind == "string":
-            return checked_text(found)
-        return decimals(found, node) if node.logical == "decimal" else found
+        return checked_text(found) if node.kind == "string" else found
 
     def _record(self, number: int, absent: Mask | None) -> pa.Array:
         node = self.program.nodes[number]
@@ -293,15 +299,7 @@ def _leaf(values: Int64s, node: Node, absent: Mask | None) -> pa.Array:
         return numbers(values.astype(np.uint32), kind, absent)
     if node.kind == "int":
         return numbers(values.astype(np.int32), kind, absent)
-    if node.logical:
-        return numbers(microseconds(values, node), kind, absent)
     return numbers(values, kind, absent)
-
-
-def microseconds(values: Any, node: Node) -> Any:
-    """What Spark's timestamps count, from what the logical type counts; what does not fit wraps around, as an
-    absurd event time does."""
-    return values * 1000 if node.logical.endswith("millis") else values
 
 
 def checked_text(array: pa.Array) -> pa.Array:
@@ -313,17 +311,3 @@ def checked_text(array: pa.Array) -> pa.Array:
         raw = pa.Array.from_buffers(pa.binary(), len(array), array.buffers(), array.null_count)
         words = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
         return pa.array(words, pa.string())
-
-
-def decimals(array: pa.Array, node: Node) -> pa.Array:
-    """Big-endian whole numbers as decimals; one with more digits than its type has is null."""
-    import decimal
-
-    context = decimal.Context(prec=60)
-    bound = 10**node.precision
-    found = []
-    for raw in array.to_pylist():
-        whole = bound if raw is None else int.from_bytes(raw, "big", signed=True)
-        fits = -bound < whole < bound
-        found.append(decimal.Decimal(whole).scaleb(-node.scale, context) if fits else None)
-    return pa.array(found, pa.decimal128(max(node.precision, 1), node.scale))

@@ -18,9 +18,18 @@ from geminga.wire.columnar_kernels import kernel, memcpy
 inlined = numba.njit(nogil=True, inline="always")
 """Calls would pass on a dozen arrays each, which takes longer than what most of them do."""
 
-(NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, FIXED, ENUM, RECORD, ARRAY, MAP, UNION) = range(13)
-"""Operations. A leaf appends one number, BYTES and FIXED two (start and size); ARRAY and MAP append how many
-items they have, UNION its branch; RECORD and NULL append nothing."""
+(NULL, BOOLEAN, INT, LONG, MILLIS, FLOAT, DOUBLE, BYTES, FIXED, DECIMAL, ENUM, RECORD, ARRAY, MAP, UNION) = (
+    range(15)
+)
+"""Operations. A leaf appends one number, BYTES and FIXED two (start and size), DECIMAL two (the low and the
+high 8 bytes of its unscaled value); ARRAY and MAP append how many items they have, UNION its branch; RECORD
+and NULL append nothing. MILLIS is a LONG of milliseconds that appends microseconds.
+
+The argument of DECIMAL is its precision plus 64 times the size of its fixed, 0 for bytes."""
+
+_POWERS_LOW = np.array([10**digits & 0xFFFFFFFFFFFFFFFF for digits in range(39)], np.uint64)
+_POWERS_HIGH = np.array([10**digits >> 64 for digits in range(39)], np.uint64)
+_MILLIS_MAX = (1 << 63) // 1000
 
 FREE_ITEMS = 1024
 """Items that arrays of one payload may have beyond its bytes: those of a type that takes none."""
@@ -49,17 +58,52 @@ def _little_endian(buffer, position, size):
     return value
 
 
+@numba.njit(nogil=True)
+def _unscaled(buffer, position, size, precision):
+    """(low, high, next position) of a big-endian whole number; -1 for one with more digits."""
+    fill = np.int64(-1 if size > 0 and buffer[position] >= 0x80 else 0)
+    low, high = fill, fill
+    for i in range(size):
+        byte = np.int64(buffer[position + i])
+        if size - i > 16 and byte != fill & 0xFF:
+            return low, high, np.int64(-1)
+        high = (high << 8) | ((low >> 56) & 0xFF)
+        low = (low << 8) | byte
+    if (high ^ fill) < 0:
+        return low, high, np.int64(-1)
+    magnitude_low, magnitude_high = np.uint64(low), np.uint64(high)
+    if fill:
+        magnitude_low, magnitude_high = np.uint64(-low), np.uint64(~high + (1 if low == 0 else 0))
+    if magnitude_high > _POWERS_HIGH[precision] or (
+        magnitude_high == _POWERS_HIGH[precision] and magnitude_low >= _POWERS_LOW[precision]
+    ):
+        return low, high, np.int64(-1)
+    return low, high, position + size
+
+
 @inlined
 def _leaf(buffer, position, end, op, argument):
     """(number, size of its bytes, next position) of one leaf; the next position is -1 for damage."""
     value = np.int64(0)
     size = np.int64(0)
-    if op in (INT, LONG, ENUM):
+    if op in (INT, LONG, MILLIS, ENUM):
         value, position = _number(buffer, position, end)
-        if (op == INT and (value > 2147483647 or value < -2147483648)) or (
-            op == ENUM and (value < 0 or value >= argument)
+        if (
+            (op == INT and (value > 2147483647 or value < -2147483648))
+            or (op == ENUM and (value < 0 or value >= argument))
+            or (op == MILLIS and (value >= _MILLIS_MAX or value <= -_MILLIS_MAX))
         ):
             position = np.int64(-1)
+        elif op == MILLIS:
+            value *= 1000
+    elif op == DECIMAL:
+        size = np.int64(argument >> 6)
+        if size == 0:
+            size, position = _number(buffer, position, end)
+        if position < 0 or size < 0 or size > end - position:
+            position = np.int64(-1)
+        else:
+            value, size, position = _unscaled(buffer, position, size, argument & 63)
     elif op in (BYTES, FIXED):
         size = np.int64(argument)
         if op == BYTES:
@@ -100,7 +144,7 @@ def _value(
             if position < 0:
                 break
             if writing and keep[node]:
-                if op in (BYTES, FIXED):
+                if op in (BYTES, FIXED, DECIMAL):
                     place = base[node] + 2 * counts[node]
                     out[place] = value
                     out[place + 1] = size
@@ -204,10 +248,33 @@ def _put(out, position, value):
     return position + 1
 
 
+@numba.njit(nogil=True)
+def _put_unscaled(out, position, size, low, high):
+    """Writes a whole number in ``size`` big-endian bytes, for 0 in as few as hold it, behind their number."""
+    if size == 0:
+        size = 1
+        while size < 16 and not (
+            (low >> (8 * size - 1) in (0, -1) and high == low >> 63)
+            if size < 9
+            else high >> (8 * (size - 8) - 1) in (0, -1)
+        ):
+            size += 1
+        position = _put(out, position, size)
+    for i in range(size - 1, -1, -1):
+        if i < 8:
+            out[position] = (low >> (8 * i)) & 0xFF
+        else:
+            out[position] = (high >> min(8 * (i - 8), 63)) & 0xFF
+        position += 1
+    return position
+
+
 @inlined
 def _put_leaf(out, position, op, argument, numbers, place, data):
-    if op in (INT, LONG, ENUM):
+    if op in (INT, LONG, MILLIS, ENUM):
         return _put(out, position, numbers[place])
+    if op == DECIMAL:
+        return _put_unscaled(out, position, np.int64(argument >> 6), numbers[place], numbers[place + 1])
     if op == BOOLEAN:
         out[position] = numbers[place]
         return position + 1
@@ -259,7 +326,7 @@ def write(numbers, data, base, ops, arguments, first, children, offsets, out):
                         position = _put(out, position, left[depth])
             else:
                 position = _put_leaf(out, position, op, arguments[node], numbers, at[node], data)
-                at[node] += 2 if op in (BYTES, FIXED) else 1
+                at[node] += 2 if op in (BYTES, FIXED, DECIMAL) else 1
             node = -1
             while depth >= 0 and node < 0:
                 open_node = stack[depth]

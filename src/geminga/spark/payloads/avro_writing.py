@@ -47,7 +47,10 @@ class AvroWriter:
         self._add(0, values, "")
         sizes = np.array([len(each) for each in self.numbers], np.int64)
         base = np.cumsum(sizes) - sizes
-        worst = int(_WORST_NUMBER * (sizes.sum() + len(values)) + self.data_size)
+        fixed = sum(
+            len(each) * node.size for each, node in zip(self.numbers, self.program.nodes, strict=True)
+        )
+        worst = int(_WORST_NUMBER * (sizes.sum() + len(values)) + self.data_size + fixed)
         out = np.empty(worst, np.uint8)
         offsets = np.zeros(len(values) + 1, np.int64)
         table = self.program.table
@@ -105,7 +108,11 @@ class AvroWriter:
 
     def _binary(self, number: int, node: Node, array: pa.Array, name: str) -> None:
         if node.logical == "decimal":
-            array = _unscaled(array, node)
+            low_and_high = (
+                np.frombuffer(array.buffers()[1], np.int64) if len(array) else np.zeros(0, np.int64)
+            )
+            self.numbers[number] = low_and_high[2 * array.offset : 2 * (array.offset + len(array))]
+            return
         starts, ends, data = binary_parts(array)
         sizes = ends - starts
         if node.kind == "fixed" and (sizes != node.size).any():
@@ -137,12 +144,3 @@ def _leaf(array: pa.Array, node: Node, name: str) -> Int64s:
         found = array.to_numpy()
     numbers: Int64s = found.astype(np.int64)
     return numbers
-
-
-def _unscaled(array: pa.Array, node: Node) -> pa.Array:
-    payloads = []
-    for value in array.to_pylist():
-        whole = int(value.scaleb(node.scale))
-        size = node.size or (whole + (whole < 0)).bit_length() // 8 + 1
-        payloads.append(whole.to_bytes(size, "big", signed=True))
-    return pa.array(payloads, pa.binary())

@@ -163,4 +163,6 @@ def _logical(node: Node, schema: dict[str, Any]) -> Node:
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 38):
         return node
+    if node.kind == "fixed" and 10**precision > 1 << (8 * node.size - 1 if node.size else 0):
+        return node  # as Avro's own library: a logical type that its bytes can't hold does not count
     return Node(node.kind, "decimal", size=node.size, precision=precision, scale=scale)

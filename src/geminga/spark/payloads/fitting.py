@@ -102,7 +102,7 @@ def default_value(plain: Any, node: Node) -> Any:
     if node.kind in ("bytes", "fixed") and isinstance(plain, str):
         raw = plain.encode("latin-1")
         if node.logical == "decimal":
-            return decimal.Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-node.scale)
+            return decimal.Decimal(f"{int.from_bytes(raw, 'big', signed=True)}E-{node.scale}")
         return raw
     if node.logical == "date":
         return dt.date(1970, 1, 1) + dt.timedelta(days=plain)

@@ -2,8 +2,8 @@
 
 All payloads of a record batch are parsed at once by Arrow's own parser. Each stands in a line of its own,
 ``{"v": payload}``: behind the closing brace only another line may begin, so a payload can neither reach into
-the next one nor hide, and as many values as lines means one each. Where that fails, payloads are parsed one
-by one, which tells the damaged from the rest.
+the next one nor hide, and as many values as lines means one each. Where that fails, the halves are parsed,
+and what is left is parsed one by one, by Python's parser with exact decimals.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import base64
 import binascii
 import datetime as dt
 import decimal
+import functools
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import nulls_of
-from geminga.spark.payloads.fitting import reader_field, source_of
+from geminga.spark.payloads.fitting import fit, reader_field, source_of
 from geminga.spark.payloads.nodes import Node
 from geminga.spark.payloads.types import arrow_type, members_of, number_of, spark_type
 
@@ -33,29 +36,44 @@ if TYPE_CHECKING:
 
 _WHOLE = {"int8": 1 << 7, "int16": 1 << 15, "int": 1 << 31, "long": 1 << 63}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_HALVED_MIN = 128
+"""Payloads that are parsed in halves when they can't be parsed at once; fewer are parsed one by one."""
 
 
 class JsonReader:
-    """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro."""
+    """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro; ``zone``: the time zone of
+    times that name none, as `zone_of` takes it."""
 
-    def __init__(self, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None) -> None:
+    def __init__(
+        self, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None, zone: str = "UTC"
+    ) -> None:
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
-        self.convert = _converter(self.node)
-        self.at_once = _parsed_type(self.node)
+        self.convert = _converter(self.node, zone_of(zone))
+        self.at_once = _at_once_type(self.kind) if _parses_at_once(self.node) else None
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         """The values of ``payloads`` (binary), null where a payload is null or damaged, and the mask of the
         damaged. A value of another type than its field's, or out of its range, is damage."""
-        found = None if self.at_once is None or not len(payloads) else self._at_once(payloads)
+        count = len(payloads)
+        if not count or self.at_once is None:
+            return self._one_by_one(payloads)
+        found = self._at_once(payloads)
         if found is not None:
-            return found, np.zeros(len(payloads), np.bool_)
-        return self._one_by_one(payloads)
+            return found, np.zeros(count, np.bool_)
+        if count < _HALVED_MIN:
+            return self._one_by_one(payloads)
+        values, masks = zip(
+            *(self.read(half) for half in (payloads[: count // 2], payloads[count // 2 :])), strict=True
+        )
+        return pa.concat_arrays(values), np.concatenate(masks)
 
     def _at_once(self, payloads: pa.Array) -> pa.Array | None:
         from pyarrow import json as arrow_json
 
         filled = pc.fill_null(payloads, b"null") if payloads.null_count else payloads
+        if self.at_once != self.kind and pc.any(pc.match_substring_regex(filled, _WRAPS)).as_py():
+            return None
         lines = pc.binary_join_element_wise(b'{"v":', filled, b"}\n", b"")
         try:
             # One array with 32-bit offsets, or nothing: a payload that is no UTF-8 is found here.
@@ -69,14 +87,11 @@ class JsonReader:
                     unexpected_field_behavior="ignore",
                 ),
             )
+            if table.num_rows != len(payloads):
+                return None
+            return fit(pa.concat_arrays(table.column("v").chunks), self.kind)
         except (pa.ArrowException, AttributeError):
             return None
-        if table.num_rows != len(payloads):
-            return None
-        column = table.column("v").combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks)
-        return column
 
     def _one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
         values: list[Any] = []
@@ -84,7 +99,7 @@ class JsonReader:
         absent = nulls_of(payloads)
         for number, payload in enumerate(payloads):
             try:
-                value = None if absent[number] else self.convert(json.loads(payload.as_py()))
+                value = None if absent[number] else self.convert(parsed(payload.as_py()))
             except (ValueError, TypeError, OverflowError, RecursionError, ArithmeticError):
                 value, damaged[number] = None, True
             values.append(value)
@@ -121,21 +136,33 @@ def pruned(node: Node, wanted: pa.DataType | None, reader: Node | None) -> Node:
     return node
 
 
-def _parsed_type(node: Node) -> pa.DataType | None:
-    """The type that Arrow's parser makes of a node; None where it can't, or would do otherwise than
-    `_converter`."""
+def _parses_at_once(node: Node) -> bool:
+    """Whether Arrow's parser takes a node's values, and makes the same of them as `_converter`."""
     node = node.inner
-    if node.logical or node.kind in ("bytes", "fixed", "union", "map", "null"):
-        return None
     if node.kind == "record":
-        fields = [(field.name, _parsed_type(field.node)) for field in node.fields]
-        if not fields or any(kind is None for _, kind in fields):
-            return None
-        return pa.struct([pa.field(name, kind) for name, kind in fields])
+        return bool(node.fields) and all(_parses_at_once(field.node) for field in node.fields)
     if node.kind == "array":
-        items = _parsed_type(node.branches[0])
-        return None if items is None else pa.list_(items)
-    return arrow_type(spark_type(node))
+        return _parses_at_once(node.branches[0])
+    if node.logical:
+        return node.logical == "decimal" or (node.kind, node.logical) in _COUNTS
+    return node.kind not in ("bytes", "fixed", "union", "map", "null")
+
+
+_COUNTS = {("long", "timestamp-micros"), ("long", "local-timestamp-micros"), ("int", "date")}
+"""Times as the numbers that Arrow has for them."""
+_WRAPS = r"\d{39}|\d[eE]\+?\d"
+"""Numbers that Arrow's parser could let wrap around as it brings them to the scale of a decimal."""
+
+
+def _at_once_type(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with times as numbers, and the widest decimals, so that digits beyond ``kind`` are noticed."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_at_once_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_at_once_type(kind.value_type)))
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
+    return pa.decimal256(76, 38) if pa.types.is_decimal(kind) else kind
 
 
 # --- one by one -----------------------------------------------------------------------------------
@@ -143,26 +170,48 @@ def _parsed_type(node: Node) -> pa.DataType | None:
 Convert = Callable[[Any], Any]
 
 
-def _converter(node: Node) -> Convert:
-    """From a value of `json.loads` to what Arrow takes. Raises `ValueError` or `TypeError`."""
+def parsed(text: bytes | str, *, twice: bool = True) -> Any:
+    """`json.loads` with numbers as they are written: whole ones are int, others Decimal. Raises `ValueError`,
+    without ``twice`` for an object with a key that comes twice too."""
+    return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=None if twice else _once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def converter(node: Node) -> Convert:
+    """From a value of `parsed` to what Arrow takes, None for null. Raises `ValueError`, `TypeError` or
+    `ArithmeticError` for a value that the node can't have."""
+    return _converter(node, dt.UTC)
+
+
+def _converter(node: Node, zone: Zone) -> Convert:
     inner = node.inner
-    convert = _converter_of(inner)
+    convert = _converter_of(inner, zone)
     return lambda value: None if value is None else convert(value)
 
 
-def _converter_of(node: Node) -> Convert:
+def _converter_of(node: Node, zone: Zone) -> Convert:
+    if node.logical == "decimal":
+        return _decimal(node)
+    if node.logical == "date":
+        return _date(node)
     if node.logical:
-        return _LOGICAL[node.logical](node)
+        return _moment(node, zone)
     if node.kind == "record":
-        return _record(node)
+        return _record(node, zone)
     if node.kind == "array":
-        item = _converter(node.branches[0])
+        item = _converter(node.branches[0], zone)
         return lambda value: [item(one) for one in _checked(value, list)]
     if node.kind == "map":
-        of_value = _converter(node.branches[0])
+        of_value = _converter(node.branches[0], zone)
         return lambda value: [(key, of_value(one)) for key, one in _checked(value, dict).items()]
     if node.kind == "union":
-        return _union(node)
+        return _union(node, zone)
     if node.kind in _WHOLE:
         return _whole(_WHOLE[node.kind])
     return _SIMPLE[node.kind]
@@ -174,8 +223,8 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
-def _record(node: Node) -> Convert:
-    fields = [(field.name, _converter(field.node)) for field in node.fields]
+def _record(node: Node, zone: Zone) -> Convert:
+    fields = [(field.name, _converter(field.node, zone)) for field in node.fields]
 
     def convert(value: Any) -> dict[str, Any]:
         _checked(value, dict)
@@ -184,18 +233,18 @@ def _record(node: Node) -> Convert:
     return convert
 
 
-def _union(node: Node) -> Convert:
+def _union(node: Node, zone: Zone) -> Convert:
     members = members_of(node)
     if number_of(node) is not None:
         return _whole(1 << 63) if any(member.kind == "long" for member in members) else _float
-    converters = [_converter(member) for member in members]
+    converters = [_converter(member, zone) for member in members]
 
     def convert(value: Any) -> dict[str, Any]:
         """The first member that takes it; Java's writes a union's value without its type."""
         for number, member in enumerate(converters):
             try:
                 return {f"member{number}": member(value)}
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError, ArithmeticError):
                 continue
         raise TypeError(f"{value!r} is of no type of the union")
 
@@ -204,7 +253,11 @@ def _union(node: Node) -> Convert:
 
 def _whole(bound: int) -> Convert:
     def convert(value: Any) -> int:
-        if isinstance(value, float) and value.is_integer():
+        if (
+            isinstance(value, decimal.Decimal)
+            and value.adjusted() < 20
+            and value == value.to_integral_value()
+        ):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not -bound <= value < bound:
             raise ValueError(f"{value!r} is no whole number below {bound}")
@@ -213,20 +266,46 @@ def _whole(bound: int) -> Convert:
     return convert
 
 
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_WORDS = {
+    "NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "+INF": math.inf, "-Infinity": -math.inf,
+    "-INF": -math.inf,
+}  # fmt: skip
+"""As Jackson and Spark write what is no number."""
 
 
 def _float(value: Any) -> float:
     if isinstance(value, str):
-        value = _WORDS.get(value, value)  # as Jackson writes them
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        value = _WORDS.get(value, value)
+    if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise TypeError(f"{value!r} is no number")
     return float(value)
+
+
+def _single(value: Any) -> float:
+    """The nearest number of 32 bits, which the nearest one to the nearest of 64 bits need not be."""
+    found = _float(value)
+    if not math.isfinite(found):
+        return found
+    return float(pa.scalar(str(value)).cast(pa.float32()).as_py())
 
 
 def _text(value: Any) -> str:
     _checked(value, str).encode()  # half a surrogate pair is no text
     return str(value)
+
+
+def _any_text(value: Any) -> str:
+    """A string, or the text of any other value."""
+    return _text(value if isinstance(value, str) else text_of(value))
+
+
+def text_of(value: Any) -> str:
+    """The JSON text of a value of `parsed`, without spaces and with its numbers' own digits."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{text_of(key)}:{text_of(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of, value))}]"
+    return str(value) if isinstance(value, decimal.Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def _raw(value: Any) -> bytes:
@@ -245,19 +324,24 @@ def _nothing(value: Any) -> None:
 
 
 _SIMPLE: dict[str, Convert] = {
-    "boolean": _boolean, "float": _float, "double": _float, "string": _text, "enum": _text, "bytes": _raw,
-    "fixed": _raw, "null": _nothing,
+    "boolean": _boolean, "float": _single, "double": _float, "string": _text, "text": _any_text,
+    "enum": _text, "bytes": _raw, "fixed": _raw, "null": _nothing,
 }  # fmt: skip
 
 
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
 def _decimal(node: Node) -> Convert:
-    quantum = decimal.Decimal(1).scaleb(-node.scale)
+    quantum = decimal.Decimal(f"1E-{node.scale}")
     context = decimal.Context(prec=76)
 
     def convert(value: Any) -> decimal.Decimal:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        if isinstance(value, bool) or not isinstance(value, int | decimal.Decimal | str):
             raise TypeError(f"{value!r} is no decimal")
-        exact = decimal.Decimal(str(value))
+        if isinstance(value, str) and not _DECIMAL.fullmatch(value := value.replace(",", "")):
+            raise ValueError(f"{value!r} is no decimal")
+        exact = decimal.Decimal(value)
         found = exact.quantize(quantum, context=context)
         if found != exact or found.adjusted() >= node.precision - node.scale:
             raise ValueError(f"{value} is no decimal({node.precision},{node.scale})")
@@ -266,35 +350,88 @@ def _decimal(node: Node) -> Convert:
     return convert
 
 
-def _moment(node: Node) -> Convert:
-    unit_us = 1000 if node.logical.endswith("millis") else 1
-    is_local = node.logical.startswith("local")
+# --- times ----------------------------------------------------------------------------------------
 
-    def convert(value: Any) -> dt.datetime:
+Zone = dt.tzinfo | None
+"""None is this process's own time zone."""
+
+_DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})%s)?)?"
+_DATE = re.compile(_DAY % "(?:[ T].*)?", re.ASCII)
+_TIME = re.compile(_DAY % r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?(.*))?", re.ASCII)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT|Z)?(?:([+-])(\d{1,2})(?::?(\d{1,2})(?::?(\d\d))?)?)?", re.ASCII)
+_SHORT_ZONES = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare", "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}  # fmt: skip
+"""Java's short names, which Spark takes; Python knows EST, HST and MST itself."""
+_UNITS_US = {"seconds": 1_000_000, "millis": 1000, "micros": 1}
+
+
+@functools.lru_cache(maxsize=256)
+def zone_of(name: str) -> Zone:
+    """A time zone by one of Spark's names for it: a region, an offset such as ``+01:00``, or ``UTC``; this
+    process's own for an empty name. Raises `ValueError`."""
+    if not name:
+        return None
+    match = _OFFSET.fullmatch(name)
+    if match is None:
+        try:
+            return ZoneInfo(_SHORT_ZONES.get(name, name))
+        except (KeyError, OSError):
+            raise ValueError(f"{name!r} is no time zone") from None
+    sign, hours, minutes, seconds = match.groups(default="0")
+    offset = dt.timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds))
+    return dt.timezone(-offset if sign == "-" else offset)
+
+
+def _moment(node: Node, zone: Zone) -> Convert:
+    """Microseconds since 1970 from a text or, where the node is a number, from a count of its unit."""
+    unit_us = _UNITS_US[node.logical.rpartition("-")[2]]
+    is_local = node.logical.startswith("local")
+    whole = _whole(1 << 63)
+
+    def convert(value: Any) -> int:
         if isinstance(value, str):
-            moment = dt.datetime.fromisoformat(value)
-            if is_local:
-                return moment.replace(tzinfo=None)
-            return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-        count = _whole(1 << 63)(value)
-        found = _EPOCH + dt.timedelta(microseconds=count * unit_us)
-        return found.replace(tzinfo=None) if is_local else found
+            return _microseconds(value, dt.UTC if is_local else zone, takes_zone=not is_local)
+        if node.kind == "string":
+            raise TypeError(f"{value!r} is no time")
+        return int(whole(whole(value) * unit_us))
 
     return convert
+
+
+def _microseconds(text: str, zone: Zone, *, takes_zone: bool) -> int:
+    match = _TIME.fullmatch(text.strip())
+    if match is None or (match[8] and not takes_zone):
+        raise ValueError(f"{text!r} is no time, or has a time zone where there is none")
+    *parts, fraction, named = match.groups(default="")
+    year, month, day, hour, minute, second = (int(part or i < 3) for i, part in enumerate(parts))
+    found = dt.datetime(year, month, day, hour, minute, second, int(f"{fraction:0<6}"[:6]), dt.UTC)
+    zone = zone_of(named.strip()) if named else zone
+    local = found.replace(tzinfo=zone) if zone is not None else found.replace(tzinfo=None).astimezone()
+    # A time that the clocks skip is as much later, one that they show twice is the first: Java's rules too.
+    return (found - _EPOCH - (local.utcoffset() or dt.timedelta())) // dt.timedelta(microseconds=1)
 
 
 def _date(node: Node) -> Convert:
-    def convert(value: Any) -> dt.date:
+    def convert(value: Any) -> int:
         if isinstance(value, str):
-            return dt.date.fromisoformat(value)
-        if isinstance(value, list):  # as Jackson writes a LocalDate
-            return dt.date(*value)
-        return _EPOCH.date() + dt.timedelta(days=_whole(1 << 31)(value))
+            match = _DATE.fullmatch(value.strip())
+            if match is None:
+                raise ValueError(f"{value!r} is no date")
+            found = dt.date(*(int(part or 1) for part in match.groups()))
+        elif node.kind == "string":
+            raise TypeError(f"{value!r} is no date")
+        elif isinstance(value, list):  # as Jackson writes a LocalDate
+            found = dt.date(*value)
+        else:
+            return int(_whole(1 << 31)(value))
+        return (found - _EPOCH.date()).days
 
     return convert
-
-
-_LOGICAL: dict[str, Callable[[Node], Convert]] = {
-    "decimal": _decimal, "date": _date, "timestamp-millis": _moment, "timestamp-micros": _moment,
-    "local-timestamp-millis": _moment, "local-timestamp-micros": _moment,
-}  # fmt: skip

@@ -105,6 +105,7 @@ def _strings(array: pa.Array) -> pa.Array:
 
 def _floats(array: pa.Array) -> pa.Array:
     texts = array.cast(pa.string())
+    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)  # "-0" is a whole number, without a sign
     odd = pc.invert(pc.is_finite(array))
     if not pc.any(odd).as_py():
         return texts

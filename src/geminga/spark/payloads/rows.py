@@ -22,6 +22,7 @@ from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.nodes import Definition, Node
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
 from geminga.spark.schema import COLUMNS, as_type
+from geminga.spark.tasks import session_zone
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +66,9 @@ class PayloadReader(Protocol):
         """The values, null where a payload is null or damaged, and the mask of the damaged."""
 
 
-def payload_reader(definition: Definition, wanted: pa.DataType | None, reader: Node | None) -> PayloadReader:
+def payload_reader(
+    definition: Definition, wanted: pa.DataType | None, reader: Node | None, zone: str
+) -> PayloadReader:
     """The reader of a definition's format; ``wanted`` and ``reader`` are for the value as a whole."""
     if definition.format == "avro":
         from geminga.spark.payloads.avro import AvroReader
@@ -74,7 +77,7 @@ def payload_reader(definition: Definition, wanted: pa.DataType | None, reader: N
     if definition.format == "json":
         from geminga.spark.payloads.json_text import JsonReader
 
-        return JsonReader(definition.root, wanted, reader)
+        return JsonReader(definition.root, wanted, reader, zone)
     if definition.format == "protobuf":
         from geminga.spark.payloads.protobuf import ProtobufReader
 
@@ -86,20 +89,22 @@ def payload_reader(definition: Definition, wanted: pa.DataType | None, reader: N
 
 class VersionReader:
     """Reads the messages of one version into the columns ``wanted``. Raises `IncompatibleSchema` when they
-    can't be read as such."""
+    can't be read as such. ``zone``: the time zone of times in JSON that name none."""
 
-    def __init__(self, definition: Definition, wanted: pa.StructType, reader: Node | None) -> None:
+    def __init__(
+        self, definition: Definition, wanted: pa.StructType, reader: Node | None, zone: str = "UTC"
+    ) -> None:
         self.definition = definition
         self.wanted = wanted
         self.reader = reader
         if definition.format == "pair":
             self.parts = [
-                payload_reader(part, _of(wanted, name), _child(reader, name))
+                payload_reader(part, _of(wanted, name), _child(reader, name), zone)
                 for name, part in zip(("key", "value"), definition.parts, strict=True)
             ]
         else:
             value = wanted if definition.is_record else _of(wanted, "value")
-            self.parts = [payload_reader(definition, value, reader)]
+            self.parts = [payload_reader(definition, value, reader, zone)]
 
     def read(self, payloads: pa.Array, keys: pa.Array | None) -> tuple[pa.StructArray, Mask]:
         """The columns as one struct, and which messages are damaged."""
@@ -139,17 +144,19 @@ def _child(node: Node | None, name: str) -> Node | None:
 
 
 @functools.lru_cache(maxsize=VERSIONS_MAX)
-def version_reader(writer: SchemaInfo, newest: SchemaInfo | None, wanted: Columns) -> VersionReader:
+def version_reader(
+    writer: SchemaInfo, newest: SchemaInfo | None, wanted: Columns, zone: str = "UTC"
+) -> VersionReader:
     """Kept between tasks. Raises `IncompatibleSchema`."""
     reader = None if newest is None else definition_of(newest).root
     if writer == ANY_JSON:
         from geminga.spark.payloads.writing import node_of_type
 
         node = node_of_type(wanted.spark)
-        return VersionReader(Definition("json", node, writer), wanted.arrow, reader)
+        return VersionReader(Definition("json", node, writer), wanted.arrow, reader, zone)
     definition = definition_of(writer)
     check_readable(columns_of(definition), wanted.spark, "")
-    return VersionReader(definition, wanted.arrow, reader)
+    return VersionReader(definition, wanted.arrow, reader, zone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +193,7 @@ class PayloadShaper:
         self.lookup = lookup
         self.letters = letters
         self.tally = tally or Tally()
+        self.zone = session_zone()
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         asked = {field.name: field for field in schema.fields}
         self.of_message = {
@@ -285,14 +293,14 @@ class PayloadShaper:
 
     def _reader(self, version: bytes) -> VersionReader:
         if not version:
-            return version_reader(self._unversioned(), self.newest, self.wanted)
+            return version_reader(self._unversioned(), self.newest, self.wanted, self.zone)
         writer = self.lookup(version)
         if writer is None:
             raise IncompatibleSchema(f"the topic has no schema version {number_of_version(version)}")
         if version not in self._told:
             self._told.add(version)
             self._check_new(version, writer)
-        return version_reader(writer, self.newest, self.wanted)
+        return version_reader(writer, self.newest, self.wanted, self.zone)
 
     def _unversioned(self) -> SchemaInfo:
         """What messages without a version are read by. Nothing is read by a guess: only formats that describe

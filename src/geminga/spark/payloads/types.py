@@ -45,11 +45,13 @@ _KINDS: Mapping[str, DataType] = {
     "bytes": BinaryType(),
     "fixed": BinaryType(),
     "string": StringType(),
+    "text": StringType(),
     "enum": StringType(),
 }
 _DIGITS: Mapping[DataType, int] = {ByteType(): 3, ShortType(): 5, IntegerType(): 10, LongType(): 19}
 _LOGICAL: Mapping[str, DataType] = {
     "date": DateType(),
+    "timestamp-seconds": TimestampType(),
     "timestamp-millis": TimestampType(),
     "timestamp-micros": TimestampType(),
     "local-timestamp-millis": TimestampNTZType(),

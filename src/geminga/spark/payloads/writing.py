@@ -106,16 +106,20 @@ _NODES: dict[DataType, Node] = {
     LongType(): Node("long"),
     FloatType(): Node("float"),
     DoubleType(): Node("double"),
-    StringType(): Node("string"),
+    StringType(): Node("text"),
     NullType(): Node("null"),
-    DateType(): Node("int", "date"),
-    TimestampType(): Node("long", "timestamp-micros"),
-    TimestampNTZType(): Node("long", "local-timestamp-micros"),
+    DateType(): Node("string", "date"),
+    TimestampType(): Node("long", "timestamp-seconds"),
+    TimestampNTZType(): Node("string", "local-timestamp-micros"),
 }
+"""For JSON that no schema describes: a number is seconds as a time, and no date; any value is text."""
 
 
 def node_of_type(kind: DataType) -> Node:
-    """The node whose values Spark has as ``kind``. Raises `IncompatibleSchema` for a type that has none."""
+    """The node whose JSON Spark's own ``from_json`` reads as ``kind``.
+
+    Raises `IncompatibleSchema` for a type that has none.
+    """
     if isinstance(kind, StructType):
         return Node("record", fields=tuple(Field(f.name, node_of_type(f.dataType)) for f in kind.fields))
     if isinstance(kind, ArrayType):

@@ -36,6 +36,7 @@ from geminga.spark.pipelines.project import SPEC_FILE, places
 _FLOW = re.compile(r"Flow '?(?:\w+\.)*(\w+)'? (?:is|has) (\w+)")
 _PROGRESS = "ProgressReporter: Streaming query made progress: {"
 _ERROR = re.compile(r"^(?:Error: |Caused by: |pyspark\.errors\S*: )(.*)")
+_TRACEBACK = "Traceback (most recent call last):"
 _LOG = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|ERROR) ")
 _STACK = re.compile(r"^\s+(at |\.\.\. |File |Suppressed)|^Traceback|^org\.apache|^java\.")
 _RACE = re.compile(r"Illegal size \d+ of collection, expected \d+")
@@ -320,6 +321,8 @@ class _Heard:
         self.race = ""
         self._progress: list[str] | None = None
         self._error = ""
+        self._error_continues = False
+        """The text of the error is on a later line: the next one, or the one after a traceback's frames."""
 
     def begin_again(self) -> None:
         """Spark is started anew: what failed before does not count, what was read does."""
@@ -346,7 +349,10 @@ class _Heard:
             self.told(FlowChanged(flow[1], flow[2]))
         failed = _ERROR.match(line)
         if failed:
-            self._error = failed[1].strip()
+            self._error, self._error_continues = failed[1].strip(), True
+        elif self._error_continues and line and not line[0].isspace() and not _LOG.match(line):
+            self._error = f"{self._error.removesuffix(_TRACEBACK)}{line}"
+        self._error_continues &= not self._error or self._error.endswith(_TRACEBACK)
 
     def _progressed(self, text: str) -> None:
         from geminga.spark.observing import query_lag
