@@ -98,15 +98,21 @@ class Diagnosis(ByFields):
 def diagnose(facts: SubscriptionFacts) -> Diagnosis:
     """Conclude from figures alone."""
     inquiry = _Inquiry(facts)
-    findings = sorted(inquiry.findings(), key=lambda each: (-each.level, not each.stops))
+    findings = sorted(inquiry.findings(), key=_urgency)
     level = max((each.level for each in findings), default=Trouble.NOTHING_WAITS)
-    if facts.backlog:
-        level = max(level, Trouble.MOVING) if facts.consumer_count else level
-    elif level < Trouble.STOPPED:
-        level = Trouble.NOTHING_WAITS
+    if level < Trouble.STOPPED:
+        if not facts.backlog:
+            level = Trouble.NOTHING_WAITS
+        else:
+            level = max(level, Trouble.MOVING) if facts.consumer_count else Trouble.IDLE
     if level == Trouble.STOPPED and inquiry.age(facts.published_ms) < QUIET_SECONDS:
         level = Trouble.GROWING
     return Diagnosis(level, inquiry.sentence(findings), tuple(findings))
+
+
+def _urgency(finding: Finding) -> tuple[int, bool, int]:
+    """The order of findings: urgent ones, then those that stop messages, then by level."""
+    return -max(finding.level, Trouble.WATCH), not finding.stops, -finding.level
 
 
 def explanation(facts: SubscriptionFacts) -> Json:
@@ -333,12 +339,14 @@ class _Inquiry:
         if not facts.blocked:
             return
         working = self.age(facts.acked_ms) < QUIET_SECONDS
+        ready = [each for each in self.receiving if each.ready]
+        can = any(each.queued for each in ready) if facts.type == "Key_Shared" else bool(ready)
         allowed = f", {facts.held_limit} are allowed" if facts.held_limit else ", the most that is allowed"
         yield Finding(
             kind="unacked-limit", level=Trouble.WATCH if working else Trouble.STOPPED, stops=True,
             text=f"its consumers hold {facts.held} messages that they have not acknowledged{allowed}; "
             "delivery continues at half",
-            advice=tuple(self._more("maxUnackedMessagesOnSubscription", facts.held, facts.held_limit)),
+            advice=tuple(self._more("Subscription", facts.held, facts.held_limit, can)),
             details={"unackedMessages": facts.held, "limit": facts.held_limit},
         )  # fmt: skip
 
@@ -402,6 +410,8 @@ class _Inquiry:
         queue = f"; {_count(consumer.queued, 'entry')} of its keys wait for it" if consumer.queued else ""
         details |= {"waiting": consumer.queued} if consumer.queued else {}
         if consumer.blocked:
+            can = consumer.permits > 0 and consumer.reads and not facts.blocked
+            can = can and (facts.type != "Key_Shared" or consumer.queued > 0)
             allowed = (
                 f"{consumer.held_limit} are allowed" if consumer.held_limit else "the most that is allowed"
             )
@@ -409,10 +419,10 @@ class _Inquiry:
                 kind="unacked-limit", level=level, stops=stops,
                 text=f"{who} holds {consumer.held} messages that it has not acknowledged, {allowed} to one "
                 f"consumer; it gets more when half are acknowledged{queue}",
-                advice=tuple(self._more("maxUnackedMessagesOnConsumer", consumer.held, consumer.held_limit)),
+                advice=tuple(self._more("Consumer", consumer.held, consumer.held_limit, can)),
                 details={**details, "unackedMessages": consumer.held, "limit": consumer.held_limit},
             )  # fmt: skip
-        if consumer.permits <= 0:
+        if consumer.permits <= 0 and not self._is_working(consumer):
             yield self._without_permits(consumer, level, stops, queue, details)
         if not consumer.reads:
             yield Finding(
@@ -630,18 +640,23 @@ class _Inquiry:
         return f"geminga topics policy {shlex.quote(self.facts.topic)} {name} {shlex.quote(str(value))}"
 
     def _redeliver(self, messages: int) -> Iterator[Advice]:
-        """What consumers hold is delivered again after a minute, if any of them has permits by then."""
-        can = any(each.permits > 0 and each.reads for each in self.receiving)
-        if can and self.facts.is_geminga and not self.facts.redeliver_after:
+        """What consumers hold is delivered again after a minute, to consumers that have permits."""
+        can = [each.permits > 0 and each.reads for each in self.receiving]
+        if (
+            (all(can) if self.facts.type == "Key_Shared" else any(can))
+            and self.facts.is_geminga
+            and not self.facts.redeliver_after
+        ):
             command = f"geminga subscriptions redeliver-unacked {self.where} {HELD_SECONDS}"
             text = f"deliver again what is unacknowledged for {HELD_SECONDS} s"
             yield Advice(text=text, command=command, effects={"redeliversLater": messages})
 
-    def _more(self, policy: str, held: int, limit: int) -> Iterator[Advice]:
-        """A limit of unacknowledged messages is reached."""
+    def _more(self, whose: str, held: int, limit: int, delivers: bool) -> Iterator[Advice]:
+        """A limit of unacknowledged messages is reached; ``delivers``: messages are delivered beyond it."""
         yield Advice(text="acknowledge them")
         yield from self._redeliver(held)
         yield from self._reconnect(held)
-        if limit:
-            more = max(2 * limit, 2 * held)
-            yield Advice(text=f"allow {more}", command=self._policy(policy, more), effects={"unblocks": True})
+        if limit and delivers and self.facts.waiting:
+            more = 2 * max(limit, held)
+            command = self._policy(f"maxUnackedMessagesOn{whose}", more)
+            yield Advice(text=f"allow {more}", command=command, effects={"resumes": True})

@@ -217,7 +217,7 @@ class _Facts:
         return int(bool(self.cursor.holes) or bool(self.cursor.batches))
 
     def _hole(self) -> HoleFacts | None:
-        subscription, cursor, dispatcher = self.subscription, self.cursor, self.dispatcher
+        subscription, cursor, single = self.subscription, self.cursor, self.single
         offset = subscription.wanted_from
         if offset >= self.ledger.confirmed or not (cursor.holes or cursor.batches):
             return None
@@ -229,7 +229,7 @@ class _Facts:
             open_in_batch=", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in ranges),
             holder="" if holder is None else holder.name,
             holder_text="" if holder is None else consumer_text(holder),
-            delivered=holder is not None or (dispatcher is not None and offset < dispatcher.read_offset),
+            delivered=holder is not None or (single is not None and offset < single.read_offset),
             age_seconds=subscription.oldest_age_seconds,
             frees=self._frees(subscription.wanted_behind(offset + 1)),
         )
