@@ -586,13 +586,33 @@ def test_a_broker_that_is_gone_is_told_and_comes_back(story: Story, page: Page) 
     while not page.locator("#offline").is_visible():  # the page's clock is ours, its network's is not
         page.clock.run_for(2_000)
     expect(page.locator("#offline")).to_contain_text("does not answer")
+    expect(page.locator("h1")).to_have_text("The broker does not answer.")
     expect(page.locator("tbody tr")).to_have_count(1)
     page.unroute("**/admin/**")
     while page.locator("#offline").is_visible():
         page.clock.run_for(10_000)
 
 
+@pytest.mark.parametrize("kind", ["topic", "subscription"])
+def test_a_page_about_what_does_not_exist_shows_that_alone(served: Any, page: Page, kind: str) -> None:
+    page.goto(topic_url(served) if kind == "topic" else subscription_url(served))
+    expect(page.get_by_role("alert")).to_contain_text("not found")
+    expect(page.locator(".facts, .panel").filter(visible=True)).to_have_count(0)
+
+
 # --- who may look ---
+
+
+def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
+    make_served: Callable[..., Any], page: Page
+) -> None:
+    key = os.urandom(32)
+    served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())
+    page.goto(f"{served.url}/#/broker")
+    page.get_by_label("Token").fill(make_token("viewer", key, "HS256"))
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("viewer")
+    expect(page.get_by_text("no message expired")).to_be_hidden()
 
 
 def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], page: Page) -> None:

@@ -35,7 +35,7 @@ _NO_DELAYS: Final = '{"active": false}'
 
 
 class Trouble(IntEnum):
-    """How urgently a subscription needs attention; the overview is sorted by it."""
+    """Urgency of a subscription; the overview is sorted by it."""
 
     NOTHING_WAITS = 0
     IDLE = 1
@@ -69,7 +69,7 @@ class Finding(ByFields):
     kind: str
     text: str
     level: Trouble = Trouble.NOTHING_WAITS
-    """How urgent it is; below `Trouble.MOVING`: for information."""
+    """The urgency; below `Trouble.MOVING`: for information."""
     stops: bool = False
     """Whether messages are not delivered because of it."""
     advice: tuple[Advice, ...] = ()
@@ -201,7 +201,7 @@ class _Inquiry:
 
     # --- one sentence ---
     def sentence(self, findings: list[Finding]) -> str:
-        """What there is room for in one line; ``findings`` are sorted."""
+        """Return the one line of the overview; ``findings`` are sorted."""
         facts = self.facts
         for each in findings:
             if each.level > Trouble.MOVING or each.level == Trouble.IDLE or each.kind == "slow":
@@ -284,7 +284,7 @@ class _Inquiry:
         yield Finding(kind="quota", text=text, level=level, advice=advice, details=dict(quota.details))
 
     def _relief(self, oldest: str, first: Relief | None, enough: Relief | None) -> Iterator[Advice]:
-        """What is freed, and whether producers continue then; nothing is advised that frees too little."""
+        """Advise what frees enough for producers to continue."""
         if first is not None and not first.still_over:
             yield Advice(
                 text=f"acknowledge {oldest}, or skip it: frees {first.frees} bytes, and producers continue",
@@ -640,7 +640,7 @@ class _Inquiry:
         return f"geminga topics policy {shlex.quote(self.facts.topic)} {name} {shlex.quote(str(value))}"
 
     def _redeliver(self, messages: int) -> Iterator[Advice]:
-        """What consumers hold is delivered again after a minute, to consumers that have permits."""
+        """Advise redelivery after a minute, where consumers have permits for it."""
         can = [each.permits > 0 and each.reads for each in self.receiving]
         if (
             (all(can) if self.facts.type == "Key_Shared" else any(can))

@@ -154,7 +154,7 @@ class SubscriptionFacts(ByFields):
     terminated: bool = False
     quota: QuotaFacts | None = None
     disk: str = ""
-    """Why the broker's disk takes no messages."""
+    """The reason why the broker's disk takes no messages, if it takes none."""
     damaged: tuple[tuple[str, str], ...] = ()
     """First and last entry of runs that cannot be read."""
     reading_fails: bool = False

@@ -1,7 +1,7 @@
 """Figures of a subscription from the admin REST of an Apache Pulsar: ``stats`` and ``internalStats``.
 
-Apache Pulsar counts backlogs in entries, and does not report which messages a consumer holds, or what waits
-for which key; such figures stay unknown.
+Apache Pulsar counts backlogs in entries, and does not report which messages a consumer holds, or which
+keys are blocked; such figures stay unknown.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def _consumer(each: Json, own: Json, now_ms: int) -> ConsumerFacts:
     name, acked_ms = each.get("consumerName", ""), each.get("lastAckedTimestamp", 0)
     held, delivered_ms = each.get("unackedMessages", 0), each.get("lastConsumedTimestamp", 0)
     since_ms = delivered_ms
-    if held > each.get("msgRateOut", 0.0) * RATE_SECONDS:
-        # It holds more than the last minute's deliveries: some of it is older.
+    rate, acks = each.get("msgRateOut", 0.0), each.get("messageAckRate", 0.0)
+    if not acks and held > rate * RATE_SECONDS > 0:
+        # It holds more than a minute's deliveries, and acknowledged none meanwhile: some of it is older.
         since_ms = min(since_ms, now_ms - RATE_SECONDS * 1000)
     active = own.get("activeConsumerName", "")
     return ConsumerFacts(
@@ -85,7 +86,7 @@ def _consumer(each: Json, own: Json, now_ms: int) -> ConsumerFacts:
         asked_ms=each.get("lastConsumedFlowTimestamp", 0) or -1,
         delivered_ms=delivered_ms,
         acked_ms=acked_ms,
-        acks_per_second=each.get("messageAckRate", 0.0),
+        acks_per_second=acks,
     )
 
 

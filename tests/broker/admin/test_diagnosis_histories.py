@@ -1,8 +1,8 @@
 """Simulated histories of a subscription: the diagnosis agrees with its clients, and advice does what it says.
 
-A seed decides the settings and every step of producers and consumers. The history keeps its own record of what clients
-sent and received; the diagnosis is compared with that record alone. A copy of the broker is made by repeating
-the steps: advice is executed there, and a subscription that is called stopped is left alone there.
+A seed decides the settings and every step of producers and consumers. The history keeps its own record of
+what clients sent and received; the diagnosis is compared with that record alone. A copy of the broker is made
+by repeating the steps: advice is executed there, and a subscription that is called stopped is left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pytest
 
 from geminga.broker.admin import facts
 from geminga.broker.delivery import delayed, key_shared, shared
-from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble
+from geminga.diagnosis.conclude import QUIET_SECONDS, STUCK_SECONDS, Trouble, diagnose
+from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -290,7 +291,28 @@ def check(world: World) -> dict[str, Any]:
                 assert each["kind"] != "paused" or each["details"]["consumer"] != consumer.name, found
     if not subscription.backlog:
         assert level == Trouble.NOTHING_WAITS, found
+    check_from_stats(world, quiet_since, taking_over)
     return found
+
+
+def check_from_stats(world: World, quiet_since: float, taking_over: bool) -> None:
+    """The same from the JSON of stats, as if the broker were an Apache Pulsar: with less knowledge."""
+    actions, now = world.actions, world.now
+    stats = json.loads(json.dumps(actions.stats(NAME)))
+    inside = json.loads(json.dumps(actions.internal_stats(NAME)))
+    found = diagnose(facts_from_stats(TOPIC, "s", stats, inside, world.harness.now_ms))
+    for consumer in world.consumers.values():
+        if now - consumer.acked_at < QUIET_SECONDS:
+            for each in found.findings:
+                assert each.kind != "paused" or each.details["consumer"] != consumer.name, found.findings
+    delays = world.actions.found(NAME, "s")[0].policies.delayed_delivery
+    if stats["msgRateIn"] or stats["subscriptions"]["s"].get("msgDelayed") or not delays or taking_over:
+        return  # without the time of a publication a message may just have come
+    if world.waiting() and now - quiet_since >= QUIET_SECONDS:
+        assert found.level >= Trouble.STOPPED or not world.consumers, found.findings
+        named = [each.text for each in found.findings if each.stops]
+        names = [*world.consumers, "no consumer is connected", "its consumers hold"]
+        assert any(name in text for name in names for text in named), found.findings
 
 
 def stopped_is_stopped(world: World) -> None:

@@ -508,7 +508,7 @@ def test_a_slow_consumer_is_slow_and_not_paused(case: Case, kind: str) -> None:
 
 
 def _fill_look_ahead(case: Case) -> tuple[Any, Any]:
-    """Of two Key_Shared consumers one holds its limit, and entries of its keys fill the look-ahead."""
+    """Fill the look-ahead with entries of a Key_Shared consumer that holds its limit, beside another one."""
     case.harness.broker.namespaces.set_topic_policy(NAME, "max_unacked_messages_per_consumer", 50, case.done)
     case.harness.poll()
     slow = case.subscribe("Key_Shared", permits=10_000, consumer_name="slow")

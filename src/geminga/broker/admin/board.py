@@ -1,9 +1,9 @@
-"""The board: every subscription of the broker as one line, those in most trouble first.
+"""The board: every subscription of the broker as one line, the most urgent first.
 
 A *survey* walks over all subscriptions: those of topics in memory by their counters, those of topics that
 rest by what the store says of their cursors. It works a few milliseconds at a time between everything else,
-and no more often than takes a hundredth of a core; partitions of one topic are one line. What is shown of a
-line, its sentence above all, is then looked up for those lines alone, and anew at each request.
+and no more often than takes a hundredth of a core; partitions of one topic are one line. The cells and
+the sentence are looked up at each request, for the lines that are shown.
 
 A board exists while somebody looks at it: nothing of it is kept longer than `KEPT_SECONDS`.
 """
@@ -471,7 +471,7 @@ class _Board:
             rate_in = rate_published(topic, now) if topic.access.producers else 0.0
             survey.rate_in += rate_in
             for position, (name, subscription) in enumerate([*topic.subscriptions.items()]):
-                if position % 16 == 15:
+                if position % 4 == 3:
                     yield None
                 if name != COMPACTION and self._is_wanted(topic.text, name):
                     self._add_awake(survey, topic, subscription, rate_in, now)

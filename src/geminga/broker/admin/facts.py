@@ -44,7 +44,7 @@ def trouble(topic: PersistentTopic, subscription: PersistentSubscription) -> Tro
 
 
 def rate_published(topic: Topic, now: float) -> float:
-    """Messages a second that come in."""
+    """Return the messages a second that are published."""
     return sum(
         each.rates.read(now, each.messages_in, each.bytes_in)[0] for each in topic.access.producers.values()
     )

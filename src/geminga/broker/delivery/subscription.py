@@ -636,7 +636,7 @@ class PersistentSubscription:
         return self.age_seconds_of(self.wanted_from)
 
     def age_seconds_of(self, offset: int) -> int:
-        """How long ago an entry was published, by its own claim; -1 without one."""
+        """Return how long ago an entry was published, by its own claim; -1 without one."""
         if offset >= self.topic.ledger.confirmed:
             return -1
         if self._oldest[0] != offset:

@@ -512,7 +512,7 @@ class Advice:
     """A way to change a finding."""
 
     text: str = ""
-    """What it does, with figures."""
+    """The act and its effect, with figures."""
     command: str = ""
     """The shell command; empty where the application has to act."""
     effects: Mapping[str, Any] = nothing()
@@ -534,7 +534,7 @@ class Finding:
     advice: tuple[Advice, ...] = ()
     """Commands and acts that change it, the best first."""
     level: int = 0
-    """How urgent it is, as ``Explanation.trouble``."""
+    """The urgency, as in ``Explanation.trouble``."""
     details: Mapping[str, Any] = nothing()
     """Figures that belong to it."""
 
