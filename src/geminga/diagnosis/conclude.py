@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from geminga.by_fields import ByFields
-from geminga.diagnosis.facts import ConsumerFacts, Relief, SubscriptionFacts
+from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
 
 Json = dict[str, Any]
 
@@ -164,6 +164,22 @@ def _rate(number: float) -> str:
     return f"{number:.0f}/s" if number >= 10 else f"{number:.1f}/s"
 
 
+def _advise(text: str, command: str = "", **effects: Any) -> Advice:
+    return Advice(text=text, command=command, effects=effects)
+
+
+def _stop(
+    kind: str,
+    text: str,
+    *advice: Advice,
+    level: Trouble = Trouble.STOPPED,
+    stops: bool = True,
+    **details: Any,
+) -> Finding:
+    """A finding that stops messages, usually."""
+    return Finding(kind=kind, text=text, level=level, stops=stops, advice=advice, details=details)
+
+
 class _Inquiry:
     def __init__(self, facts: SubscriptionFacts) -> None:
         self.facts = facts
@@ -229,12 +245,9 @@ class _Inquiry:
         if not facts.consumer_count:
             yield self._unconnected()
         elif facts.reading_fails:
-            yield Finding(
-                kind="store", level=Trouble.STOPPED, stops=True,
-                text="entries cannot be read from the store; the broker retries every few seconds",
-                advice=(Advice(text="see the broker's log, and, with the broker stopped",
-                               command="geminga store check DIR"),),
-            )  # fmt: skip
+            text = "entries cannot be read from the store; the broker retries every few seconds"
+            check = _advise("see the broker's log, and, with the broker stopped", "geminga store check DIR")
+            yield _stop("store", text, check)
         yield from self._limit()
         yield from self._consumers()
         yield from self._keys()
@@ -246,130 +259,101 @@ class _Inquiry:
     def _subscription(self) -> Iterator[Finding]:
         facts = self.facts
         if facts.harmed:
+            text = f"the subscription's state was lost to damage in the store: {facts.harmed}"
             reset = f"geminga subscriptions reset {self.where} earliest"
-            yield Finding(
-                kind="harmed", level=Trouble.STOPPED, stops=True,
-                text=f"the subscription's state was lost to damage in the store: {facts.harmed}",
-                advice=(Advice(text="deliver all messages of the topic again", command=reset,
-                               effects={"attachable": True}),),
-            )  # fmt: skip
+            yield _stop("harmed", text, _advise("deliver all messages of the topic again", reset))
         elif facts.fenced:
-            yield Finding(
-                kind="fenced", level=Trouble.STOPPED, stops=True,
-                text="the subscription is being reset or deleted: no consumer can attach",
-                advice=(Advice(text="wait a moment; if it stays like that", command=self.unload,
-                               effects={"attachable": True}),),
-            )  # fmt: skip
+            text = "the subscription is being reset or deleted: no consumer can attach"
+            yield _stop("fenced", text, _advise("wait a moment; if it stays like that", self.unload))
 
     # --- producers ---
     def _producers(self) -> Iterator[Finding]:
         facts, quota = self.facts, self.facts.quota
         if facts.disk:
-            yield Finding(
-                kind="disk", text=f"producers are stopped: {facts.disk}",
-                advice=(Advice(text="free space: acknowledge or delete messages, or enlarge the disk"),),
-            )  # fmt: skip
+            free = _advise("free space: acknowledge or delete messages, or enlarge the disk")
+            yield Finding(kind="disk", text=f"producers are stopped: {facts.disk}", advice=(free,))
         if quota is None:
             return
-        own = quota.subscription == facts.subscription
         text = f"producers are stopped: {quota.text}" if quota.certain else quota.text
-        if own:
+        level = Trouble.NOTHING_WAITS
+        if quota.subscription == facts.subscription:
             advice = tuple(self._relief(quota.oldest, quota.first, quota.enough))
+            level = Trouble.PRODUCERS_STOPPED if quota.certain else Trouble.WATCH
         else:
             other = f"{shlex.quote(facts.topic)} {shlex.quote(quota.subscription)}"
-            advice = (Advice(text="see that subscription", command=f"geminga explain {other}"),)
-        level = Trouble.NOTHING_WAITS
-        if own:
-            level = Trouble.PRODUCERS_STOPPED if quota.certain else Trouble.WATCH
+            advice = (_advise("see that subscription", f"geminga explain {other}"),)
         yield Finding(kind="quota", text=text, level=level, advice=advice, details=dict(quota.details))
 
     def _relief(self, oldest: str, first: Relief | None, enough: Relief | None) -> Iterator[Advice]:
         """Advise what frees enough for producers to continue."""
         if first is not None and not first.still_over:
-            yield Advice(
-                text=f"acknowledge {oldest}, or skip it: frees {first.frees} bytes, and producers continue",
-                command=f"geminga subscriptions skip {self.where} --message {oldest}",
-                effects={"frees": first.frees, "producersContinue": True},
-            )  # fmt: skip
+            text = f"acknowledge {oldest}, or skip it: frees {first.frees} bytes, and producers continue"
+            yield _advise(text, self._skip(oldest), frees=first.frees, producersContinue=True)
         elif enough is not None:
             what = f"all up to {enough.up_to}" if enough.up_to else "all of the backlog"
-            then = "and producers continue"
-            if enough.still_over:
-                then = f"but subscription {enough.still_over!r} exceeds the quota, too"
             number = f" ({_count(enough.messages, 'message')})" if enough.messages >= 0 else ""
-            text = f"acknowledge {what}{number}, or give them up: frees {enough.frees} bytes, {then}"
+            text = f"acknowledge {what}{number}, or give them up: frees {enough.frees} bytes, "
+            text += "and producers continue"
+            if enough.still_over:
+                text = text.removesuffix("and producers continue")
+                text += f"but subscription {enough.still_over!r} exceeds the quota, too"
             if first is not None:
                 text += f"; {oldest} alone frees {first.frees} bytes, too little"
             to = f"expire {self.where} --to {enough.up_to}" if enough.up_to else f"clear {self.where}"
-            yield Advice(
-                text=text, command=f"geminga subscriptions {to}",
-                effects={"frees": enough.frees, "messages": enough.messages,
-                         "producersContinue": not enough.still_over},
+            yield _advise(
+                text, f"geminga subscriptions {to}", frees=enough.frees, messages=enough.messages,
+                producersContinue=not enough.still_over,
             )  # fmt: skip
 
     # --- damage, and no consumer ---
     def _damage(self) -> Iterator[Finding]:
         for first, last in self.facts.damaged:
             what = f"entry {first}" if first == last else f"entries {first} to {last}"
+            text = f"{what} cannot be read from the disk: delivery continues behind, and the backlog counts "
             yield Finding(
-                kind="damaged-entry", level=Trouble.WATCH,
-                text=f"{what} cannot be read from the disk: delivery continues behind, and the backlog "
-                "counts it until it is skipped",
-                advice=(Advice(text=f"skip {first}", command=self._skip(first), effects={"entries": 1}),),
-                details={"first": first, "last": last},
+                kind="damaged-entry", level=Trouble.WATCH, text=f"{text}it until it is skipped",
+                advice=(_advise(f"skip {first}", self._skip(first)),), details={"first": first, "last": last},
             )  # fmt: skip
 
     def _unconnected(self) -> Finding:
         facts = self.facts
         text = "no consumer is connected"
         text += f" (since {time_text(facts.left_ms)})" if facts.left_ms else ""
-        in_use = min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS
-        if not in_use:
-            text += ", and nothing is published"
-        peek = f"geminga peek {self.where}"
-        return Finding(
-            kind="nobody-connected", level=Trouble.STOPPED if in_use else Trouble.IDLE, stops=True, text=text,
-            advice=(Advice(text="start the consumer; to see the messages", command=peek),),
-            details={"sinceTimestamp": facts.left_ms} if facts.left_ms else {},
-        )  # fmt: skip
+        start = _advise("start the consumer; to see the messages", f"geminga peek {self.where}")
+        details = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
+        if min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS:
+            return _stop("nobody-connected", text, start, **details)
+        text += ", and nothing is published"
+        return _stop("nobody-connected", text, start, level=Trouble.IDLE, **details)
 
     # --- consumers ---
     def _limit(self) -> Iterator[Finding]:
         facts = self.facts
         if not facts.blocked:
             return
-        working = self.age(facts.acked_ms) < QUIET_SECONDS
         ready = [each for each in self.receiving if each.ready]
         can = any(each.queued for each in ready) if facts.type == "Key_Shared" else bool(ready)
-        allowed = f", {facts.held_limit} are allowed" if facts.held_limit else ", the most that is allowed"
-        yield Finding(
-            kind="unacked-limit", level=Trouble.WATCH if working else Trouble.STOPPED, stops=True,
-            text=f"its consumers hold {facts.held} messages that they have not acknowledged{allowed}; "
-            "delivery continues at half",
-            advice=tuple(self._more("Subscription", facts.held, facts.held_limit, can)),
-            details={"unackedMessages": facts.held, "limit": facts.held_limit},
+        allowed = f"{facts.held_limit} are allowed" if facts.held_limit else "the most that is allowed"
+        yield _stop(
+            "unacked-limit",
+            f"its consumers hold {facts.held} messages that they have not acknowledged, {allowed}; delivery "
+            "continues at half",
+            *self._more("Subscription", facts.held, facts.held_limit, can),
+            level=Trouble.WATCH if self.age(facts.acked_ms) < QUIET_SECONDS else Trouble.STOPPED,
+            unackedMessages=facts.held, limit=facts.held_limit,
         )  # fmt: skip
 
     def _consumers(self) -> Iterator[Finding]:
         facts = self.facts
         if facts.switching_to:
-            yield Finding(
-                kind="switching", level=Trouble.MOVING, stops=True, advice=(Advice(text="wait a moment"),),
-                text=f"{facts.switching_to} takes over in a moment, after the last acknowledgements of the "
-                "consumer before it",
-            )  # fmt: skip
+            text = f"{facts.switching_to} takes over in a moment: the last acknowledgements may still come"
+            yield _stop("switching", text, _advise("wait a moment"), level=Trouble.MOVING)
         active = next((each.text for each in self.receiving), "another")
-        named = 0
         for each in facts.consumers:
-            if named >= CONSUMERS_NAMED_MAX:
-                break
             if each.standby:
-                named += 1
-                yield Finding(
-                    kind="standby", text=f"{each.text} stands by: {active} is the one that receives"
-                )
-            elif not each.ready and not (each.permits <= 0 and not each.blocked and self._is_working(each)):
-                named += 1
+                text = f"{each.text} stands by: {active} is the one that receives"
+                yield Finding(kind="standby", text=text)
+            elif not each.ready:
                 yield from self._consumer(each)
         slow = [each for each in self.receiving if not each.ready and self._is_working(each)]
         if slow and (self.is_stuck or any(each.queued for each in slow)):
@@ -377,191 +361,144 @@ class _Inquiry:
 
     def _slow(self, slow: list[ConsumerFacts]) -> Finding:
         """Consumers that are at work and have no room for more."""
-        facts = self.facts
+        rate_in = self.facts.rate_in
         acks = sum(each.acks_per_second for each in self.receiving)
         held = sum(each.held for each in slow)
-        who = slow[0].text if len(slow) == 1 else f"{len(slow)} consumers, such as {slow[0].text},"
-        verb = "is" if len(slow) == 1 else "are"
+        who = (
+            f"{slow[0].text} is" if len(slow) == 1 else f"{len(slow)} consumers, such as {slow[0].text}, are"
+        )
         last = int(min(self.age(each.acked_ms) for each in slow))
         rest = f"{held} unacknowledged, the last acknowledgement {last} s ago"
-        slower = acks > 0 and facts.rate_in > acks * SLOWER
-        text = f"{who} {verb} busy: {rest}"
-        if slower:
-            rates = f"{_rate(acks)} against {_rate(facts.rate_in)}"
-            text = f"{who} {verb} slower than the producers: {rates}; {rest}"
-        more = Advice(text="add consumers, or let the application acknowledge faster")
-        return Finding(
-            kind="slow", level=Trouble.WATCH if slower else Trouble.MOVING, text=text,
-            advice=(more,) if slower else (),
-            details={"consumer": slow[0].name, "unackedMessages": held, "acknowledgedPerSecond": acks,
-                     "publishedPerSecond": facts.rate_in},
-        )  # fmt: skip
+        details = {"consumer": slow[0].name, "unackedMessages": held,
+                   "acknowledgedPerSecond": acks, "publishedPerSecond": rate_in}  # fmt: skip
+        if not 0 < acks * SLOWER < rate_in:
+            return Finding(kind="slow", level=Trouble.MOVING, text=f"{who} busy: {rest}", details=details)
+        text = f"{who} slower than the producers: {_rate(acks)} against {_rate(rate_in)}; {rest}"
+        more = _advise("add consumers, or let the application acknowledge faster")
+        return Finding(kind="slow", level=Trouble.WATCH, text=text, advice=(more,), details=details)
 
     def _consumer(self, consumer: ConsumerFacts) -> Iterator[Finding]:
         """Findings about a consumer that cannot take an entry now."""
         facts, who = self.facts, consumer.text
-        details: Json = {"consumer": consumer.name, "address": consumer.address}
-        stops = self.is_stuck or consumer.queued > 0
+        held, limit, queued = consumer.held, consumer.held_limit, consumer.queued
         level = Trouble.MOVING
         if self.is_quiet:
             level = Trouble.STOPPED
-        elif consumer.queued and self._is_quiet(consumer):
+        elif queued and self._is_quiet(consumer):
             level = self._stopped()
-        queue = f"; {_count(consumer.queued, 'entry')} of its keys wait for it" if consumer.queued else ""
-        details |= {"waiting": consumer.queued} if consumer.queued else {}
+        queue = f"; {_count(queued, 'entry')} of its keys wait for it" if queued else ""
+        common: Json = {"level": level, "stops": self.is_stuck or queued > 0}
+        common |= {"consumer": consumer.name, "address": consumer.address, "waiting": queued}
         if consumer.blocked:
             can = consumer.permits > 0 and consumer.reads and not facts.blocked
-            can = can and (facts.type != "Key_Shared" or consumer.queued > 0)
-            allowed = (
-                f"{consumer.held_limit} are allowed" if consumer.held_limit else "the most that is allowed"
-            )
-            yield Finding(
-                kind="unacked-limit", level=level, stops=stops,
-                text=f"{who} holds {consumer.held} messages that it has not acknowledged, {allowed} to one "
-                f"consumer; it gets more when half are acknowledged{queue}",
-                advice=tuple(self._more("Consumer", consumer.held, consumer.held_limit, can)),
-                details={**details, "unackedMessages": consumer.held, "limit": consumer.held_limit},
-            )  # fmt: skip
+            can = can and (facts.type != "Key_Shared" or queued > 0)
+            allowed = f"{limit} are allowed" if limit else "the most that is allowed"
+            text = f"{who} holds {held} messages that it has not acknowledged, {allowed} to one consumer; "
+            text += f"it gets more when half are acknowledged{queue}"
+            advice = self._more("Consumer", held, limit, can)
+            yield _stop("unacked-limit", text, *advice, unackedMessages=held, limit=limit, **common)
         if consumer.permits <= 0 and not self._is_working(consumer):
-            yield self._without_permits(consumer, level, stops, queue, details)
+            kind, text, advice = self._without_permits(consumer)
+            yield _stop(kind, text + queue, *advice, lastFlowTimestamp=consumer.asked_ms, **common)
         if not consumer.reads:
-            yield Finding(
-                kind="not-reading", level=level, stops=stops, details=details,
-                text=f"{who} does not read from its connection: sent messages lie unread{queue}",
-                advice=(Advice(text="see what its process does; without it", command=self.unload,
-                               effects={"redelivers": facts.held}),),
-            )  # fmt: skip
+            text = f"{who} does not read from its connection: sent messages lie unread{queue}"
+            advice = _advise("see what its process does"), *self._reconnect(facts.held)
+            yield _stop("not-reading", text, *advice, **common)
 
-    def _without_permits(
-        self, consumer: ConsumerFacts, level: Trouble, stops: bool, queue: str, details: Json
-    ) -> Finding:
-        asked, who = self._asked(consumer), consumer.text
+    def _without_permits(self, consumer: ConsumerFacts) -> tuple[str, str, tuple[Advice, ...]]:
+        """Kind, text and advice."""
+        asked, who, held = self._asked(consumer), consumer.text, consumer.held
         if asked == float("inf"):
+            receive = _advise("its application must receive: with a queue of 0 it asks only then")
             never = (
-                "has never asked for messages"
-                if consumer.asked_ms == 0
-                else "has no permits and got nothing yet"
+                "has no permits and got nothing yet" if consumer.asked_ms else "has never asked for messages"
             )
-            return Finding(
-                kind="no-permits", level=level, stops=stops, text=f"{who} {never}{queue}", details=details,
-                advice=(Advice(text="its application must receive: with a queue of 0 it asks only then"),),
-            )  # fmt: skip
-        held = f"holds {consumer.held} messages that it has not acknowledged, and " if consumer.held else ""
+            return "no-permits", f"{who} {never}", (receive,)
+        has = f"holds {held} messages that it has not acknowledged, and " if held else ""
         when = "it last asked for messages" if consumer.asked_ms > 0 else "the last message went to it"
-        paused = asked >= QUIET_SECONDS
-        why = ", and its application does not receive, or is paused" if paused else ""
-        return Finding(
-            kind="paused" if paused else "no-permits", level=level, stops=stops,
-            text=f"{who} {held}has room for no more: {when} {int(asked)} s ago{why}{queue}",
-            advice=(Advice(text="receive or resume there"), *self._reconnect(consumer.held)),
-            details={**details, "lastFlowTimestamp": consumer.asked_ms},
-        )  # fmt: skip
+        text = f"{who} {has}has room for no more: {when} {int(asked)} s ago"
+        advice = _advise("receive or resume there"), *self._reconnect(held)
+        if asked < QUIET_SECONDS:
+            return "no-permits", text, advice
+        return "paused", f"{text}, and its application does not receive, or is paused", advice
 
     # --- keys ---
     def _keys(self) -> Iterator[Finding]:
         facts = self.facts
         level = Trouble.WATCH if self.age(facts.acked_ms) < STUCK_SECONDS else Trouble.STOPPED
+        advice = _advise("acknowledge them there"), *self._reconnect(facts.held)
         for key in facts.keys:
-            yield Finding(
-                kind="key-blocked", level=level, stops=True,
-                text=f"{key.waiting} entries of key {key.key!r} wait: {key.holder_text} has {key.held} of "
-                "that key that it has not acknowledged, and order is kept",
-                advice=(Advice(text="acknowledge them there"), *self._reconnect(facts.held)),
-                details={"key": key.key, "slot": key.slot, "waiting": key.waiting, "held": key.held,
-                         "holder": key.holder, "firstWaiting": key.first},
+            text = f"{key.waiting} entries of key {key.key!r} wait: {key.holder_text} has {key.held} of that "
+            text += "key that it has not acknowledged, and order is kept"
+            yield _stop(
+                "key-blocked", text, *advice, level=level, key=key.key, slot=key.slot, waiting=key.waiting,
+                held=key.held, holder=key.holder, firstWaiting=key.first,
             )  # fmt: skip
         if facts.draining and not facts.keys:
-            yield Finding(
-                kind="key-blocked", level=level, stops=True,
-                text=f"{facts.draining} key slots wait for acknowledgements of another consumer",
-            )  # fmt: skip
+            text = f"{facts.draining} key slots wait for acknowledgements of another consumer"
+            yield _stop("key-blocked", text, *advice, level=level)
         for name in facts.newcomers:
-            yield Finding(
-                kind="key-blocked", level=level, stops=True,
-                text=f"consumer {name!r} joined a Key_Shared subscription and waits until all that was "
-                "delivered before is acknowledged",
-                advice=(Advice(text="acknowledge that"), *self._reconnect(facts.held)),
-            )  # fmt: skip
+            text = f"consumer {name!r} joined, and waits until all that was delivered before is acknowledged"
+            yield _stop("key-blocked", text, *advice, level=level)
         if facts.unowned:
-            yield Finding(
-                kind="key-unowned", level=Trouble.STOPPED, stops=True, details={"entries": facts.unowned},
-                text=f"{facts.unowned} entries have keys in hash ranges that no consumer has taken",
-                advice=(Advice(text="subscribe with the missing ranges, or automatic ones (AUTO_SPLIT)"),),
-            )  # fmt: skip
+            text = f"{facts.unowned} entries have keys in hash ranges that no consumer has taken"
+            ranges = _advise("subscribe with the missing ranges, or with automatic ones (AUTO_SPLIT)")
+            yield _stop("key-unowned", text, ranges, entries=facts.unowned)
         if facts.look_ahead:
             yield self._look_ahead()
 
     def _look_ahead(self) -> Finding:
-        facts = self.facts
-        cause = max(self.receiving, key=lambda each: each.queued * (not each.ready), default=None)
+        facts, level = self.facts, self._stopped()
         text = f"no further entry is read: {facts.look_ahead} that were read wait for their consumers"
-        level = self._stopped()
-        advice: tuple[Advice, ...] = ()
-        details: Json = {"entries": facts.look_ahead}
-        if cause is not None and cause.queued and not cause.ready:
-            text += f", {cause.queued} of them for {cause.text}, which holds {cause.held} unacknowledged"
-            details["consumer"] = cause.name
-            level = Trouble.WATCH if self._is_working(cause) else level
-            close = f"acknowledge there, or close {cause.text}: its messages are delivered to the others"
-            advice = (Advice(text=close, effects={"closes": cause.name}),)
-        return Finding(kind="look-ahead", level=level, stops=True, text=text, advice=advice, details=details)
+        waiting = [each for each in self.receiving if each.queued and not each.ready]
+        if not waiting:
+            return _stop("look-ahead", text, level=level, entries=facts.look_ahead)
+        cause = max(waiting, key=lambda each: each.queued)
+        text += f", {cause.queued} of them for {cause.text}, which holds {cause.held} unacknowledged"
+        close = f"acknowledge there, or close {cause.text}: its messages are delivered to the others"
+        level = Trouble.WATCH if self._is_working(cause) else level
+        advice = _advise(close, closes=cause.name)
+        return _stop("look-ahead", text, advice, level=level, entries=facts.look_ahead, consumer=cause.name)
 
     # --- delays and limits ---
     def _delays(self) -> Iterator[Finding]:
         facts = self.facts
         if not facts.delayed:
             return
-        when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
-        advice = [Advice(text="wait")]
+        advice = [_advise("wait")]
         if facts.is_geminga:
-            policy = self._policy("delayedDelivery", _NO_DELAYS)
-            advice.append(Advice(text="have them delivered now", command=f"{policy} && {self.unload}",
-                                 effects={"delivers": facts.delayed}))  # fmt: skip
+            now = f"{self._policy('delayedDelivery', _NO_DELAYS)} && {self.unload}"
+            advice.append(_advise("have them delivered now", now, delivers=facts.delayed))
         details = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
-        if facts.delayed_max:
-            yield Finding(
-                kind="delayed-limit", level=self._stopped(), stops=facts.waiting > 0,
-                text=f"{facts.delayed} entries are to be delivered later, the most that a subscription "
-                f"keeps: no further entry is read until one is due{when}",
-                advice=tuple(advice), details={**details, "limit": facts.delayed_max},
-            )  # fmt: skip
+        when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
+        text = f"{facts.delayed} {'entry is' if facts.delayed == 1 else 'entries are'} to be delivered later"
+        if facts.delayed_max and facts.waiting:
+            text += f", the most that a subscription keeps: no further entry is read until one is due{when}"
+            yield _stop("delayed-limit", text, *advice, level=self._stopped(), **details)
             return
-        noun = "entry is" if facts.delayed == 1 else "entries are"
         yield Finding(
-            kind="delayed", level=Trouble.WATCH, stops=not facts.waiting and not facts.held,
-            text=f"{facts.delayed} {noun} to be delivered later{when}", advice=tuple(advice), details=details,
+            kind="delayed", level=Trouble.WATCH, stops=not facts.waiting and not facts.held, text=text + when,
+            advice=tuple(advice), details=details,
         )  # fmt: skip
 
     def _undelivered(self) -> Iterator[Finding]:
         """A last resort: consumers could take messages and get none, for no cause that is known here."""
         facts = self.facts
-        if not facts.waiting or not facts.any_ready or self._moved(QUIET_SECONDS):
+        known = facts.look_ahead or facts.delayed_max or facts.reading_fails or facts.switching_to
+        if known or facts.blocked or not (facts.waiting and facts.any_ready and facts.waiting_since_ms):
             return
         seconds = min(self.age(facts.waiting_since_ms), self.age(facts.delivered_ms))
-        known = (
-            facts.look_ahead
-            or facts.delayed_max
-            or facts.reading_fails
-            or facts.switching_to
-            or facts.blocked
-        )
-        if known or not facts.waiting_since_ms or seconds < QUIET_SECONDS:
+        if seconds < QUIET_SECONDS or self._moved(QUIET_SECONDS):
             return
         ready = next((each.text for each in self.receiving if each.ready), "a consumer")
         if facts.throttled:
-            yield Finding(
-                kind="throttled", level=Trouble.STOPPED, stops=True,
-                text=f"a dispatch rate is used up: {ready} has permits, but got nothing for {int(seconds)} s",
-                advice=(Advice(text="raise the dispatch rate of the topic, the subscription or the broker"),),
-            )  # fmt: skip
-            return
-        if any(each.queued and not each.ready for each in self.receiving) or facts.keys or facts.unowned:
-            return
-        yield Finding(
-            kind="undelivered", level=Trouble.STOPPED, stops=True,
-            text=f"messages wait and {ready} could take them, but none was delivered for {int(seconds)} s",
-            advice=(Advice(text="see the broker's log; then", command=self.unload),),
-        )  # fmt: skip
+            text = f"a dispatch rate is used up: {ready} has permits, but got nothing for {int(seconds)} s"
+            yield _stop(
+                "throttled", text, _advise("raise the dispatch rate of topic, subscription or broker")
+            )
+        elif not (facts.keys or facts.unowned or any(e.queued and not e.ready for e in self.receiving)):
+            text = f"messages wait and {ready} could take them, but none was delivered for {int(seconds)} s"
+            yield _stop("undelivered", text, _advise("see the broker's log; then", self.unload))
 
     # --- acknowledgements that are missing ---
     def _hole(self) -> Iterator[Finding]:
@@ -576,49 +513,40 @@ class _Inquiry:
         number = hole.acknowledged_behind
         behind = f"{number} behind it are" if number >= 0 else f"later ones are, in {facts.holes} ranges"
         text = f"message {hole.message} is not acknowledged, {behind}"
-        if hole.open_in_batch:
-            text += f"; of its batch, {hole.open_in_batch} are open"
-        if hole.holder:
-            text += f"; {hole.holder_text} has it"
-        elif hole.delivered:
-            text += "; it was delivered"
-        if hole.age_seconds >= 0:
-            text += f"; published {hole.age_seconds} s ago"
+        text += f"; of its batch, {hole.open_in_batch} are open" if hole.open_in_batch else ""
+        if hole.delivered:
+            text += f"; {hole.holder_text} has it" if hole.holder else "; it was delivered"
+        text += f"; published {hole.age_seconds} s ago" if hole.age_seconds >= 0 else ""
         yield Finding(
-            kind="hole", level=level, text=text + self._again_after(),
-            advice=tuple(self._close_hole(hole.frees)),
-            details={"message": hole.message, "acknowledgedBehind": hole.acknowledged_behind,
-                     "holes": facts.holes, "consumer": hole.holder},
+            kind="hole", level=level, text=text + self._again_after(), advice=tuple(self._close_hole(hole)),
+            details={"message": hole.message, "acknowledgedBehind": number, "holes": facts.holes,
+                     "consumer": hole.holder},
         )  # fmt: skip
 
-    def _close_hole(self, frees: int) -> Iterator[Advice]:
-        facts, hole = self.facts, self.facts.hole
-        assert hole is not None
-        if not facts.is_geminga:
-            yield from self._reconnect(facts.held)
+    def _close_hole(self, hole: HoleFacts) -> Iterator[Advice]:
+        if not self.facts.is_geminga:
+            yield from self._reconnect(self.facts.held)
             expire = f"geminga subscriptions expire {self.where} --to {hole.message}"
-            yield Advice(text="give it up with all before it", command=expire)
+            yield _advise("give it up with all before it", expire)
             return
         if hole.delivered:
             yield from self._redeliver(1)
-        freed = f": frees {frees} bytes" if frees > 0 else ""
-        yield Advice(text=f"skip it{freed}", command=self._skip(hole.message), effects={"frees": frees})
+        freed = f": frees {hole.frees} bytes" if hole.frees > 0 else ""
+        yield _advise(f"skip it{freed}", self._skip(hole.message), frees=hole.frees)
 
     def _held(self) -> Iterator[Finding]:
         """The consumer that has held messages for longest without acknowledging any."""
         facts = self.facts
-        held = [each for each in self.receiving if each.held and self.age(each.held_since_ms) < float("inf")]
-        worst = max(held, key=lambda each: self.age(each.held_since_ms), default=None)
+        held = [each for each in self.receiving if each.held and each.held_since_ms > 0]
+        worst = min(held, key=lambda each: each.held_since_ms, default=None)
         if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
             return
-        advice = [Advice(text="see what its application does")]
-        if not facts.is_geminga:
-            advice += self._reconnect(facts.held)
-        advice += self._redeliver(worst.held)
+        again = self._redeliver(worst.held) if facts.is_geminga else self._reconnect(facts.held)
+        since = f"{time_text(worst.held_since_ms)}{self._again_after()}"
         yield Finding(
-            kind="unacknowledged", level=Trouble.WATCH, advice=tuple(advice),
-            text=f"{worst.text} holds {worst.held} messages, and has acknowledged none since "
-            f"{time_text(worst.held_since_ms)}{self._again_after()}",
+            kind="unacknowledged", level=Trouble.WATCH,
+            text=f"{worst.text} holds {worst.held} messages, and has acknowledged none since {since}",
+            advice=(_advise("see what its application does"), *again),
             details={"consumer": worst.name, "unackedMessages": worst.held,
                      "sinceTimestamp": worst.held_since_ms},
         )  # fmt: skip
@@ -628,35 +556,32 @@ class _Inquiry:
         seconds = self.facts.redeliver_after
         return f"; redelivered after {seconds:g} s" if seconds else ""
 
-    def _reconnect(self, held: int) -> Iterator[Advice]:
-        if held:
-            text = "have all consumers reconnect, which delivers what they hold again"
-            yield Advice(text=text, command=self.unload, effects={"redelivers": held})
-
     def _skip(self, position: str) -> str:
         return f"geminga subscriptions skip {self.where} --message {position}"
 
     def _policy(self, name: str, value: object) -> str:
         return f"geminga topics policy {shlex.quote(self.facts.topic)} {name} {shlex.quote(str(value))}"
 
+    def _reconnect(self, held: int) -> Iterator[Advice]:
+        if held:
+            text = "have all consumers reconnect, which delivers what they hold again"
+            yield _advise(text, self.unload, redelivers=held)
+
     def _redeliver(self, messages: int) -> Iterator[Advice]:
         """Advise redelivery after a minute, where consumers have permits for it."""
+        facts = self.facts
         can = [each.permits > 0 and each.reads for each in self.receiving]
-        if (
-            (all(can) if self.facts.type == "Key_Shared" else any(can))
-            and self.facts.is_geminga
-            and not self.facts.redeliver_after
-        ):
-            command = f"geminga subscriptions redeliver-unacked {self.where} {HELD_SECONDS}"
+        enough = all(can) if facts.type == "Key_Shared" else any(can)
+        if enough and facts.is_geminga and not facts.redeliver_after:
             text = f"deliver again what is unacknowledged for {HELD_SECONDS} s"
-            yield Advice(text=text, command=command, effects={"redeliversLater": messages})
+            command = f"geminga subscriptions redeliver-unacked {self.where} {HELD_SECONDS}"
+            yield _advise(text, command, redeliversLater=messages)
 
-    def _more(self, whose: str, held: int, limit: int, delivers: bool) -> Iterator[Advice]:
+    def _more(self, whose: str, held: int, limit: int, delivers: bool) -> tuple[Advice, ...]:
         """A limit of unacknowledged messages is reached; ``delivers``: messages are delivered beyond it."""
-        yield Advice(text="acknowledge them")
-        yield from self._redeliver(held)
-        yield from self._reconnect(held)
+        advice = [_advise("acknowledge them"), *self._redeliver(held), *self._reconnect(held)]
         if limit and delivers and self.facts.waiting:
             more = 2 * max(limit, held)
             command = self._policy(f"maxUnackedMessagesOn{whose}", more)
-            yield Advice(text=f"allow {more}", command=command, effects={"resumes": True})
+            advice.append(_advise(f"allow {more}", command, resumes=True))
+        return tuple(advice)

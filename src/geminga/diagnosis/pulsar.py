@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX
 from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, QuotaFacts, Relief, SubscriptionFacts
 
 Json = Mapping[str, Any]
@@ -52,7 +53,7 @@ def facts_from_stats(
         acked_ms=max([own.get("lastAckedTimestamp", 0), *(each.acked_ms for each in consumers)]),
         published_ms=now_ms if rate_in > 0 else 0,
         rate_in=rate_in,
-        consumers=tuple(sorted(consumers, key=lambda each: each.ready)),
+        consumers=tuple(sorted(consumers, key=lambda each: each.ready)[:CONSUMERS_NAMED_MAX]),
         consumer_count=len(consumers),
         any_ready=any(each.ready and not each.standby for each in consumers),
         quota=_quota(subscription, stats, own),
