@@ -320,7 +320,7 @@ class _Inquiry:
         text = "no consumer is connected"
         text += f" (since {time_text(facts.left_ms)})" if facts.left_ms else ""
         start = _advise("start the consumer; to see the messages", f"geminga peek {self.where}")
-        details = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
+        details: Json = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
         if min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS:
             return _stop("nobody-connected", text, start, **details)
         text += ", and nothing is published"
@@ -469,7 +469,7 @@ class _Inquiry:
         if facts.is_geminga:
             now = f"{self._policy('delayedDelivery', _NO_DELAYS)} && {self.unload}"
             advice.append(_advise("have them delivered now", now, delivers=facts.delayed))
-        details = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
+        details: Json = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
         when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
         text = f"{facts.delayed} {'entry is' if facts.delayed == 1 else 'entries are'} to be delivered later"
         if facts.delayed_max and facts.waiting:
