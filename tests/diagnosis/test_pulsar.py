@@ -109,3 +109,11 @@ def test_a_reader_of_the_explanation_finds_plain_json() -> None:
     assert (found["summary"], found["trouble"]) == ("everything is acknowledged", 0)
     with pytest.raises(KeyError):
         facts_from_stats(TOPIC, "none", stats, {}, NOW)
+
+
+def test_fields_without_a_value_are_unknown() -> None:
+    nothing = dict.fromkeys(("lastAckedTimestamp", "messageAckRate", "address"))
+    found = concluded(
+        consumer(**nothing, msgRateOut="NaN"), type="Failover", activeConsumerName=None, msgDelayed=None
+    )
+    assert (found.level, found.kind) == (Trouble.STOPPED, "paused"), "the consumer is not taken for a standby"

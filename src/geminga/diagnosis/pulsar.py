@@ -24,9 +24,9 @@ def facts_from_stats(
 
     Raises `KeyError` if ``stats`` has no such subscription.
     """
-    own = stats["subscriptions"][subscription]
+    own, stats = _known(stats["subscriptions"][subscription]), _known(stats)
     cursor = inside.get("cursors", {}).get(subscription, {})
-    consumers = tuple(_consumer(each, own, now_ms) for each in own.get("consumers", []))
+    consumers = tuple(_consumer(_known(each), own, now_ms) for each in own.get("consumers", []))
     backlog, delayed, held = (own.get(key, 0) for key in ("msgBacklog", "msgDelayed", "unackedMessages"))
     rate_in = stats.get("msgRateIn", 0.0)
     delivered_ms = max((each.delivered_ms for each in consumers), default=0)
@@ -58,13 +58,18 @@ def facts_from_stats(
         any_ready=any(each.ready and not each.standby for each in consumers),
         quota=_quota(subscription, stats, own),
         delayed=delayed,
-        newcomers=tuple(own.get("consumersAfterMarkDeletePosition") or ()),
+        newcomers=tuple(own.get("consumersAfterMarkDeletePosition", ())),
         holes=holes,
         mark_ms=own.get("lastMarkDeleteAdvancedTimestamp", 0),
         hole=HoleFacts(message=oldest_open, acknowledged_behind=-1) if holes and oldest_open else None,
         oldest_open=oldest_open,
         read_position=cursor.get("readPosition", ""),
     )
+
+
+def _known(found: Json) -> Json:
+    """The fields that have a value: Java writes null, and rates that do not exist as a text."""
+    return {name: value for name, value in found.items() if value not in (None, "NaN", "Infinity")}
 
 
 def _consumer(each: Json, own: Json, now_ms: int) -> ConsumerFacts:
