@@ -626,3 +626,17 @@ def test_acknowledgement_rates_count_messages(case: Case) -> None:
     peer.ack(*[(0, entry) for entry in range(40)])
     case.harness.advance(10)
     assert subscription.consumers[0].rates_now(case.harness.now)[3] == pytest.approx(40 / 11, abs=0.1)
+
+
+def test_a_quota_that_is_no_longer_exceeded_is_not_reported(
+    make_harness: Callable[..., Any], make_entry: Callable[..., bytes]
+) -> None:
+    """Housekeeping notes an exceeded quota, and only later that it is not any more."""
+    case = Case(make_harness(backlog_quota_bytes=2_000), make_entry)
+    peer = case.subscribe()
+    case.publish(60)
+    case.harness.advance(16)
+    assert case.explain()["trouble"] == Trouble.PRODUCERS_STOPPED
+    peer.ack(*[(0, entry) for entry in range(60)])
+    assert case.harness.actions.found(NAME, "s")[0].quota_exceeded is not None
+    assert (case.explain()["trouble"], len(case.explain()["findings"])) == (Trouble.NOTHING_WAITS, 1)

@@ -245,10 +245,14 @@ class _Facts:
         )
 
     def _quota(self, detailed: bool) -> QuotaFacts | None:
-        exceeded = self.topic.quota_exceeded
+        exceeded, name = self.topic.quota_exceeded, self.subscription.name
+        if exceeded is not None and (detailed or exceeded.subscription == name):
+            # It was noted some seconds ago; messages may have been acknowledged since.
+            present = quota.would_hold(self.topic)
+            exceeded = present if present is None or exceeded.subscription == name else exceeded
         if exceeded is None:
             return None
-        own = exceeded.subscription == self.subscription.name
+        own = exceeded.subscription == name
         first = enough = None
         if own and detailed:
             first = self._relief(self.subscription.wanted_behind(self.subscription.wanted_from + 1))

@@ -122,8 +122,8 @@ Moved = tuple[PersistentSubscription, int]
 """A subscription, and the first entry that it would wait for."""
 
 
-def would_hold(topic: LimitedTopic, moved: Moved) -> QuotaExceeded | None:
-    """The quota that would hold producers if a subscription had given up its oldest entries."""
+def would_hold(topic: LimitedTopic, moved: Moved | None = None) -> QuotaExceeded | None:
+    """The quota that is exceeded now and holds producers; ``moved``: if a subscription gave up entries."""
     return next((each for each in _exceeded(topic, moved) if each.action != EVICTION), None)
 
 
