@@ -450,13 +450,17 @@ class _Inquiry:
     def _look_ahead(self) -> Finding:
         facts, level = self.facts, self._stopped()
         text = f"no further entry is read: {facts.look_ahead} that were read wait for their consumers"
-        waiting = [each for each in self.receiving if each.queued and not each.ready]
-        if not waiting:
+        waits = {each.name: each.queued for each in self.receiving if each.queued and not each.ready}
+        for key in facts.keys:
+            waits[key.holder] = waits.get(key.holder, 0) + key.waiting
+        causes = [each for each in self.receiving if each.name in waits]
+        if not causes:
             return _stop("look-ahead", text, level=level, entries=facts.look_ahead)
-        cause = max(waiting, key=lambda each: each.queued)
-        text += f", {cause.queued} of them for {cause.text}, which holds {cause.held} unacknowledged"
+        cause = max(causes, key=lambda each: waits[each.name])
+        text += (
+            f", {waits[cause.name]} of them because of {cause.text}, which holds {cause.held} unacknowledged"
+        )
         close = f"acknowledge there, or close {cause.text}: its messages are delivered to the others"
-        level = Trouble.WATCH if self._is_working(cause) else level
         advice = _advise(close, closes=cause.name)
         return _stop("look-ahead", text, advice, level=level, entries=facts.look_ahead, consumer=cause.name)
 
