@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from geminga.client.admin.exchange import topic_path as topic_path
+from geminga.client.admin.types import Advice as Advice
 from geminga.client.admin.types import AutoSubscriptionCreation as AutoSubscriptionCreation
 from geminga.client.admin.types import AutoTopicCreation as AutoTopicCreation
 from geminga.client.admin.types import BacklogQuota as BacklogQuota

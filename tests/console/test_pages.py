@@ -183,6 +183,23 @@ def nobody(story: Story) -> None:
     story.publish(7)
 
 
+def idle(story: Story) -> None:
+    story.create()
+    story.publish(7)
+    story.advance(120)
+
+
+def slow(story: Story) -> None:
+    """Its queue of 100 is full, and it acknowledges half of the rate at which producers publish."""
+    peer = story.subscribe(permits=100, consumer_name="slow")
+    story.publish(130)
+    story.advance(11)
+    for number in range(30):
+        story.do(lambda entry=number: peer.ack((0, entry)))
+        story.publish(2)
+        story.advance(1)
+
+
 CASES = [
     (no_permits, "no-permits", "consumer 'idle' .* has never asked for messages", "stopped"),
     (unacked_limit, "unacked-limit", "consumer 'slow' .* holds 2 messages .* 2 are allowed", "stopped"),
@@ -195,6 +212,8 @@ CASES = [
     (delayed, "delayed", "2 entries are to be delivered later", "watch"),
     (hole, "hole", "message 0:1 is not acknowledged, 2 behind it are", "watch"),
     (paused, "paused", "worker-3.* holds 2 messages .* has room for no more", "stopped"),
+    (idle, "nobody-connected", "no consumer is connected, and nothing is published", "quiet"),
+    (slow, "slow", "slower than the producers: [0-9.]+/s against [0-9.]+/s; 70 unacknowledged", "watch"),
     (damaged, "damaged-entry", "entry 0:2 cannot be read from the disk", "watch"),
     (quota, "quota", "producers are stopped: backlog quota exceeded", "stopped"),
     (fenced, "fenced", "is being reset or deleted", "stopped"),
@@ -202,7 +221,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("tell", "kind", "sentence", "level"), CASES, ids=[case[1] for case in CASES])
+@pytest.mark.parametrize(
+    ("tell", "kind", "sentence", "level"), CASES, ids=[case[0].__name__ for case in CASES]
+)
 def test_why_nothing_arrives(
     story: Story, page: Page, tell: Callable[[Story], None], kind: str, sentence: str, level: str
 ) -> None:
@@ -565,13 +586,33 @@ def test_a_broker_that_is_gone_is_told_and_comes_back(story: Story, page: Page) 
     while not page.locator("#offline").is_visible():  # the page's clock is ours, its network's is not
         page.clock.run_for(2_000)
     expect(page.locator("#offline")).to_contain_text("does not answer")
+    expect(page.locator("h1")).to_have_text("The broker does not answer.")
     expect(page.locator("tbody tr")).to_have_count(1)
     page.unroute("**/admin/**")
     while page.locator("#offline").is_visible():
         page.clock.run_for(10_000)
 
 
+@pytest.mark.parametrize("kind", ["topic", "subscription"])
+def test_a_page_about_what_does_not_exist_shows_that_alone(served: Any, page: Page, kind: str) -> None:
+    page.goto(topic_url(served) if kind == "topic" else subscription_url(served))
+    expect(page.get_by_role("alert")).to_contain_text("not found")
+    expect(page.locator(".facts, .panel").filter(visible=True)).to_have_count(0)
+
+
 # --- who may look ---
+
+
+def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
+    make_served: Callable[..., Any], page: Page
+) -> None:
+    key = os.urandom(32)
+    served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())
+    page.goto(f"{served.url}/#/broker")
+    page.get_by_label("Token").fill(make_token("viewer", key, "HS256"))
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("viewer")
+    expect(page.get_by_text("no message expired")).to_be_hidden()
 
 
 def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], page: Page) -> None:
@@ -607,6 +648,7 @@ def test_an_apache_pulsar_is_shown_with_what_it_tells(page: Page) -> None:
     try:
         page.goto(console.url)
         expect(page.locator("h1")).to_have_text("2 are stopped.")
+        expect(page.locator(".chip.stopped")).to_have_text("Stopped and growing2")
         row = page.locator("tbody tr").filter(has_text="stuck")
         expect(row.locator(".sentence")).to_contain_text("has room for no more")
         row.locator("a.row").click()

@@ -169,7 +169,7 @@ def console(open_port: Callable[..., Port]) -> str:
 def test_the_board_of_an_apache_pulsar(console: str) -> None:
     status, found = ask(console, "/admin/v2/geminga/subscriptions")
     assert status == 200
-    assert [(row["subscription"], row["trouble"]) for row in found["rows"]] == [("stuck", 3), ("alone", 3)]
+    assert [(row["subscription"], row["trouble"]) for row in found["rows"]] == [("stuck", 5), ("alone", 5)]
     assert "has room for no more" in found["rows"][0]["sentence"]
     assert found["totals"]["subscriptions"] == 2
     assert ask(console, "/admin/v2/geminga/subscriptions?search=alone")[1]["matching"] == 1

@@ -1,4 +1,4 @@
-"""``geminga explain``: why a consumer is stuck, on one screen, with what mends it."""
+"""``geminga explain``: why messages are not delivered, on one screen, with advice."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from geminga.cli.common import emit, how_many, json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.admin.types import Explanation
 from geminga.client.cluster import Cluster
+from geminga.diagnosis.conclude import Trouble
 
 QUIET_SHOWN_MAX = 3
 """Partitions of a topic on which nothing is wrong and that are named one by one."""
@@ -23,9 +24,9 @@ QUIET_SHOWN_MAX = 3
 @connecting
 @json_option
 def command(topic: str, subscription: str, cluster: Cluster, as_json: bool) -> None:
-    """Say why SUBSCRIPTION does not receive the messages of TOPIC, and what mends it.
+    """Show why SUBSCRIPTION does not receive the messages of TOPIC, with advice.
 
-    Geminga's broker looks at the messages themselves; for Apache Pulsar it is concluded from its statistics.
+    For an Apache Pulsar the conclusion is drawn from its statistics, which report less.
     """
     quiet = 0
     for found in cluster.admin().subscriptions.explain(topic, subscription):
@@ -56,10 +57,11 @@ def as_text(found: Explanation) -> str:
             f"{facts['messagesPushedAgain']} so far"
         )
     for finding in found.findings:
-        mark = click.style("!", fg="red", bold=True) if finding.stops else "-"
+        color = "red" if finding.level >= Trouble.STOPPED else "yellow"
+        mark = click.style("!", fg=color, bold=True) if finding.stops else "-"
         lines.append(f"{mark} {finding.kind}: {finding.text}")
-        if finding.mend:
-            lines.append(f"    {finding.mend}")
+        for each in finding.advice:
+            lines.append(f"    {each.text}: {each.command}" if each.command else f"    {each.text}")
     return "\n".join(lines)
 
 

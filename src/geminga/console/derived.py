@@ -1,65 +1,25 @@
-"""What Apache Pulsar does not tell, derived from what it does: from its stats and internalStats.
+"""The map of holes and the overview of all subscriptions, from an Apache Pulsar's stats and internalStats.
 
-Everything here is arithmetic on JSON; why a subscription does not go on is concluded where the command line
-concludes it, in `geminga.client.admin.explaining`. Apache Pulsar counts backlogs in entries, so messages are
-not known (-1); single messages of batches and what waits for another consumer's key are known to its brokers
-alone. The shapes are those of Geminga's own ``/admin/v2/geminga``.
+Everything here is arithmetic on JSON; levels and sentences are those of `geminga.diagnosis`. Apache Pulsar
+counts backlogs in entries, so messages are not known (-1). The shapes are those of Geminga's own
+``/admin/v2/geminga``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from geminga.broker.admin.board import base_of
-from geminga.broker.admin.explain import Trouble
 from geminga.broker.delivery.ranges import RangeSet
-from geminga.client.admin.explaining import from_stats
-from geminga.client.admin.records import decode
-from geminga.client.admin.types import Explanation, Finding, InternalStats, TopicStats
+from geminga.diagnosis.conclude import Trouble, diagnose
+from geminga.diagnosis.pulsar import facts_from_stats
 
 Json = dict[str, Any]
 ENTRIES_MAX: Final = 400
-
-
-# --- one subscription -------------------------------------------------------------------------------
-
-
-def explained(topic: str, stats: Json, inside: Json, name: str, now_ms: int) -> Json:
-    """What Geminga's ``explain`` says, as far as it can be told."""
-    found = from_stats(topic, name, decode(TopicStats, stats), decode(InternalStats, inside), now_ms / 1000)
-    own = stats["subscriptions"][name]
-    level = level_of(found.findings, own.get("msgBacklog", 0))
-    earliest = own.get("earliestMsgPublishTimeInBacklog", 0)
-    facts = dict(found.facts) | {"messagesHeld": own.get("unackedMessages", 0)}
-    if earliest > 0:
-        facts["oldestBacklogMessageAgeSeconds"] = (now_ms - earliest) // 1000
-    return dataclasses.asdict(dataclasses.replace(found, facts=facts)) | {
-        "sentence": sentence_of(found, level),
-        "trouble": level,
-    }
-
-
-def level_of(found: Sequence[Finding], backlog: int) -> Trouble:
-    """How much trouble findings are: what passes by itself is none, as in `geminga.broker.admin.explain`."""
-    stopping = {each.kind for each in found if each.stops}
-    if stopping - {"delayed", "no-permits"}:
-        return Trouble.STOPPED
-    if "delayed" in stopping or any(each.kind in ("quota", "hole", "delayed") for each in found):
-        return Trouble.WATCH
-    return Trouble.MOVING if backlog else Trouble.NOTHING_WAITS
-
-
-def sentence_of(found: Explanation, level: Trouble) -> str:
-    """The one sentence."""
-    if level == Trouble.WATCH:
-        worth = [each.text for each in found.findings if each.kind in ("quota", "hole", "delayed")]
-        return worth[0] if worth else found.summary
-    return found.summary
 
 
 # --- the map of holes -------------------------------------------------------------------------------
@@ -168,30 +128,20 @@ def rows_of(broker_stats: Mapping[str, Any], now_ms: int) -> Iterator[Json]:
         for domains in bundles.values():
             for topics in domains.values():
                 for topic, stats in topics.items():
-                    known: TopicStats = decode(TopicStats, stats)
                     for name, own in stats.get("subscriptions", {}).items():
-                        yield _row(
-                            from_stats(topic, name, known, _NOTHING_INSIDE, now_ms / 1000), stats, own, now_ms
-                        )
+                        yield _row(topic, name, stats, own, now_ms)
 
 
-_NOTHING_INSIDE: Final = InternalStats()
-
-
-def _row(found: Explanation, stats: Json, own: Json, now_ms: int) -> Json:
-    level = level_of(found.findings, own.get("msgBacklog", 0))
-    stops = [each.kind for each in found.findings if each.stops]
-    earliest = own.get("earliestMsgPublishTimeInBacklog", 0)
+def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
+    facts = facts_from_stats(topic, name, stats, {}, now_ms)
+    found = diagnose(facts)
     return {
-        "topic": found.topic, "subscription": found.subscription, "partitions": 0, "worst": found.topic,
-        "awake": True, "type": own.get("type", ""), "durable": own.get("isDurable", True),
-        "consumers": len(own.get("consumers", [])), "messages": -1, "bytes": own.get("backlogSize", -1),
-        "entries": own.get("msgBacklog", 0),
-        "oldestSeconds": (now_ms - earliest) // 1000 if earliest > 0 else -1,
-        "unacked": own.get("unackedMessages", 0), "delayed": own.get("msgDelayed", 0),
-        "holes": own.get("nonContiguousDeletedMessagesRanges", 0), "rateIn": stats.get("msgRateIn", 0.0),
-        "rateOut": own.get("msgRateOut", 0.0), "growth": None, "trouble": level,
-        "kind": stops[0] if stops else "", "sentence": sentence_of(found, level),
+        "topic": topic, "subscription": name, "partitions": 0, "worst": topic,
+        "awake": True, "type": facts.type, "durable": own.get("isDurable", True),
+        "consumers": facts.consumer_count, "messages": -1, "bytes": facts.bytes, "entries": facts.backlog,
+        "oldestSeconds": facts.oldest_seconds, "unacked": facts.held, "delayed": facts.delayed,
+        "holes": facts.holes, "rateIn": facts.rate_in, "rateOut": own.get("msgRateOut", 0.0),
+        "growth": None, "trouble": found.level, "kind": found.kind, "sentence": found.sentence,
     }  # fmt: skip
 
 

@@ -41,6 +41,8 @@ from geminga.connection.addresses import Address
 from geminga.connection.redirects import REDIRECTS, followed
 from geminga.console import derived
 from geminga.console.site import attach
+from geminga.diagnosis.conclude import explanation
+from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import InvalidConfiguration, LookupError
 
 Json = dict[str, Any]
@@ -277,7 +279,7 @@ class Remote:
             if name not in stats["subscriptions"]:
                 continue
             inside = await self.get(request, f"{path}{suffix}/internalStats")
-            found.append(derived.explained(topic + suffix, stats, inside, name, _now_ms()))
+            found.append(explanation(facts_from_stats(topic + suffix, name, stats, inside, _now_ms())))
         if not found:
             raise AdminError(404, f"Subscription {name} not found on topic {topic}")
         return answer(found)

@@ -1,9 +1,9 @@
-"""The board: every subscription of the broker as one line, those in most trouble first.
+"""The board: every subscription of the broker as one line, the most urgent first.
 
 A *survey* walks over all subscriptions: those of topics in memory by their counters, those of topics that
 rest by what the store says of their cursors. It works a few milliseconds at a time between everything else,
-and no more often than takes a hundredth of a core; partitions of one topic are one line. What is shown of a
-line, its sentence above all, is then looked up for those lines alone, and anew at each request.
+and no more often than takes a hundredth of a core; partitions of one topic are one line. The cells and
+the sentence are looked up at each request, for the lines that are shown.
 
 A board exists while somebody looks at it: nothing of it is kept longer than `KEPT_SECONDS`.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
-from geminga.broker.admin.explain import Trouble, consumer_type, explain, trouble
+from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
 from geminga.broker.core import Broker
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.shared import SharedDispatcher
@@ -28,6 +28,7 @@ from geminga.broker.records import RecordReader
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.resting import open_entries
 from geminga.broker.topics.topic import Topic
+from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Wanted
@@ -281,9 +282,8 @@ class Boards:
     def _sentence(self, topic: Topic, subscription: Any) -> Json:
         if not isinstance(subscription, PersistentSubscription) or not isinstance(topic, PersistentTopic):
             return {"sentence": "nothing is kept: who is not connected misses it", "kind": "non-persistent"}
-        found = explain(topic, subscription, self._broker.disk.refusal)
-        kinds = [each["kind"] for each in found["findings"] if each["stops"]]
-        return {"sentence": found["sentence"], "kind": kinds[0] if kinds else ""}
+        found = diagnose(facts_of(topic, subscription, self._broker.disk.refusal))
+        return {"sentence": found.sentence, "kind": found.kind}
 
     def _growth(self, line: Line, messages: int, now: float) -> float | None:
         """By how many messages a second the backlog grows; None while that is not known yet."""
@@ -315,8 +315,8 @@ def _resting_row(line: Line) -> Json:
         "bytes": -1 if waits else 0, "entries": line.entries, "oldestSeconds": -1, "unacked": 0, "delayed": 0,
         "holes": 0, "rateIn": 0.0, "rateOut": 0.0, "growth": 0.0, "trouble": line.level,
         "kind": "nobody-connected" if waits else "",
-        "sentence": "no consumer is connected, and nobody publishes: the topic rests" if waits
-        else "everything is acknowledged; the topic rests",
+        "sentence": "no consumer is connected, and nothing is published: the topic is not in memory" if waits
+        else "everything is acknowledged; the topic is not in memory",
     }  # fmt: skip
 
 
@@ -352,13 +352,6 @@ async def _seen(survey: Survey, order: list[Line], sight: Sight) -> list[Line]:
         if sees:
             shown.append(line)
     return shown
-
-
-def rate_published(topic: Topic, now: float) -> float:
-    """Messages a second that come in."""
-    return sum(
-        each.rates.read(now, each.messages_in, each.bytes_in)[0] for each in topic.access.producers.values()
-    )
 
 
 def rate_delivered(consumer: Consumer, now: float) -> float:
@@ -478,7 +471,7 @@ class _Board:
             rate_in = rate_published(topic, now) if topic.access.producers else 0.0
             survey.rate_in += rate_in
             for position, (name, subscription) in enumerate([*topic.subscriptions.items()]):
-                if position % 16 == 15:
+                if position % 4 == 3:
                     yield None
                 if name != COMPACTION and self._is_wanted(topic.text, name):
                     self._add_awake(survey, topic, subscription, rate_in, now)
@@ -577,7 +570,7 @@ class _Board:
                 if len(self._resting) < LINES_MAX:
                     self._resting[topic, name] = entries
                 yield None
-            level = Trouble.STOPPED if entries else Trouble.NOTHING_WAITS
+            level = Trouble.IDLE if entries else Trouble.NOTHING_WAITS
             self._line(survey, topic, name).add(topic, level, entries, entries)
             survey.backlog += entries
         if len(survey.lines) > LINES_MAX:

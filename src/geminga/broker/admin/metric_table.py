@@ -84,6 +84,9 @@ _SUBSCRIPTION: Final = (
      "Age of the oldest message of the backlog; -1: there is none."),
     ("geminga_subscription_ack_holes", "gauge", "holes",
      "Gaps: what is not acknowledged, with acknowledged messages behind it."),
+    ("geminga_subscription_trouble", "gauge", "0 to 6",
+     "0: all is acknowledged; 1: idle; 2: moving; 3: worth a look; 4: stopped; 5: stopped, and the backlog "
+     "grows; 6: producers are stopped because of it. As in the console and `geminga explain`."),
     ("geminga_subscription_redeliver_unacked_after_seconds", "gauge", "seconds",
      "After so long unacknowledged messages are pushed again; 0: never."),
     ("geminga_subscription_messages_pushed_again_total", "counter", "messages",

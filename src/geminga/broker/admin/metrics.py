@@ -112,6 +112,7 @@ _SUBSCRIPTION: Final = (
     ("geminga_subscription_bytes_in_backlog", "bytesInBacklog"),
     ("geminga_subscription_oldest_backlog_message_age_seconds", "oldestBacklogMessageAgeSeconds"),
     ("geminga_subscription_ack_holes", "ackHoles"),
+    ("geminga_subscription_trouble", "trouble"),
     ("geminga_subscription_redeliver_unacked_after_seconds", "redeliverUnackedAfterSeconds"),
     ("geminga_subscription_messages_pushed_again_total", "messagesPushedAgain"),
     ("geminga_subscription_entries_too_old_to_push_again_total", "entriesTooOldToPushAgain"),

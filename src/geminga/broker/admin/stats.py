@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
+from geminga.broker.admin.facts import trouble
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
 from geminga.broker.delivery.limits import Limit
@@ -55,6 +56,10 @@ def topic_stats(topic: Topic, now: float, broker_id: str, *, key_ranges: bool = 
         name: _subscription_stats(topic.subscriptions[name], now, key_ranges)
         for name in sorted(topic.subscriptions)
     }
+    for name, each in subscriptions.items():
+        subscription = topic.subscriptions[name]
+        if isinstance(topic, PersistentTopic) and isinstance(subscription, PersistentSubscription):
+            each["trouble"] = trouble(topic, subscription)
     publishers = [_publisher_stats(producer, now) for producer in topic.access.producers.values()]
     messages_out = topic.messages_out_gone + sum(each["msgOutCounter"] for each in subscriptions.values())
     bytes_out = topic.bytes_out_gone + sum(each["bytesOutCounter"] for each in subscriptions.values())
@@ -191,11 +196,13 @@ def _publisher_stats(producer: Producer, now: float) -> Json:
 def _subscription_stats(subscription: Subscription, now: float, key_ranges: bool) -> Json:
     consumers = [_consumer_stats(consumer, now) for consumer in subscription.consumers]
     dispatcher = subscription.dispatcher if isinstance(subscription, PersistentSubscription) else None
-    if key_ranges and isinstance(dispatcher, KeySharedDispatcher):
-        ranges = dispatcher.selector.ranges()
+    if isinstance(dispatcher, KeySharedDispatcher):
+        ranges = dispatcher.selector.ranges() if key_ranges else {}
         for consumer, found in zip(subscription.consumers, consumers, strict=True):
-            found["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
-            found["drainingHashes"] = []
+            found["entriesQueued"] = dispatcher.queued_for(consumer)
+            if key_ranges:
+                found["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+                found["drainingHashes"] = []
     stats: Json = {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
@@ -282,6 +289,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastConsumedFlowTimestamp": subscription.last_flow_ms,
         "lastConsumedTimestamp": subscription.last_consumed_ms,
+        "lastConsumerLeftTimestamp": subscription.last_left_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_ms,
         "nonContiguousDeletedMessagesRanges": cursor.holes.range_count(),
@@ -297,6 +305,7 @@ def _cursor_stats(subscription: PersistentSubscription) -> Json:
         stats["keySharedMode"] = pb.KeySharedMode.Name(dispatcher.mode)
         stats["allowOutOfOrderDelivery"] = dispatcher.out_of_order
         stats["drainingHashesCount"] = dispatcher.draining_slots
+        stats["lookAheadFull"] = dispatcher.look_ahead_full
     if isinstance(dispatcher, SingleActiveDispatcher) and dispatcher.active is not None:
         stats["activeConsumerName"] = dispatcher.active.name
     return stats
@@ -326,6 +335,7 @@ def _consumer_stats(consumer: Consumer, now: float) -> Json:
         "lastAckedTimestamp": consumer.last_acked_ms,
         "lastConsumedTimestamp": consumer.last_consumed_ms,
         "lastConsumedFlowTimestamp": consumer.last_flow_ms,
+        "unackedSinceTimestamp": consumer.unacked_since_ms,
         "lastAckedTime": iso_time(consumer.last_acked_ms),
         "lastConsumedTime": iso_time(consumer.last_consumed_ms),
         "metadata": dict(consumer.metadata),

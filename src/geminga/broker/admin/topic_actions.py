@@ -11,7 +11,7 @@ from typing import Any
 
 from geminga.broker import landmarks
 from geminga.broker.admin.errors import AdminError, admin_error
-from geminga.broker.admin.explain import explain
+from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import (
     internal_info,
     internal_stats,
@@ -29,6 +29,7 @@ from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.stored import partitioned_key
 from geminga.broker.topics.topic import Topic
 from geminga.broker.topics.walks import Walk
+from geminga.diagnosis.conclude import explanation
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
@@ -385,7 +386,7 @@ class TopicActions:
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
         """Why the subscription does not go on, and what mends it."""
         found = self._subscription(name, subscription)
-        return explain(self._stored(name), found, self._disk.refusal)
+        return explanation(facts_of(self._stored(name), found, self._disk.refusal))
 
     def count_entries(self, name: TopicName) -> bool:
         """Have entries counted that were stored before that was done; True when all are."""

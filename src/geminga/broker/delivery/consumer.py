@@ -154,6 +154,7 @@ class Consumer:
         "type",
         "unacked_messages",
         "unacked_messages_max",
+        "unacked_since_ms",
         "write",
     )
 
@@ -194,6 +195,7 @@ class Consumer:
         self.pending: dict[int, int] = {}
         self.unacked_messages = 0
         self.unacked_messages_max = 0
+        self.unacked_since_ms = 0
         self.blocked = False
         self.batch_average = 1.0
         self.end_notified = False
@@ -282,6 +284,22 @@ class Consumer:
         self.messages_out += count
         self.bytes_out += sum(map(len, entries))
 
+    def delivered(self, now_ms: int) -> None:
+        """Note the time of a delivery, and whether it is the first since the last acknowledgement."""
+        self.last_consumed_ms = now_ms
+        self.unacked_since_ms = self.unacked_since_ms or now_ms
+
+    def acknowledged(self, now_ms: int) -> None:
+        """Note the time of an acknowledgement."""
+        self.last_acked_ms = now_ms
+        self.unacked_since_ms = 0
+
+    def limit_unacked(self, limit: int) -> None:
+        """Set how many messages it may hold unacknowledged; 0: any number."""
+        if limit != self.unacked_messages_max:
+            self.unacked_messages_max = limit
+            self.blocked = 0 < limit <= self.unacked_messages
+
     def track(self, offset: int, messages: int) -> None:
         """An entry was sent that this consumer has to acknowledge itself (Shared, Key_Shared)."""
         self.pending[offset] = messages
@@ -304,6 +322,8 @@ class Consumer:
             del self.pending[offset]
             freed = before
         self.unacked_messages -= freed
+        if not self.pending:
+            self.unacked_since_ms = 0
         if self.blocked and self.unacked_messages <= self.unacked_messages_max // 2:
             self.blocked = False
         return freed
@@ -311,7 +331,7 @@ class Consumer:
     def forget_pending(self) -> dict[int, int]:
         """Give back everything that is pending, to be delivered again."""
         pending, self.pending = self.pending, {}
-        self.unacked_messages = 0
+        self.unacked_messages = self.unacked_since_ms = 0
         self.blocked = False
         return pending
 

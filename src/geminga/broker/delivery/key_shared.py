@@ -75,6 +75,16 @@ class KeySharedDispatcher(SharedDispatcher):
         """Entries whose slots no consumer has."""
         return len(self._unowned)
 
+    @property
+    def look_ahead_full(self) -> bool:
+        """Whether no new entries are read because of those that wait for a consumer or a slot."""
+        limit = min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers))
+        return len(self._replaying) >= limit
+
+    def queued_for(self, consumer: Consumer) -> int:
+        """Entries that were read and wait until the consumer can take them."""
+        return len(self._queues[consumer])
+
     def blocked_keys(self, count_max: int) -> list[BlockedKey]:
         """The slots whose entries have waited longest, and for whom."""
         oldest = heapq.nsmallest(count_max, ((min(waiting), slot) for slot, waiting in self._parked.items()))
@@ -233,8 +243,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _read_ahead(self) -> bool:
         """Read new entries and send or queue each; False when there are none or enough are waiting."""
-        limit = min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers))
-        if len(self._replaying) >= limit or self._delayed.is_full:
+        if self.look_ahead_full or self._delayed.is_full:
             return False
         offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)
         self.read_offset = offset

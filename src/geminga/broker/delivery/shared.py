@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from geminga.broker.delivery.compensation import Pushed, TooOld
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.delayed import DelayedEntries
+from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
 from geminga.broker.delivery.dispatcher import DispatchedSubscription, Reading
 from geminga.broker.entries import count_of, head_of
 from geminga.wire.metadata import EntryHead
@@ -46,6 +46,11 @@ class SharedDispatcher(Reading):
     @property
     def delayed_size(self) -> int:
         return len(self._delayed)
+
+    @property
+    def delayed_limit(self) -> int:
+        """The most entries that may be delayed, if there are as many; else 0."""
+        return DELAYED_MAX if self._delayed.is_full else 0
 
     @property
     def next_delayed_ms(self) -> int:
@@ -169,6 +174,11 @@ class SharedDispatcher(Reading):
         if self.blocked and self.unacked_messages <= self._unacked_limit // 2:
             self.blocked = False
 
+    def limits_changed(self) -> None:
+        """The topic's limits of unacknowledged messages are different now."""
+        self.blocked = 0 < self._unacked_limit <= self.unacked_messages
+        self.dispatch()
+
     @property
     def _unacked_limit(self) -> int:
         return self.topic.policies.unacked_messages_per_subscription_max
@@ -290,7 +300,8 @@ class SharedDispatcher(Reading):
         consumer.track(offset, messages)
         if self._sent_at is not None:
             self._sent_at[offset] = self.agenda.now
-        consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+        self.subscription.last_consumed_ms = self.agenda.now_ms
+        consumer.delivered(self.agenda.now_ms)
         self.unacked_messages += messages
         if 0 < self._unacked_limit <= self.unacked_messages:
             self.blocked = True

@@ -131,7 +131,8 @@ class SingleActiveDispatcher(Reading):
             self._entries_left -= self.read_offset - offset
             if self._marks is not None:
                 self._marks.note(self.agenda.now, self.read_offset)
-            consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+            self.subscription.last_consumed_ms = self.agenda.now_ms
+            consumer.delivered(self.agenda.now_ms)
 
     # --- what is compacted ---
     def _send_compacted(self, consumer: Consumer) -> bool:
@@ -182,7 +183,8 @@ class SingleActiveDispatcher(Reading):
             consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
             self._entries_left -= 1
             self._bytes_left -= len(entry)
-            consumer.last_consumed_ms = self.subscription.last_consumed_ms = self.agenda.now_ms
+            self.subscription.last_consumed_ms = self.agenda.now_ms
+            consumer.delivered(self.agenda.now_ms)
         return False
 
     def _compacted_arrived(self, error: StoreError | None) -> None:
@@ -252,6 +254,8 @@ class SingleActiveDispatcher(Reading):
     def skipped_below(self, offset: int) -> None:
         behind, view = self.read_offset, self.topic.compacted
         self.read_offset = max(behind, offset)
+        if self.active is not None and offset >= behind:
+            self.active.unacked_since_ms = 0
         is_reader = self.active is not None and self.active.read_compacted and self._is_placed
         if is_reader and self._compacted is None and view is not None and behind < min(offset, view.horizon):
             # What it has not read yet was trimmed, and the newest of each key is still there.

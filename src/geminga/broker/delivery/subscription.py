@@ -119,8 +119,9 @@ class PersistentSubscription:
     __slots__ = (
         "_dispatch_limit", "_holes_told", "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers",
         "cursor", "dispatch_limits", "dispatcher", "fenced", "harmed", "last_acked_ms", "last_active_ms",
-        "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_mark_ms", "messages_expired",
-        "messages_out_gone", "name", "partition", "redelivered_gone", "replicated", "resetting",
+        "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_left_ms", "last_mark_ms",
+        "messages_expired", "messages_out_gone", "name", "partition", "redelivered_gone", "replicated",
+        "resetting",
         "start_position", "topic", "type", "writer",
     )  # fmt: skip
 
@@ -140,6 +141,7 @@ class PersistentSubscription:
         self.resetting = False
         self.last_active_ms = topic.agenda.now_ms
         self.last_flow_ms = 0
+        self.last_left_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_mark_ms = 0
@@ -216,7 +218,7 @@ class PersistentSubscription:
             return
         self.consumers.remove(consumer)
         self.topic.consumer_left()
-        self.last_active_ms = self.agenda.now_ms
+        self.last_active_ms = self.last_left_ms = self.agenda.now_ms
         self.messages_out_gone += consumer.messages_out
         self.bytes_out_gone += consumer.bytes_out
         self.redelivered_gone += consumer.redelivered
@@ -239,9 +241,11 @@ class PersistentSubscription:
         """The topic's policies, or the subscription's own properties, are others now."""
         for consumer in self.consumers:
             if not consumer.send_epoch:
-                consumer.unacked_messages_max = self.topic.policies.unacked_messages_per_consumer_max
+                consumer.limit_unacked(self.topic.policies.unacked_messages_per_consumer_max)
         self._apply_compensation()
         self._apply_limits()
+        if isinstance(self.dispatcher, SharedDispatcher):
+            self.dispatcher.limits_changed()
 
     @property
     def dispatch_limit(self) -> Limit | None:
@@ -376,7 +380,7 @@ class PersistentSubscription:
         now_ms = self.agenda.now_ms
         self.last_acked_ms = now_ms
         if consumer is not None:
-            consumer.last_acked_ms = now_ms
+            consumer.acknowledged(now_ms)
         cursor = self.cursor
         if cursor.mark != mark_before:
             self.last_mark_ms = now_ms
@@ -603,8 +607,12 @@ class PersistentSubscription:
     @property
     def wanted_from(self) -> int:
         """The first entry it waits for: open, and not one that damage took."""
+        return self.wanted_behind(self.cursor.mark)
+
+    def wanted_behind(self, offset: int) -> int:
+        """The first entry from ``offset`` on that it waits for."""
         ledger, cursor = self.topic.ledger, self.cursor
-        offset = cursor.mark
+        offset = cursor.next_open(offset)
         while ledger.damaged:
             behind = cursor.next_open(ledger.skip_gap(offset))
             if behind == offset:
@@ -626,7 +634,10 @@ class PersistentSubscription:
     @property
     def oldest_age_seconds(self) -> int:
         """How long ago the oldest open message was published, by its own claim; -1 without one."""
-        offset = self.wanted_from
+        return self.age_seconds_of(self.wanted_from)
+
+    def age_seconds_of(self, offset: int) -> int:
+        """Return how long ago an entry was published, by its own claim; -1 without one."""
         if offset >= self.topic.ledger.confirmed:
             return -1
         if self._oldest[0] != offset:

@@ -118,18 +118,34 @@ def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         )  # fmt: skip
 
 
-def _exceeded(topic: LimitedTopic) -> list[QuotaExceeded]:
+Moved = tuple[PersistentSubscription, int]
+"""A subscription, and the first entry that it would wait for."""
+
+
+def would_hold(topic: LimitedTopic, moved: Moved | None = None) -> QuotaExceeded | None:
+    """The quota that is exceeded now and holds producers; ``moved``: if a subscription gave up entries."""
+    return next((each for each in _exceeded(topic, moved) if each.action != EVICTION), None)
+
+
+def enough_from(topic: LimitedTopic, quota: QuotaExceeded) -> int:
+    """The first entry that may be open without exceeding ``quota``."""
+    if quota.kind == "size":
+        return _offset_of_size(topic.ledger, quota.limit)
+    now_ms = topic.agenda.now_ms
+    return offset_by_time(topic.ledger, now_ms - quota.limit * 1000, now_ms)
+
+
+def _exceeded(topic: LimitedTopic, moved: Moved | None = None) -> list[QuotaExceeded]:
     """The quotas that the subscription with the oldest backlog exceeds."""
     policies, ledger = topic.policies, topic.ledger
-    slowest = _slowest(topic)
+    slowest, offset = _slowest(topic, moved)
     if slowest is None:
         return []
-    offset = slowest.wanted_from
     found = []
     size = ledger.size_from(offset)
     if 0 <= policies.backlog_quota_bytes < size:
         found.append(("size", policies.backlog_quota_bytes, size, policies.backlog_quota_action))
-    age = slowest.oldest_age_seconds
+    age = slowest.age_seconds_of(offset)
     if 0 < policies.backlog_quota_seconds < age:
         found.append(("age", policies.backlog_quota_seconds, age, policies.backlog_quota_age_action))
     return [
@@ -147,25 +163,23 @@ def _exceeded(topic: LimitedTopic) -> list[QuotaExceeded]:
     ]
 
 
-def _slowest(topic: LimitedTopic) -> PersistentSubscription | None:
-    """The durable subscription that waits for the oldest entry; None when none waits for any."""
+def _slowest(topic: LimitedTopic, moved: Moved | None) -> tuple[PersistentSubscription | None, int]:
+    """The durable subscription that waits for the oldest entry, with its offset; None if none waits."""
     waiting = [each for each in topic.subscriptions.values() if each.durable and each.name != COMPACTION]
-    slowest = min(waiting, key=lambda each: each.wanted_from, default=None)
-    return None if slowest is None or slowest.wanted_from >= topic.ledger.confirmed else slowest
+    offsets = {each: moved[1] if moved and each is moved[0] else each.wanted_from for each in waiting}
+    slowest = min(waiting, key=offsets.__getitem__, default=None)
+    if slowest is None or offsets[slowest] >= topic.ledger.confirmed:
+        return None, 0
+    return slowest, offsets[slowest]
 
 
 def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
     """Give up the oldest messages of slow subscriptions until the quotas hold that say so."""
-    ledger = topic.ledger
     target = 0
     for quota in exceeded:
         if quota.action != EVICTION:
             continue
-        if quota.kind == "size":
-            target = max(target, _offset_of_size(ledger, quota.limit))
-        else:
-            now_ms = topic.agenda.now_ms
-            target = max(target, offset_by_time(ledger, now_ms - quota.limit * 1000, now_ms))
+        target = max(target, enough_from(topic, quota))
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)

@@ -508,9 +508,20 @@ class Compatibility:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """A way to change a finding."""
+
+    text: str = ""
+    """The act and its effect, with figures."""
+    command: str = ""
+    """The shell command; empty where the application has to act."""
+    effects: Mapping[str, Any] = nothing()
+    """The figures in ``text``, such as ``frees`` (bytes) and ``producersContinue``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing. ``kind`` is a fixed word for programs, ``text`` is for people; ``stops``: messages do not
-    come because of it. ``mend``: the command or the act that mends it."""
+    """One cause. ``kind`` is a fixed word for programs, ``text`` is for people."""
 
     kind: str = ""
     """A fixed word for programs."""
@@ -519,15 +530,19 @@ class Finding:
     text: str = ""
     """What it is, for people."""
     mend: str = ""
-    """What mends it."""
+    """All advice in one text."""
+    advice: tuple[Advice, ...] = ()
+    """Commands and acts that change it, the best first."""
+    level: int = 0
+    """The urgency, as in ``Explanation.trouble``."""
     details: Mapping[str, Any] = nothing()
     """Figures that belong to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """One subscription of a plain topic or a partition: in a sentence, in facts, and in findings, those that
-    stop messages first."""
+    """One subscription of a plain topic or a partition: in a sentence, in facts, and in findings, the worst
+    first."""
 
     topic: str = ""
     """The topic or partition."""
@@ -538,7 +553,10 @@ class Explanation:
     facts: Mapping[str, Any] = nothing()
     """Figures."""
     findings: tuple[Finding, ...] = ()
-    """Those that stop messages first."""
+    """The worst first."""
+    trouble: int = 0
+    """0: everything is acknowledged; 1: idle; 2: moving; 3: worth a look; 4: stopped; 5: stopped, and the
+    backlog grows; 6: producers are stopped because of it."""
 
 
 Messages = list[StoredMessage]

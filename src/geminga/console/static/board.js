@@ -1,8 +1,8 @@
-// The first page: every subscription, those in most trouble first, each with one sentence that says what is wrong.
+// The first page: every subscription, the most urgent first, each with one sentence about its cause.
 
 import { get } from "./api.js";
 import { h, fill, keyed, text } from "./dom.js";
-import { LEVELS, count, duration, plural, rate, sentence, subscriptionLink, topicLink, topicName } from "./format.js";
+import { LEVELS, count, duration, plural, rate, sentence, sentenceText, subscriptionLink, topicLink, topicName } from "./format.js";
 import { Poller } from "./poll.js";
 import { sparkline } from "./spark.js";
 
@@ -76,7 +76,10 @@ export function showBoard(frame, query) {
     }, signal);
     show(found);
     if (!found.complete) setTimeout(() => poller.now(), 250);
-  }, EVERY_MS, frame.told);
+  }, EVERY_MS, (error) => {
+    frame.told(error);
+    if (error) text(headline, sentenceText(`${error.message[0].toUpperCase()}${error.message.slice(1)}.`));
+  });
 
   function show(found) {
     summary(found.totals, found);
@@ -119,9 +122,11 @@ export function showBoard(frame, query) {
       text(headline, `${count(found.matching)} subscriptions that you may see`);
       return;
     }
-    const [, moving, watch, stopped] = totals.levels;
+    const [, idle, moving, watch, stopped, growing, blocking] = totals.levels;
     const parts = [];
-    if (stopped) parts.push(`${count(stopped)} ${stopped === 1 ? "is" : "are"} stopped`);
+    const still = stopped + growing;
+    if (blocking) parts.push(`${count(blocking)} ${blocking === 1 ? "stops" : "stop"} producers`);
+    if (still) parts.push(`${count(still)} ${still === 1 ? "is" : "are"} stopped`);
     if (watch) parts.push(`${count(watch)} ${watch === 1 ? "is" : "are"} worth a look`);
     const calm = totals.subscriptions ? "Everything moves." : "Nothing to see yet.";
     text(headline, !found.complete && !found.rows.length ? "Looking …" : parts.length ? `${parts.join(", ")}.` : calm);
@@ -130,9 +135,10 @@ export function showBoard(frame, query) {
       ` · ${rate(totals.msgRateIn)} messages/s in · ${rate(totals.msgRateOut)}/s out` +
       (totals.leftOut ? ` · the ${count(totals.leftOut)} in least trouble are left out: search for them` : "") +
       (found.complete ? "" : " · still looking"));
-    const levels = [["", "All", totals.subscriptions], ["3", "Stopped", stopped], ["2", "Worth a look", watch],
-      ["1", "Moving", moving]];
-    fill(chips, levels.map(([level, title, number]) =>
+    const levels = [["", "All", totals.subscriptions], ["6", "Producers stopped", blocking],
+      ["5", "Stopped and growing", growing], ["4", "Stopped", stopped], ["3", "Worth a look", watch],
+      ["2", "Moving", moving], ["1", "Idle", idle]];
+    fill(chips, levels.filter(([level, , number]) => number || !level || level === state.level).map(([level, title, number]) =>
       h("button", {
         type: "button", class: `chip ${LEVELS[level] ?? "all"}`, "aria-pressed": String(state.level === level),
         onclick: () => go({ level, page: 0 }),

@@ -24,15 +24,17 @@ export function showBroker(frame) {
   const peers = h("tbody");
   const peersTitle = h("h2", {}, "Connections");
   const log = h("ol", { class: "log" });
-  const quiet = h("p", { class: "none" }, "Nothing: no message expired, was pushed again, evicted or deleted by retention, and nobody was stopped.");
+  const quiet = h("p", { class: "none" }, "Nothing: no message expired, was redelivered, evicted or deleted by retention, and no producer was stopped.");
   const damaged = h("section", { class: "panel", hidden: true });
   const panel = (words, small, ...content) => h("section", { class: "panel" }, h("h2", {}, words, small ? h("small", {}, small) : null), content);
-  fill(frame.main, h("div", { class: "head" }, h("div", {}, title, said)), facts, damaged,
+  const problem = h("p", { class: "refused", role: "alert", hidden: true });
+  const content = h("div", {}, facts, damaged,
     h("div", { class: "columns" }, panel("Published", "entries, and syncs of the disk", rates.element), panel("Written", "bytes of entries", sizes.element)),
     h("div", { class: "columns" }, panel("Disk", "", disk), panel("Memory and work", "", memory)),
     panel("What it did by itself", "compensation, expiry, quotas, retention", quiet, log),
     h("section", { class: "panel" }, peersTitle, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
       ["Peer", "Producers", "Consumers", "Under way", "Unread"].map((each) => h("th", { scope: "col" }, each)))), peers))));
+  fill(frame.main, h("div", { class: "head" }, h("div", {}, title, said)), problem, content);
   let last = null;
 
   const poller = new Poller(async (signal) => {
@@ -41,7 +43,7 @@ export function showBroker(frame) {
     ]);
     show(found);
     showLog(happened);
-  }, EVERY_MS, frame.told);
+  }, EVERY_MS, frame.toldInstead(content, problem));
 
   function show(found) {
     text(title, `${found.cluster} `);

@@ -117,4 +117,5 @@ export function topicName(topic) {
   ];
 }
 
-export const LEVELS = ["quiet", "moving", "watch", "stopped"];
+// Colours of the levels of trouble, as geminga.diagnosis numbers them.
+export const LEVELS = ["quiet", "quiet", "moving", "watch", "stopped", "stopped", "stopped"];

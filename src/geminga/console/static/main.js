@@ -22,6 +22,19 @@ const frame = {
     offline.hidden = !error;
     if (error) offline.textContent = `${error.message}. Shown is what was known before.`;
   },
+  // The same for a page about one resource: before there is anything to show, and once the resource is gone, the
+  // error takes the position of its panels.
+  toldInstead(content, problem) {
+    let seen = false;
+    return (error) => {
+      seen ||= !error;
+      const instead = Boolean(error) && (!seen || error.status === 404);
+      content.hidden = instead;
+      problem.hidden = !instead;
+      if (instead) problem.textContent = `${error.message}.`;
+      frame.told(instead ? null : error);
+    };
+  },
   title(words) {
     document.title = words ? `${words} · Geminga` : "Geminga";
   },

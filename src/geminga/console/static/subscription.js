@@ -34,12 +34,15 @@ export function showSubscription(frame, topic, subscription, query) {
       ? h("button", { type: "button", onclick: () => skipEntry(place, subscription, entry.id, () => poller.now()) }, "Give it up") : null),
   );
   const mapPanel = h("section", { class: "panel", id: "holes" }, h("h2", {}, "Acknowledgements"), map.element, picked);
-  fill(frame.main, head, parts, facts,
+  const problem = h("p", { class: "refused", role: "alert", hidden: true });
+  const content = h("div", {}, parts, facts,
     h("section", { class: "panel" }, h("h2", {}, "What is the matter"), findings),
     mapPanel,
     h("section", { class: "panel" }, h("h2", {}, "Consumers"), nobody,
       h("div", { class: "scroll" }, h("table", { class: "consumers" }, h("thead", {}, h("tr", {},
         ["Consumer", "Permits", "Unacknowledged", "Out", "Again", "Last acknowledged", "Keys"].map((title) => h("th", { scope: "col" }, title)))), rows))));
+  fill(frame.main, head, problem, content);
+  const told = frame.toldInstead(content, problem);
 
   const poller = new Poller(async (signal) => {
     if (partitions === null) {
@@ -57,7 +60,12 @@ export function showSubscription(frame, topic, subscription, query) {
     show(found, own, stats);
     if (partitions > 0) showParts(explained);
     await map.refresh();
-  }, EVERY_MS, frame.told);
+  }, EVERY_MS, (error) => {
+    told(error);
+    if (!error) return;
+    head.className = "head"; // an old level and sentence would look like the present ones
+    fill(said, (said.told = ""));
+  });
 
   function showParts(explained) {
     parts.hidden = false;
@@ -94,7 +102,7 @@ export function showSubscription(frame, topic, subscription, query) {
     if (findings.told !== key) {
       findings.told = key;
       fill(findings, found.findings.length ? found.findings.map(finding)
-        : h("li", { class: "none" }, "Nothing stands in the way."));
+        : h("li", { class: "none" }, sentence(found.sentence), "."));
     }
     nobody.hidden = own.consumers.length > 0;
     rows.closest("table").hidden = !own.consumers.length;
@@ -109,15 +117,10 @@ export function showSubscription(frame, topic, subscription, query) {
 }
 
 function finding(each) {
-  return h("li", { class: each.stops ? "stops" : each.mend ? "word" : "", "data-kind": each.kind },
-    h("div", {}, h("span", { class: `tag ${each.stops ? "bad" : ""}` }, each.kind), " ", sentence(each.text)),
-    each.mend ? h("p", { class: "mend" }, mend(each.mend)) : null);
-}
-
-// The commands in an advice, apart from its words.
-function mend(words) {
-  return words.split(/(geminga [a-z]+ [^;]*)/).map((part) =>
-    part.startsWith("geminga ") ? h("code", {}, part.trimEnd()) : part);
+  const level = LEVELS[each.level];
+  return h("li", { class: level, "data-kind": each.kind },
+    h("div", {}, h("span", { class: `tag ${level === "stopped" ? "bad" : level === "watch" ? "warn" : ""}` }, each.kind), " ", sentence(each.text)),
+    each.advice.map(({ text: words, command }) => h("p", { class: "mend" }, words, command ? [": ", h("code", {}, command)] : null)));
 }
 
 function bar(share, kind = "") {

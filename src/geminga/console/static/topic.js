@@ -44,8 +44,10 @@ export function showTopic(frame, topic, query) {
     tail.element,
     h("div", { class: "columns" }, panel("Schema", "", schema), panel("Rules in force", "of the topic, its namespace and the broker", policies)),
     panel("Ledgers", "the newest first", table(["Ledger", "Entries", "Bytes"], ledgers)));
+  const problem = h("p", { class: "refused", role: "alert", hidden: true });
+  const content = h("div", {}, parts, whole);
   fill(frame.main, h("div", { class: "head" }, h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Subscriptions"), " / ", topicName(topic).slice(0, -1)),
-    h("h1", {}, topicName(topic).at(-1)))), parts, whole);
+    h("h1", {}, topicName(topic).at(-1)))), problem, content);
   let turn = 0;
 
   const poller = new Poller(async (signal) => {
@@ -55,12 +57,12 @@ export function showTopic(frame, topic, query) {
         await showPartitions(partitions, signal);
         return;
       }
-      tail.start();
     }
     const stats = await get(`${path}/stats`, {}, signal);
+    if (turn === 0) tail.start();
     show(stats);
     if (turn++ % 5 === 0) await showSlow(stats, signal);
-  }, EVERY_MS, frame.told);
+  }, EVERY_MS, frame.toldInstead(content, problem));
 
   async function showPartitions(partitions, signal) {
     whole.hidden = true;

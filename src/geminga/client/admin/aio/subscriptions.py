@@ -11,7 +11,6 @@ from geminga.client.admin.aio.calls import Resource
 from geminga.client.admin.aio.tenants import Brokers
 from geminga.client.admin.aio.topics import Topic, Topics
 from geminga.client.admin.exchange import make_request, part, topic_name, topic_path
-from geminga.client.admin.explaining import from_stats
 from geminga.client.admin.messages import (
     EntriesToSkip,
     Entry,
@@ -25,6 +24,8 @@ from geminga.client.admin.messages import (
 from geminga.client.admin.records import decode
 from geminga.client.admin.types import Explanation, Explanations, Messages, Names
 from geminga.config import check_choice, check_int
+from geminga.diagnosis.conclude import explanation
+from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
 
@@ -167,9 +168,9 @@ class Subscriptions(Resource):
             raise
 
     async def explain(self, topic: Topic, subscription: str) -> Explanations:
-        """Why the subscription does not go on, and what mends it; of a partitioned topic, for each partition.
+        """Return why the subscription's messages are not delivered, with advice; for each partition.
 
-        Geminga's brokers look at the messages themselves; what others say is concluded from statistics.
+        For an Apache Pulsar the conclusion is drawn from its statistics, which report less.
         """
         if await Brokers(self._calls).is_geminga():
             found: Any = await self._calls.call("GET", f"{_path(topic, subscription)}/explain")
@@ -181,7 +182,8 @@ class Subscriptions(Resource):
             if subscription not in stats.subscriptions:
                 continue
             inside = await topics.internal_stats(name)
-            explanations.append(from_stats(name, subscription, stats, inside, time.time()))
+            facts = facts_from_stats(name, subscription, stats.raw, inside.raw, int(time.time() * 1000))
+            explanations.append(decode(Explanation, explanation(facts)))
         if not explanations:
             raise AdminSubscriptionNotFound(
                 f"Subscription {subscription} not found on topic {topic}", status=404

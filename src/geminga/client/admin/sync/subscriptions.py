@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from geminga.client.admin.exchange import make_request, part, topic_name, topic_path
-from geminga.client.admin.explaining import from_stats
 from geminga.client.admin.messages import (
     EntriesToSkip,
     Entry,
@@ -28,6 +27,8 @@ from geminga.client.admin.sync.tenants import Brokers
 from geminga.client.admin.sync.topics import Topic, Topics
 from geminga.client.admin.types import Explanation, Explanations, Messages, Names
 from geminga.config import check_choice, check_int
+from geminga.diagnosis.conclude import explanation
+from geminga.diagnosis.pulsar import facts_from_stats
 from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
 
@@ -166,9 +167,9 @@ class Subscriptions(Resource):
             raise
 
     def explain(self, topic: Topic, subscription: str) -> Explanations:
-        """Why the subscription does not go on, and what mends it; of a partitioned topic, for each partition.
+        """Return why the subscription's messages are not delivered, with advice; for each partition.
 
-        Geminga's brokers look at the messages themselves; what others say is concluded from statistics.
+        For an Apache Pulsar the conclusion is drawn from its statistics, which report less.
         """
         if Brokers(self._calls).is_geminga():
             found: Any = self._calls.call("GET", f"{_path(topic, subscription)}/explain")
@@ -180,7 +181,8 @@ class Subscriptions(Resource):
             if subscription not in stats.subscriptions:
                 continue
             inside = topics.internal_stats(name)
-            explanations.append(from_stats(name, subscription, stats, inside, time.time()))
+            facts = facts_from_stats(name, subscription, stats.raw, inside.raw, int(time.time() * 1000))
+            explanations.append(decode(Explanation, explanation(facts)))
         if not explanations:
             raise AdminSubscriptionNotFound(
                 f"Subscription {subscription} not found on topic {topic}", status=404

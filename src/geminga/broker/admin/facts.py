@@ -1,0 +1,287 @@
+"""Figures of a subscription of a loaded topic, for `geminga.diagnosis`.
+
+Nothing is changed. Without ``detailed`` no entry is read, so that a survey of all subscriptions is cheap: the
+level of trouble is the same, only texts know less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from heapq import nsmallest
+
+from geminga.broker import landmarks
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.dispatcher import Dispatcher
+from geminga.broker.delivery.key_shared import KeySharedDispatcher
+from geminga.broker.delivery.shared import SharedDispatcher
+from geminga.broker.delivery.single_active import SingleActiveDispatcher
+from geminga.broker.delivery.subscription import PersistentSubscription
+from geminga.broker.entries import head_of, sticky_key
+from geminga.broker.topics import quota
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.broker.topics.topic import Topic
+from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, QUIET_SECONDS, Trouble, diagnose
+from geminga.diagnosis.facts import (
+    ConsumerFacts,
+    HoleFacts,
+    KeyFacts,
+    QuotaFacts,
+    Relief,
+    SubscriptionFacts,
+)
+from geminga.errors import StoreError
+
+KEYS_SHOWN_MAX = 5
+"""Blocked keys and damaged runs that are described one by one."""
+
+
+def trouble(topic: PersistentTopic, subscription: PersistentSubscription) -> Trouble:
+    """The level of trouble alone, at little cost."""
+    # Most subscriptions have no backlog: they need no figures.
+    if not (subscription.backlog or subscription.harmed or subscription.fenced or subscription.resetting):
+        return Trouble.NOTHING_WAITS
+    return diagnose(facts_of(topic, subscription, detailed=False)).level
+
+
+def rate_published(topic: Topic, now: float) -> float:
+    """Return the messages a second that are published."""
+    return sum(
+        each.rates.read(now, each.messages_in, each.bytes_in)[0] for each in topic.access.producers.values()
+    )
+
+
+def consumer_type(subscription: PersistentSubscription) -> str:
+    """``Shared`` and so on; empty before the first consumer."""
+    return subscription.consumers[0].type_name if subscription.consumers else ""
+
+
+def consumer_text(consumer: Consumer) -> str:
+    return f"consumer {consumer.name or str(consumer.consumer_id)!r} at {consumer.peer.address}"
+
+
+def facts_of(
+    topic: PersistentTopic, subscription: PersistentSubscription, disk: str = "", *, detailed: bool = True
+) -> SubscriptionFacts:
+    """All figures; ``disk`` says why the broker's disk takes no messages."""
+    return _Facts(topic, subscription).read(disk, detailed)
+
+
+class _Facts:
+    def __init__(self, topic: PersistentTopic, subscription: PersistentSubscription) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.ledger = topic.ledger
+        self.cursor = subscription.cursor
+        self.now_ms = topic.agenda.now_ms
+        self.dispatcher = subscription.dispatcher
+        self.shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
+        self.keyed = self.dispatcher if isinstance(self.dispatcher, KeySharedDispatcher) else None
+        self.single = self.dispatcher if isinstance(self.dispatcher, SingleActiveDispatcher) else None
+
+    def read(self, disk: str, detailed: bool) -> SubscriptionFacts:
+        subscription, cursor, dispatcher = self.subscription, self.cursor, self.dispatcher
+        shared, keyed, single = self.shared, self.keyed, self.single
+        topic, ledger = self.topic, self.ledger
+        receiving = [single.active] if single is not None and single.active else subscription.consumers
+        ready = [each for each in receiving if each.ready]
+        tally = subscription.backlog_tally() if detailed else None
+        read = dispatcher.read_offset if dispatcher is not None else cursor.mark
+        waiting = self._waiting(dispatcher) if dispatcher is not None else 0
+        held = shared.unacked_messages if shared is not None else sum(map(subscription.held_by, receiving))
+        now = topic.agenda.now
+        return SubscriptionFacts(
+            topic=topic.text,
+            subscription=subscription.name,
+            now_ms=self.now_ms,
+            type=consumer_type(subscription),
+            backlog=subscription.backlog,
+            messages=-1 if tally is None else tally[0],
+            bytes=-1 if tally is None else tally[1],
+            oldest_seconds=subscription.oldest_age_seconds if detailed else -1,
+            waiting=waiting,
+            waiting_since_ms=self._waiting_since(read) if waiting and ready else 0,
+            unread=max(0, ledger.confirmed - read),
+            held=held,
+            held_limit=topic.policies.unacked_messages_per_subscription_max,
+            blocked=shared is not None and shared.blocked,
+            delivered_ms=subscription.last_consumed_ms,
+            acked_ms=subscription.last_acked_ms,
+            published_ms=ledger.segments[-1].written_ms if ledger.segments else 0,
+            rate_in=rate_published(topic, now),
+            consumers=self._consumers(receiving, now),
+            consumer_count=len(subscription.consumers),
+            any_ready=bool(ready),
+            left_ms=0 if subscription.consumers else subscription.last_left_ms,
+            harmed=subscription.harmed,
+            fenced=subscription.fenced or subscription.resetting,
+            terminated=topic.terminated,
+            quota=self._quota(detailed),
+            disk=disk,
+            damaged=self._damaged(),
+            reading_fails=dispatcher is not None and dispatcher.reading_fails,
+            switching_to=consumer_text(single.active)
+            if single is not None and single.active and single.is_switching else "",
+            throttled=any(limit.wait(now) > 0 for limit in subscription.dispatch_limits),
+            delayed=0 if shared is None else shared.delayed_size,
+            delayed_next_ms=0 if shared is None else shared.next_delayed_ms,
+            delayed_max=0 if shared is None else shared.delayed_limit,
+            keys=self._keys(keyed) if detailed and keyed is not None else (),
+            draining=0 if keyed is None else keyed.draining_slots,
+            unowned=0 if keyed is None else keyed.unowned_size,
+            look_ahead=keyed.replay_size if keyed is not None and keyed.look_ahead_full else 0,
+            holes=self._holes(detailed),
+            mark_ms=subscription.last_mark_ms,
+            hole=self._hole() if detailed else None,
+            oldest_open=self._position(subscription.wanted_from) if detailed else "",
+            read_position=self._position(read) if detailed else "",
+            redeliver_after=subscription.compensation.after_seconds,
+            pushed_again=subscription.compensation.messages,
+        )  # fmt: skip
+
+    # --- delivery ---
+    def _waiting(self, dispatcher: Dispatcher) -> int:
+        """Entries that were not delivered yet, or are to be delivered again, and are due."""
+        unread = dispatcher.read_offset
+        if self.cursor.holes:
+            unread = self.cursor.next_open(unread)
+        again = self.shared.replay_size if self.shared is not None else 0
+        return max(0, self.ledger.confirmed - unread) + again
+
+    def _waiting_since(self, read: int) -> int:
+        """Since when the next entry waits; asked for only if nothing was delivered for some time."""
+        delivered_ms = self.subscription.last_consumed_ms
+        if self.now_ms - delivered_ms < QUIET_SECONDS * 1000:
+            return 0
+        offset = self.cursor.next_open(read)
+        if offset >= self.ledger.confirmed:
+            return delivered_ms
+        try:
+            return landmarks.arrived_ms(self.ledger, offset, self.now_ms)
+        except StoreError:
+            return 0
+
+    def _consumers(self, receiving: list[Consumer], now: float) -> tuple[ConsumerFacts, ...]:
+        """Consumers that are not ready come first, with those that hold messages for longest."""
+        consumers = self.subscription.consumers
+        if len(consumers) > CONSUMERS_NAMED_MAX:
+            consumers = nsmallest(
+                CONSUMERS_NAMED_MAX, consumers, key=lambda each: (each.ready, self._held_since(each))
+            )
+        standby = set() if self.single is None else {each for each in consumers if each not in receiving}
+        return tuple(
+            ConsumerFacts(
+                name=each.name or str(each.consumer_id),
+                address=each.peer.address,
+                permits=each.permits,
+                held=self.subscription.held_by(each),
+                held_since_ms=self._held_since(each),
+                held_limit=each.unacked_messages_max,
+                blocked=each.blocked,
+                reads=each.output.writable,
+                standby=each in standby,
+                asked_ms=each.last_flow_ms,
+                delivered_ms=each.last_consumed_ms,
+                acked_ms=each.last_acked_ms,
+                acks_per_second=each.rates_now(now)[3],
+                queued=self.keyed.queued_for(each) if self.keyed is not None else 0,
+            )
+            for each in consumers
+        )
+
+    @staticmethod
+    def _held_since(consumer: Consumer) -> int:
+        return consumer.unacked_since_ms or consumer.last_acked_ms
+
+    def _keys(self, dispatcher: KeySharedDispatcher) -> tuple[KeyFacts, ...]:
+        return tuple(
+            KeyFacts(
+                key=self._key(each.first_waiting), slot=each.slot, holder=each.holder.name,
+                holder_text=consumer_text(each.holder), held=each.held, waiting=each.waiting,
+                first=self._position(each.first_waiting),
+            )
+            for each in dispatcher.blocked_keys(KEYS_SHOWN_MAX)
+        )  # fmt: skip
+
+    def _key(self, offset: int) -> str:
+        try:
+            entry = self.ledger.read_one(offset)
+        except StoreError:
+            entry = None
+        return "?" if entry is None else sticky_key(head_of(entry)).decode(errors="backslashreplace")
+
+    # --- backlog ---
+    def _holes(self, detailed: bool) -> int:
+        """Runs of open messages before an acknowledged one; without ``detailed`` whether there is any."""
+        if detailed:
+            return self.cursor.hole_count()
+        return int(bool(self.cursor.holes) or bool(self.cursor.batches))
+
+    def _hole(self) -> HoleFacts | None:
+        subscription, cursor, single = self.subscription, self.cursor, self.single
+        offset = subscription.wanted_from
+        if offset >= self.ledger.confirmed or not (cursor.holes or cursor.batches):
+            return None
+        holder = next((each for each in subscription.consumers if offset in each.pending), None)
+        ranges = cursor.open_ranges(offset)[:5] if offset in cursor.batches else []
+        return HoleFacts(
+            message=self._position(offset),
+            acknowledged_behind=subscription.acknowledged_behind,
+            open_in_batch=", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in ranges),
+            holder="" if holder is None else holder.name,
+            holder_text="" if holder is None else consumer_text(holder),
+            delivered=holder is not None or (single is not None and offset < single.read_offset),
+            age_seconds=subscription.oldest_age_seconds,
+            frees=self._frees(subscription.wanted_behind(offset + 1)),
+        )
+
+    def _frees(self, offset: int) -> int:
+        """Bytes that the subscription retains less once everything before ``offset`` is acknowledged."""
+        return self.ledger.size_from(self.subscription.wanted_from) - self.ledger.size_from(offset)
+
+    def _damaged(self) -> tuple[tuple[str, str], ...]:
+        runs = [run for run in self.ledger.damaged if run[1] > self.cursor.mark]
+        return tuple(
+            (self._position(start), self._position(stop - 1)) for start, stop in runs[:KEYS_SHOWN_MAX]
+        )
+
+    def _quota(self, detailed: bool) -> QuotaFacts | None:
+        exceeded, name = self.topic.quota_exceeded, self.subscription.name
+        if exceeded is not None and (detailed or exceeded.subscription == name):
+            # It was noted some seconds ago; messages may have been acknowledged since.
+            present = quota.would_hold(self.topic)
+            exceeded = present if present is None or exceeded.subscription == name else exceeded
+        if exceeded is None:
+            return None
+        own = exceeded.subscription == name
+        first = enough = None
+        if own and detailed:
+            first = self._relief(self.subscription.wanted_behind(self.subscription.wanted_from + 1))
+            enough = self._relief(quota.enough_from(self.topic, exceeded))
+        return QuotaFacts(
+            text=str(exceeded),
+            subscription=exceeded.subscription,
+            oldest=f"{exceeded.oldest[0]}:{exceeded.oldest[1]}",
+            details=tuple(asdict(exceeded).items()),
+            first=first,
+            enough=enough,
+        )
+
+    def _relief(self, offset: int) -> Relief:
+        """Effect of giving up everything before ``offset``."""
+        subscription = self.subscription
+        offset = min(max(offset, self.cursor.mark), self.ledger.confirmed)
+        begins = subscription.wanted_behind(offset)
+        over = quota.would_hold(self.topic, (subscription, begins))
+        return Relief(
+            up_to=self._position(offset - 1) if offset > self.ledger.start else "",
+            messages=self.cursor.messages_open(self.cursor.mark, offset)
+            if self.ledger.counts.is_complete else -1,
+            frees=self._frees(begins),
+            still_over="" if over is None else over.subscription,
+        )  # fmt: skip
+
+    def _position(self, offset: int) -> str:
+        if offset >= self.ledger.end:
+            return "end"
+        ledger_id, entry_id = self.ledger.position(offset)
+        return f"{ledger_id}:{entry_id}"

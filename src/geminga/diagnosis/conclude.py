@@ -1,0 +1,591 @@
+"""The conclusion: findings and one level of trouble, from the figures of a subscription.
+
+`diagnose` is a pure function; the command line, the console, the overview of all subscriptions and the
+metrics use its result. Each finding has a level of its own, and the worst of them is the subscription's: a
+state that usually passes quickly, such as a consumer without permits, counts once it has lasted.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any, Final
+
+from geminga.by_fields import ByFields
+from geminga.diagnosis.facts import ConsumerFacts, HoleFacts, Relief, SubscriptionFacts
+
+Json = dict[str, Any]
+
+STUCK_SECONDS: Final = 5
+"""A consumer that cannot take messages counts after this time without a FLOW or an acknowledgement."""
+QUIET_SECONDS: Final = 30
+"""A consumer that acknowledged within this time is at work, and never called paused."""
+HOLE_SECONDS: Final = 30
+HELD_SECONDS: Final = 60
+"""A consumer that acknowledged nothing of what it holds for this time is shown in amber."""
+IDLE_SECONDS: Final = 60
+"""A subscription without consumers is idle if nothing was published for this time."""
+SLOWER: Final = 1.1
+CONSUMERS_NAMED_MAX: Final = 100
+"""Consumers with findings of their own."""
+_NO_DELAYS: Final = '{"active": false}'
+
+
+class Trouble(IntEnum):
+    """Urgency of a subscription; the overview is sorted by it."""
+
+    NOTHING_WAITS = 0
+    IDLE = 1
+    """Messages wait, no consumer is connected and nothing is published."""
+    MOVING = 2
+    """Messages wait, and are being delivered or acknowledged."""
+    WATCH = 3
+    """Holes, delays, damage, slow consumers, or nothing acknowledged for a minute."""
+    STOPPED = 4
+    """No message is delivered."""
+    GROWING = 5
+    """No message is delivered, and new ones are published."""
+    PRODUCERS_STOPPED = 6
+    """Producers are stopped because of the subscription."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Advice(ByFields):
+    """A way to change the finding. ``effects`` are the figures in ``text``, for programs."""
+
+    text: str
+    command: str = ""
+    """The shell command; empty where the application has to act."""
+    effects: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Finding(ByFields):
+    """One cause. ``kind`` is a fixed word for programs, ``text`` is for people."""
+
+    kind: str
+    text: str
+    level: Trouble = Trouble.NOTHING_WAITS
+    """The urgency; below `Trouble.MOVING`: for information."""
+    stops: bool = False
+    """Whether messages are not delivered because of it."""
+    advice: tuple[Advice, ...] = ()
+    details: Json = field(default_factory=dict)
+
+    @property
+    def mend(self) -> str:
+        """All advice as one text."""
+        return "; or ".join(f"{a.text}: {a.command}" if a.command else a.text for a in self.advice)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Diagnosis(ByFields):
+    """The conclusion about a subscription: the worst findings come first."""
+
+    level: Trouble
+    sentence: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the first finding that stops messages; empty without one."""
+        return next((each.kind for each in self.findings if each.stops), "")
+
+
+def diagnose(facts: SubscriptionFacts) -> Diagnosis:
+    """Conclude from figures alone."""
+    inquiry = _Inquiry(facts)
+    findings = sorted(inquiry.findings(), key=_urgency)
+    level = max((each.level for each in findings), default=Trouble.NOTHING_WAITS)
+    if level < Trouble.STOPPED:
+        if not facts.backlog:
+            level = Trouble.NOTHING_WAITS
+        else:
+            level = max(level, Trouble.MOVING) if facts.consumer_count else Trouble.IDLE
+    if level == Trouble.STOPPED and inquiry.age(facts.published_ms) < QUIET_SECONDS:
+        level = Trouble.GROWING
+    return Diagnosis(level, inquiry.sentence(findings), tuple(findings))
+
+
+def _urgency(finding: Finding) -> tuple[int, bool, int]:
+    """The order of findings: urgent ones, then those that stop messages, then by level."""
+    return -max(finding.level, Trouble.WATCH), not finding.stops, -finding.level
+
+
+def explanation(facts: SubscriptionFacts) -> Json:
+    """The diagnosis with its figures, as admin REST returns it."""
+    found = diagnose(facts)
+    return {
+        "topic": facts.topic,
+        "subscription": facts.subscription,
+        "summary": found.sentence,
+        "sentence": found.sentence,
+        "trouble": found.level,
+        "facts": {
+            "type": facts.type if facts.consumer_count else "",
+            "consumers": facts.consumer_count,
+            "messagesInBacklog": facts.messages,
+            "bytesInBacklog": facts.bytes,
+            "entriesInBacklog": facts.backlog,
+            "oldestBacklogMessageAgeSeconds": facts.oldest_seconds,
+            "messagesHeld": facts.held,
+            "ackHoles": facts.holes,
+            "oldestOpenMessage": facts.oldest_open,
+            "readPosition": facts.read_position,
+            "entriesNotReadYet": facts.unread,
+            "redeliverUnackedAfterSeconds": facts.redeliver_after,
+            "messagesPushedAgain": facts.pushed_again,
+        },
+        "findings": [
+            asdict(each) | {"mend": each.mend, "advice": [asdict(advice) for advice in each.advice]}
+            for each in found.findings
+        ],
+    }
+
+
+def time_text(milliseconds: int) -> str:
+    """``2026-11-21T00:46:42.051Z``, or the number itself beyond the calendar."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return str(milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _rate(number: float) -> str:
+    return f"{number:.0f}/s" if number >= 10 else f"{number:.1f}/s"
+
+
+def _advise(text: str, command: str = "", **effects: Any) -> Advice:
+    return Advice(text=text, command=command, effects=effects)
+
+
+def _stop(
+    kind: str,
+    text: str,
+    *advice: Advice,
+    level: Trouble = Trouble.STOPPED,
+    stops: bool = True,
+    **details: Any,
+) -> Finding:
+    """A finding that stops messages, usually."""
+    return Finding(kind=kind, text=text, level=level, stops=stops, advice=advice, details=details)
+
+
+class _Inquiry:
+    def __init__(self, facts: SubscriptionFacts) -> None:
+        self.facts = facts
+        self.where = f"{shlex.quote(facts.topic)} {shlex.quote(facts.subscription)}"
+        self.unload = f"geminga topics unload {shlex.quote(facts.topic)}"
+        self.receiving = [each for each in facts.consumers if not each.standby]
+        self.is_stuck = facts.waiting > 0 and bool(self.receiving) and not facts.any_ready
+        self.is_quiet = self.is_stuck and all(map(self._is_quiet, self.receiving))
+
+    # --- times ---
+    def age(self, milliseconds: int) -> float:
+        """Seconds since a time; infinite for never."""
+        return (self.facts.now_ms - milliseconds) / 1000 if milliseconds > 0 else float("inf")
+
+    def _moved(self, seconds: float) -> bool:
+        """Whether a message was delivered or acknowledged within that time."""
+        return min(self.age(self.facts.delivered_ms), self.age(self.facts.acked_ms)) < seconds
+
+    def _is_working(self, consumer: ConsumerFacts) -> bool:
+        return self.age(consumer.acked_ms) < QUIET_SECONDS
+
+    def _asked(self, consumer: ConsumerFacts) -> float:
+        """Seconds since the consumer asked for messages; since the last delivery, if that is not known."""
+        return self.age(consumer.asked_ms if consumer.asked_ms >= 0 else consumer.delivered_ms)
+
+    def _is_quiet(self, consumer: ConsumerFacts) -> bool:
+        """Whether the consumer cannot take messages, and not just for a moment."""
+        if self._is_working(consumer):
+            return False
+        return consumer.blocked or self._asked(consumer) >= STUCK_SECONDS or not self._moved(QUIET_SECONDS)
+
+    def _stopped(self) -> Trouble:
+        """The level of a cause that stops some messages and may pass by itself."""
+        return Trouble.WATCH if self._moved(STUCK_SECONDS) else Trouble.STOPPED
+
+    # --- one sentence ---
+    def sentence(self, findings: list[Finding]) -> str:
+        """Return the one line of the overview; ``findings`` are sorted."""
+        facts = self.facts
+        for each in findings:
+            if each.level > Trouble.MOVING or each.level == Trouble.IDLE or each.kind == "slow":
+                return each.text
+        if not facts.backlog:
+            return "everything is acknowledged"
+        if any(each.stops for each in findings) or self.is_stuck:
+            return "its consumers are busy: waiting messages are delivered as they ask for more"
+        if facts.held and not facts.waiting and not facts.delayed:
+            return "all messages are delivered, and wait to be acknowledged"
+        return "nothing stands in the way: messages are being delivered"
+
+    # --- findings ---
+    def findings(self) -> Iterator[Finding]:
+        facts = self.facts
+        yield from self._subscription()
+        yield from self._producers()
+        if not facts.backlog:
+            text = "all messages are acknowledged"
+            if facts.terminated:
+                text += ", and the topic is terminated: no more will be published"
+            yield Finding(kind="caught-up", text=text, level=Trouble.NOTHING_WAITS)
+            return
+        yield from self._damage()
+        if not facts.consumer_count:
+            yield self._unconnected()
+        elif facts.reading_fails:
+            text = "entries cannot be read from the store; the broker retries every few seconds"
+            check = _advise("see the broker's log, and, with the broker stopped", "geminga store check DIR")
+            yield _stop("store", text, check)
+        yield from self._limit()
+        yield from self._consumers()
+        yield from self._keys()
+        yield from self._delays()
+        yield from self._undelivered()
+        yield from self._hole()
+        yield from self._held()
+
+    def _subscription(self) -> Iterator[Finding]:
+        facts = self.facts
+        if facts.harmed:
+            text = f"the subscription's state was lost to damage in the store: {facts.harmed}"
+            reset = f"geminga subscriptions reset {self.where} earliest"
+            yield _stop("harmed", text, _advise("deliver all messages of the topic again", reset))
+        elif facts.fenced:
+            text = "the subscription is being reset or deleted: no consumer can attach"
+            yield _stop("fenced", text, _advise("wait a moment; if it stays like that", self.unload))
+
+    # --- producers ---
+    def _producers(self) -> Iterator[Finding]:
+        facts, quota = self.facts, self.facts.quota
+        if facts.disk:
+            free = _advise("free space: acknowledge or delete messages, or enlarge the disk")
+            yield Finding(kind="disk", text=f"producers are stopped: {facts.disk}", advice=(free,))
+        if quota is None:
+            return
+        text = f"producers are stopped: {quota.text}" if quota.certain else quota.text
+        level = Trouble.NOTHING_WAITS
+        if quota.subscription == facts.subscription:
+            advice = tuple(self._relief(quota.oldest, quota.first, quota.enough))
+            level = Trouble.PRODUCERS_STOPPED if quota.certain else Trouble.WATCH
+        else:
+            other = f"{shlex.quote(facts.topic)} {shlex.quote(quota.subscription)}"
+            advice = (_advise("see that subscription", f"geminga explain {other}"),)
+        yield Finding(kind="quota", text=text, level=level, advice=advice, details=dict(quota.details))
+
+    def _relief(self, oldest: str, first: Relief | None, enough: Relief | None) -> Iterator[Advice]:
+        """Advise what frees enough for producers to continue."""
+        if first is not None and not first.still_over:
+            text = f"acknowledge {oldest}, or skip it: frees {first.frees} bytes, and producers continue"
+            yield _advise(text, self._skip(oldest), frees=first.frees, producersContinue=True)
+        elif enough is not None:
+            what = f"all up to {enough.up_to}" if enough.up_to else "all of the backlog"
+            number = f" ({_count(enough.messages, 'message')})" if enough.messages >= 0 else ""
+            text = f"acknowledge {what}{number}, or give them up: frees {enough.frees} bytes, "
+            text += "and producers continue"
+            if enough.still_over:
+                text = text.removesuffix("and producers continue")
+                text += f"but subscription {enough.still_over!r} exceeds the quota, too"
+            if first is not None:
+                text += f"; {oldest} alone frees {first.frees} bytes, too little"
+            to = f"expire {self.where} --to {enough.up_to}" if enough.up_to else f"clear {self.where}"
+            yield _advise(
+                text, f"geminga subscriptions {to}", frees=enough.frees, messages=enough.messages,
+                producersContinue=not enough.still_over,
+            )  # fmt: skip
+
+    # --- damage, and no consumer ---
+    def _damage(self) -> Iterator[Finding]:
+        for first, last in self.facts.damaged:
+            what = f"entry {first}" if first == last else f"entries {first} to {last}"
+            text = f"{what} cannot be read from the disk: delivery continues behind, and the backlog counts "
+            yield Finding(
+                kind="damaged-entry", level=Trouble.WATCH, text=f"{text}it until it is skipped",
+                advice=(_advise(f"skip {first}", self._skip(first)),), details={"first": first, "last": last},
+            )  # fmt: skip
+
+    def _unconnected(self) -> Finding:
+        facts = self.facts
+        text = "no consumer is connected"
+        text += f" (since {time_text(facts.left_ms)})" if facts.left_ms else ""
+        start = _advise("start the consumer; to see the messages", f"geminga peek {self.where}")
+        details: Json = {"sinceTimestamp": facts.left_ms} if facts.left_ms else {}
+        if min(self.age(facts.published_ms), self.age(facts.left_ms)) < IDLE_SECONDS:
+            return _stop("nobody-connected", text, start, **details)
+        text += ", and nothing is published"
+        return _stop("nobody-connected", text, start, level=Trouble.IDLE, **details)
+
+    # --- consumers ---
+    def _limit(self) -> Iterator[Finding]:
+        facts = self.facts
+        if not facts.blocked:
+            return
+        ready = [each for each in self.receiving if each.ready]
+        can = any(each.queued for each in ready) if facts.type == "Key_Shared" else bool(ready)
+        allowed = f"{facts.held_limit} are allowed" if facts.held_limit else "the most that is allowed"
+        yield _stop(
+            "unacked-limit",
+            f"its consumers hold {facts.held} messages that they have not acknowledged, {allowed}; delivery "
+            "continues at half",
+            *self._more("Subscription", facts.held, facts.held_limit, can),
+            level=Trouble.WATCH if self.age(facts.acked_ms) < QUIET_SECONDS else Trouble.STOPPED,
+            unackedMessages=facts.held, limit=facts.held_limit,
+        )  # fmt: skip
+
+    def _consumers(self) -> Iterator[Finding]:
+        facts = self.facts
+        if facts.switching_to:
+            text = f"{facts.switching_to} takes over in a moment: the last acknowledgements may still come"
+            yield _stop("switching", text, _advise("wait a moment"), level=Trouble.MOVING)
+        active = next((each.text for each in self.receiving), "another")
+        for each in facts.consumers:
+            if each.standby:
+                text = f"{each.text} stands by: {active} is the one that receives"
+                yield Finding(kind="standby", text=text)
+            elif not each.ready:
+                yield from self._consumer(each)
+        slow = [each for each in self.receiving if not each.ready and self._is_working(each)]
+        if slow and (self.is_stuck or any(each.queued for each in slow)):
+            yield self._slow(slow)
+
+    def _slow(self, slow: list[ConsumerFacts]) -> Finding:
+        """Consumers that are at work and have no room for more."""
+        rate_in = self.facts.rate_in
+        acks = sum(each.acks_per_second for each in self.receiving)
+        held = sum(each.held for each in slow)
+        who = (
+            f"{slow[0].text} is" if len(slow) == 1 else f"{len(slow)} consumers, such as {slow[0].text}, are"
+        )
+        last = int(min(self.age(each.acked_ms) for each in slow))
+        rest = f"{held} unacknowledged, the last acknowledgement {last} s ago"
+        details = {"consumer": slow[0].name, "unackedMessages": held,
+                   "acknowledgedPerSecond": acks, "publishedPerSecond": rate_in}  # fmt: skip
+        if not 0 < acks * SLOWER < rate_in:
+            return Finding(kind="slow", level=Trouble.MOVING, text=f"{who} busy: {rest}", details=details)
+        text = f"{who} slower than the producers: {_rate(acks)} against {_rate(rate_in)}; {rest}"
+        more = _advise("add consumers, or let the application acknowledge faster")
+        return Finding(kind="slow", level=Trouble.WATCH, text=text, advice=(more,), details=details)
+
+    def _consumer(self, consumer: ConsumerFacts) -> Iterator[Finding]:
+        """Findings about a consumer that cannot take an entry now."""
+        facts, who = self.facts, consumer.text
+        held, limit, queued = consumer.held, consumer.held_limit, consumer.queued
+        level = Trouble.MOVING
+        if self.is_quiet:
+            level = Trouble.STOPPED
+        elif queued and self._is_quiet(consumer):
+            level = self._stopped()
+        queue = f"; {_count(queued, 'entry')} of its keys wait for it" if queued else ""
+        common: Json = {"level": level, "stops": self.is_stuck or queued > 0}
+        common |= {"consumer": consumer.name, "address": consumer.address, "waiting": queued}
+        if consumer.blocked:
+            can = consumer.permits > 0 and consumer.reads and not facts.blocked
+            can = can and (facts.type != "Key_Shared" or queued > 0)
+            allowed = f"{limit} are allowed" if limit else "the most that is allowed"
+            text = f"{who} holds {held} messages that it has not acknowledged, {allowed} to one consumer; "
+            text += f"it gets more when half are acknowledged{queue}"
+            advice = self._more("Consumer", held, limit, can)
+            yield _stop("unacked-limit", text, *advice, unackedMessages=held, limit=limit, **common)
+        if consumer.permits <= 0 and not self._is_working(consumer):
+            kind, text, advice = self._without_permits(consumer)
+            yield _stop(kind, text + queue, *advice, lastFlowTimestamp=consumer.asked_ms, **common)
+        if not consumer.reads:
+            text = f"{who} does not read from its connection: sent messages lie unread{queue}"
+            advice = _advise("see what its process does"), *self._reconnect(facts.held)
+            yield _stop("not-reading", text, *advice, **common)
+
+    def _without_permits(self, consumer: ConsumerFacts) -> tuple[str, str, tuple[Advice, ...]]:
+        """Kind, text and advice."""
+        asked, who, held = self._asked(consumer), consumer.text, consumer.held
+        if asked == float("inf"):
+            receive = _advise("its application must receive: with a queue of 0 it asks only then")
+            never = (
+                "has no permits and got nothing yet" if consumer.asked_ms else "has never asked for messages"
+            )
+            return "no-permits", f"{who} {never}", (receive,)
+        has = f"holds {held} messages that it has not acknowledged, and " if held else ""
+        when = "it last asked for messages" if consumer.asked_ms > 0 else "the last message went to it"
+        text = f"{who} {has}has room for no more: {when} {int(asked)} s ago"
+        advice = _advise("receive or resume there"), *self._reconnect(held)
+        if asked < QUIET_SECONDS:
+            return "no-permits", text, advice
+        return "paused", f"{text}, and its application does not receive, or is paused", advice
+
+    # --- keys ---
+    def _keys(self) -> Iterator[Finding]:
+        facts = self.facts
+        level = Trouble.WATCH if self.age(facts.acked_ms) < STUCK_SECONDS else Trouble.STOPPED
+        advice = _advise("acknowledge them there"), *self._reconnect(facts.held)
+        for key in facts.keys:
+            text = f"{key.waiting} entries of key {key.key!r} wait: {key.holder_text} has {key.held} of that "
+            text += "key that it has not acknowledged, and order is kept"
+            yield _stop(
+                "key-blocked", text, *advice, level=level, key=key.key, slot=key.slot, waiting=key.waiting,
+                held=key.held, holder=key.holder, firstWaiting=key.first,
+            )  # fmt: skip
+        if facts.draining and not facts.keys:
+            text = f"{facts.draining} key slots wait for acknowledgements of another consumer"
+            yield _stop("key-blocked", text, *advice, level=level)
+        for name in facts.newcomers:
+            text = f"consumer {name!r} joined, and waits until all that was delivered before is acknowledged"
+            yield _stop("key-blocked", text, *advice, level=level)
+        if facts.unowned:
+            text = f"{facts.unowned} entries have keys in hash ranges that no consumer has taken"
+            ranges = _advise("subscribe with the missing ranges, or with automatic ones (AUTO_SPLIT)")
+            yield _stop("key-unowned", text, ranges, entries=facts.unowned)
+        if facts.look_ahead:
+            yield self._look_ahead()
+
+    def _look_ahead(self) -> Finding:
+        facts, level = self.facts, self._stopped()
+        text = f"no further entry is read: {facts.look_ahead} that were read wait for their consumers"
+        waits = {each.name: each.queued for each in self.receiving if each.queued and not each.ready}
+        for key in facts.keys:
+            waits[key.holder] = waits.get(key.holder, 0) + key.waiting
+        causes = [each for each in self.receiving if each.name in waits]
+        if not causes:
+            return _stop("look-ahead", text, level=level, entries=facts.look_ahead)
+        cause = max(causes, key=lambda each: waits[each.name])
+        text += (
+            f", {waits[cause.name]} of them because of {cause.text}, which holds {cause.held} unacknowledged"
+        )
+        close = f"acknowledge there, or close {cause.text}: its messages are delivered to the others"
+        advice = _advise(close, closes=cause.name)
+        return _stop("look-ahead", text, advice, level=level, entries=facts.look_ahead, consumer=cause.name)
+
+    # --- delays and limits ---
+    def _delays(self) -> Iterator[Finding]:
+        facts = self.facts
+        if not facts.delayed:
+            return
+        advice = [_advise("wait")]
+        if facts.is_geminga:
+            now = f"{self._policy('delayedDelivery', _NO_DELAYS)} && {self.unload}"
+            advice.append(_advise("have them delivered now", now, delivers=facts.delayed))
+        details: Json = {"entries": facts.delayed, "nextTimestamp": facts.delayed_next_ms}
+        when = f": the next at {time_text(facts.delayed_next_ms)}" if facts.delayed_next_ms else ""
+        text = f"{facts.delayed} {'entry is' if facts.delayed == 1 else 'entries are'} to be delivered later"
+        if facts.delayed_max and facts.waiting:
+            text += f", the most that a subscription keeps: no further entry is read until one is due{when}"
+            yield _stop("delayed-limit", text, *advice, level=self._stopped(), **details)
+            return
+        yield Finding(
+            kind="delayed", level=Trouble.WATCH, stops=not facts.waiting and not facts.held, text=text + when,
+            advice=tuple(advice), details=details,
+        )  # fmt: skip
+
+    def _undelivered(self) -> Iterator[Finding]:
+        """A last resort: consumers could take messages and get none, for no cause that is known here."""
+        facts = self.facts
+        known = facts.look_ahead or facts.delayed_max or facts.reading_fails or facts.switching_to
+        if known or facts.blocked or not (facts.waiting and facts.any_ready and facts.waiting_since_ms):
+            return
+        seconds = min(self.age(facts.waiting_since_ms), self.age(facts.delivered_ms))
+        if seconds < QUIET_SECONDS or self._moved(QUIET_SECONDS):
+            return
+        ready = next((each.text for each in self.receiving if each.ready), "a consumer")
+        if facts.throttled:
+            text = f"a dispatch rate is used up: {ready} has permits, but got nothing for {int(seconds)} s"
+            yield _stop(
+                "throttled", text, _advise("raise the dispatch rate of topic, subscription or broker")
+            )
+        elif not (facts.keys or facts.unowned or any(e.queued and not e.ready for e in self.receiving)):
+            text = f"messages wait and {ready} could take them, but none was delivered for {int(seconds)} s"
+            yield _stop("undelivered", text, _advise("see the broker's log; then", self.unload))
+
+    # --- acknowledgements that are missing ---
+    def _hole(self) -> Iterator[Finding]:
+        facts, hole = self.facts, self.facts.hole
+        if not facts.holes:
+            return
+        level = Trouble.WATCH if self.age(facts.mark_ms) >= HOLE_SECONDS else Trouble.MOVING
+        if hole is None:
+            text = f"messages are not acknowledged although later ones are, in {_count(facts.holes, 'range')}"
+            yield Finding(kind="hole", level=level, text=text)
+            return
+        number = hole.acknowledged_behind
+        behind = f"{number} behind it are" if number >= 0 else f"later ones are, in {facts.holes} ranges"
+        text = f"message {hole.message} is not acknowledged, {behind}"
+        text += f"; of its batch, {hole.open_in_batch} are open" if hole.open_in_batch else ""
+        if hole.delivered:
+            text += f"; {hole.holder_text} has it" if hole.holder else "; it was delivered"
+        text += f"; published {hole.age_seconds} s ago" if hole.age_seconds >= 0 else ""
+        yield Finding(
+            kind="hole", level=level, text=text + self._again_after(), advice=tuple(self._close_hole(hole)),
+            details={"message": hole.message, "acknowledgedBehind": number, "holes": facts.holes,
+                     "consumer": hole.holder},
+        )  # fmt: skip
+
+    def _close_hole(self, hole: HoleFacts) -> Iterator[Advice]:
+        if not self.facts.is_geminga:
+            yield from self._reconnect(self.facts.held)
+            expire = f"geminga subscriptions expire {self.where} --to {hole.message}"
+            yield _advise("give it up with all before it", expire)
+            return
+        if hole.delivered:
+            yield from self._redeliver(1)
+        freed = f": frees {hole.frees} bytes" if hole.frees > 0 else ""
+        yield _advise(f"skip it{freed}", self._skip(hole.message), frees=hole.frees)
+
+    def _held(self) -> Iterator[Finding]:
+        """The consumer that has held messages for longest without acknowledging any."""
+        facts = self.facts
+        held = [each for each in self.receiving if each.held and each.held_since_ms > 0]
+        worst = min(held, key=lambda each: each.held_since_ms, default=None)
+        if worst is None or self.age(worst.held_since_ms) < HELD_SECONDS:
+            return
+        again = self._redeliver(worst.held) if facts.is_geminga else self._reconnect(facts.held)
+        since = f"{time_text(worst.held_since_ms)}{self._again_after()}"
+        yield Finding(
+            kind="unacknowledged", level=Trouble.WATCH,
+            text=f"{worst.text} holds {worst.held} messages, and has acknowledged none since {since}",
+            advice=(_advise("see what its application does"), *again),
+            details={"consumer": worst.name, "unackedMessages": worst.held,
+                     "sinceTimestamp": worst.held_since_ms},
+        )  # fmt: skip
+
+    # --- advice ---
+    def _again_after(self) -> str:
+        seconds = self.facts.redeliver_after
+        return f"; redelivered after {seconds:g} s" if seconds else ""
+
+    def _skip(self, position: str) -> str:
+        return f"geminga subscriptions skip {self.where} --message {position}"
+
+    def _policy(self, name: str, value: object) -> str:
+        return f"geminga topics policy {shlex.quote(self.facts.topic)} {name} {shlex.quote(str(value))}"
+
+    def _reconnect(self, held: int) -> Iterator[Advice]:
+        if held:
+            text = "have all consumers reconnect, which delivers what they hold again"
+            yield _advise(text, self.unload, redelivers=held)
+
+    def _redeliver(self, messages: int) -> Iterator[Advice]:
+        """Advise redelivery after a minute, where consumers have permits for it."""
+        facts = self.facts
+        can = [each.permits > 0 and each.reads for each in self.receiving]
+        enough = all(can) if facts.type == "Key_Shared" else any(can)
+        if enough and facts.is_geminga and not facts.redeliver_after:
+            text = f"deliver again what is unacknowledged for {HELD_SECONDS} s"
+            command = f"geminga subscriptions redeliver-unacked {self.where} {HELD_SECONDS}"
+            yield _advise(text, command, redeliversLater=messages)
+
+    def _more(self, whose: str, held: int, limit: int, delivers: bool) -> tuple[Advice, ...]:
+        """A limit of unacknowledged messages is reached; ``delivers``: messages are delivered beyond it."""
+        advice = [_advise("acknowledge them"), *self._redeliver(held), *self._reconnect(held)]
+        if limit and delivers and self.facts.waiting:
+            more = 2 * max(limit, held)
+            command = self._policy(f"maxUnackedMessagesOn{whose}", more)
+            advice.append(_advise(f"allow {more}", command, resumes=True))
+        return tuple(advice)
