@@ -11,15 +11,10 @@ Importing this package loads nothing heavy: each public name is loaded when it i
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from typing import TYPE_CHECKING
 
-from geminga import loggers
 from geminga._version import __version__ as __version__
-
-for _name in loggers.NAMES:
-    loggers.shield(logging.getLogger(_name))
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "geminga.client.sync": ("Client",),

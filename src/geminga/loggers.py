@@ -19,7 +19,7 @@ NAMES: Final = (
     "geminga.console", "geminga.functions", "geminga.ledger", "geminga.mirror", "geminga.offload",
     "geminga.producer", "geminga.spark", "geminga.statistics",
 )  # fmt: skip
-"""Loggers of this package."""
+"""Loggers of this package; importing the module shields them."""
 
 
 def shield(logger: logging.Logger) -> logging.Logger:
@@ -44,3 +44,7 @@ def report() -> None:
     if logging.raiseExceptions:
         with contextlib.suppress(Exception):  # standard error may be closed
             traceback.print_exc(file=sys.stderr)
+
+
+for _name in NAMES:
+    shield(logging.getLogger(_name))

@@ -176,6 +176,7 @@ class ScriptedBroker:
                 last_sequence_id=-1,
                 schema_version=b"",
                 producer_ready=True,
+                **({"topic_epoch": 0} if body.producer_access_mode else {}),
             )
         )
 

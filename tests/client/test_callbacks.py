@@ -12,6 +12,7 @@ import pytest
 
 import geminga
 import geminga.asyncio
+from geminga import loggers
 from geminga.client.runtime import LoopThread
 from geminga.errors import AlreadyClosed, UsageError
 
@@ -67,8 +68,10 @@ def test_what_a_callback_raises_keeps_nothing_from_the_others(
 
 
 def test_a_logging_handler_that_raises_keeps_nothing_from_the_others(
-    pulsar_client: Any, pulsar_topic: str
+    pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loggers, "report", lambda: None)
+
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise RuntimeError("said by a handler")
