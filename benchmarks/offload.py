@@ -24,7 +24,7 @@ from benchmarks.brokers import RunningBroker
 from benchmarks.harness import children_of, process_cpu_seconds
 from geminga.client.admin import admin, topic_path
 from geminga.ids import TopicName
-from geminga.offload.places import folder_of
+from geminga.offload.storage import folder_of
 
 BATCH = 1_000
 PARTS = ("files", "beside", "spark")

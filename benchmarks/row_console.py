@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from geminga.broker.admin.board import Boards
+from geminga.broker.admin.subscription_overview import SubscriptionOverview
 from geminga.ids import MessageId, TopicName
 
 AGAIN = 50
@@ -56,7 +56,7 @@ def _fill(harness: Any, topics: int, subscriptions: int) -> None:
 
 async def _measure(harness: Any) -> tuple[float, float, float, bool]:
     """Wall and CPU of the first answer and its completeness; CPU of a survey; CPU of a page that follows."""
-    boards = Boards(harness.broker)
+    boards = SubscriptionOverview(harness.broker)
     began = time.perf_counter()
     found = await boards.page(**QUESTION)
     first, was_complete = time.perf_counter() - began, found["complete"]

@@ -23,7 +23,7 @@ from geminga import Admin
 from geminga.testing.apache_cluster import ApacheCluster
 from geminga.tuning import proof_report
 from geminga.tuning.measuring.outcome import SLICES_PER_SECOND
-from geminga.tuning.prove import Plan, Proof, Prover
+from geminga.tuning.prove import Proof, ProofPlan, Prover
 from geminga.tuning.traffic import TrafficProfile
 
 HEADLINE = TrafficProfile(
@@ -67,7 +67,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def prove(plan: Plan, folder: Path, breaker: KilledBroker | None = None) -> str:
+def prove(plan: ProofPlan, folder: Path, breaker: KilledBroker | None = None) -> str:
     """Carry a plan out, and write table, picture and figures; gives the table."""
     proof = Prover(plan, folder, say, breaker).prove()
     text = proof_report.table(proof)
@@ -101,14 +101,14 @@ def publish_proofs(folder: Path, docs: Path, names: list[str]) -> list[str]:
     return names
 
 
-def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, Plan]:
+def standalone_plans(service_url: str, admin_url: str, repeats: int) -> dict[str, ProofPlan]:
     """The plans for one broker, by the name of their folder."""
     home = brokers.pulsar_home()
     return {
-        "headline": Plan(
+        "headline": ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=HEADLINE, repeats=repeats, java_home=home
         ),
-        "orders": Plan(
+        "orders": ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=ORDERS, payload="orders", repeats=repeats,
             parts=("settings",), clients=("geminga",), java_home=home,
         ),
@@ -130,7 +130,7 @@ def measure_cluster(folder: Path, repeats: int) -> str:
     with brokers.work_folder() as work, ApacheCluster.start(home, work / "cluster") as cluster:
         address = cluster.admin_url(1)
         Admin(address).namespaces.create(CLUSTER_NAMESPACE, bundles=BUNDLES)
-        plan = Plan(
+        plan = ProofPlan(
             service_url=cluster.service_url, admin_url=address, profile=CLUSTER, parts=("break",),
             repeats=repeats, seconds=BREAK_SECONDS, namespace=CLUSTER_NAMESPACE, java_home=home,
         )  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 
 import geminga
 from geminga import loggers
-from geminga.broker.admin.unquoted import unquoted
+from geminga.broker.admin.redacted_log import unquoted
 from geminga.event_loops import new_event_loop
 from geminga.testing.apache_pulsar import free_ports
 

@@ -62,10 +62,10 @@ NAMES = (
         "asyncio.Client.subscribe(batch_index_ack_enabled)", "False", "True", "as in `Client`",
     ),
     Named(
-        "asyncio.Consumer()", "(consumer, schema)", "(hub, topics, subscription, name, settings)",
+        "asyncio.Consumer()", "(consumer, schema)", "(context, topics, subscription, name, settings)",
         _MADE_BY_CLIENT,
     ),
-    Named("asyncio.Producer()", "(producer, schema)", "(hub, publisher)", _MADE_BY_CLIENT),
+    Named("asyncio.Producer()", "(producer, schema)", "(context, publisher)", _MADE_BY_CLIENT),
     Named("asyncio.Producer.send(disable_replication)", "None", "False", "both mean: replicate"),
     Named("asyncio.Reader()", "(reader, schema)", "(consumer, start, inclusive)", _MADE_BY_CLIENT),
     Named("schema.definition.is_unicode", "method", "(none)", _HELPER),

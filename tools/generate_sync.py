@@ -8,7 +8,7 @@ methods become those of the client for threads: a coroutine function becomes a p
 classes change to those for threads. Where ``pulsar-client``'s two faces differ themselves, `FACE` says so.
 What the hand-written base has (``client/sync_base.py``) is left out.
 
-``client/sync_faces.py``: producers, consumers and readers for threads have hot calls of their own
+``client/sync_handles.py``: producers, consumers and readers for threads have hot calls of their own
 (``send_async``, ``receive``, ``acknowledge``) and beside them methods that are the asyncio handle's, waited
 for where they are coroutines: `HANDLES`.
 
@@ -284,8 +284,8 @@ def sync(source: str) -> str:
     return _formatted(HEADER + "\n".join(lines) + "\n", "sync.py")
 
 
-def sync_faces() -> str:
-    """The text of ``client/sync_faces.py``."""
+def sync_handles() -> str:
+    """The text of ``client/sync_handles.py``."""
     imports: list[str] = ["from geminga.client.runtime import LoopThread"]
     classes: list[str] = []
     for name, handle in HANDLES.items():
@@ -294,7 +294,7 @@ def sync_faces() -> str:
         imports += _imports_of(path)
         given = {m.name: m for m in _methods(_class(path, name))}
         lines = [
-            f"class {CLASSES[name]}Face:",
+            f"class Sync{CLASSES[name]}Base:",
             f'    """What a `{CLASSES[name]}` passes on."""',
             "    _runtime: LoopThread",
             f"    {handle.attribute}: {name}",
@@ -303,7 +303,7 @@ def sync_faces() -> str:
         classes.append("\n".join(lines) + "\n" + textwrap.indent(body, "    "))
     guarded = "if TYPE_CHECKING:\n" + textwrap.indent("\n".join(imports), "    ")
     text = f"{FACES_HEADER}from typing import TYPE_CHECKING\n{guarded}\n" + "\n".join(classes) + "\n"
-    return _formatted(text, "sync_faces.py")
+    return _formatted(text, "sync_handles.py")
 
 
 def _imports_of(path: Path) -> list[str]:
@@ -313,7 +313,7 @@ def _imports_of(path: Path) -> list[str]:
         for statement in node.body if isinstance(node, ast.If) else [node]:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
                 found.append(ast.unparse(statement))
-    unwanted = ("__future__", "sync_faces", " TYPE_CHECKING")
+    unwanted = ("__future__", "sync_handles", " TYPE_CHECKING")
     return ["from typing import Any", *(t for t in found if not any(word in t for word in unwanted))]
 
 
@@ -415,7 +415,7 @@ def files() -> dict[Path, str]:
     return {
         CLIENT / "aio.py": by_hand,
         CLIENT / "sync.py": sync(by_hand),
-        CLIENT / "sync_faces.py": sync_faces(),
+        CLIENT / "sync_handles.py": sync_handles(),
         **{CLIENT / "admin/sync" / source.name: admin(source) for source in sources},
     }
 

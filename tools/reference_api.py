@@ -52,8 +52,8 @@ PAGES: dict[str, Page] = {
         "The client",
         "The client for threads, under `pulsar-client`'s names. That for asyncio has the same options: see "
         "[asyncio](client-asyncio.md). Options marked \N{DAGGER} are Geminga's own; `pulsar-client` has the "
-        "others under the same names. `T` is the type of values, as the schema has it: `Consumer[Order]` "
-        "receives `Message[Order]`.",
+        "others under the same names. `T` is the type of values, as the schema has it: `Consumer[OffloadRequest]` "
+        "receives `Message[OffloadRequest]`.",
         (
             Section("Client", "geminga", ("Client",)),
             Section("Producer", "geminga", ("Producer", "ManySent")),
@@ -156,13 +156,13 @@ TWINS = frozenset({("geminga.asyncio", "Admin")})
 """Names whose methods are those of another one with ``await``: they are described there."""
 
 _INSIDE = {
-    "geminga": "Client.hub Client.runtime Consumer.wait Producer.publish_encoded Producer.submit_encoded "
+    "geminga": "Client.context Client.runtime Consumer.wait Producer.publish_encoded Producer.submit_encoded "
     "MessageId.from_wire TopicName.encoded_local",
-    "geminga.asyncio": "Client.hub Producer.end Producer.abandon Producer.columnar Producer.publish_encoded "
+    "geminga.asyncio": "Client.context Producer.end Producer.abort Producer.columnar Producer.publish_encoded "
     "Producer.renew_data_keys Producer.watch_partitions Producer.refresh_partitions Consumer.open "
     "Consumer.wait Consumer.take Consumer.open_entry Consumer.check_receiving Consumer.acknowledge_others "
-    "Consumer.check_place Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abandon "
-    "Reader.next_entries Reader.note_read Reader.abandon Reader.counts TableView.open TableView.abandon "
+    "Consumer.check_place Consumer.check_cumulative Consumer.refuse Consumer.redeliver_all Consumer.abort "
+    "Reader.next_entries Reader.note_read Reader.abort Reader.counts TableView.open TableView.abort "
     "TableView.listen TableView.caught_up TableView.decode",
 }
 INSIDE = {f"{module}.{name}" for module, names in _INSIDE.items() for name in names.split()}

@@ -267,10 +267,10 @@ _SPARK = "What `geminga.spark.serve_metrics` shows of running queries: see [Spar
 
 def metrics_page() -> str:
     """``metrics.md``."""
-    from geminga.broker.admin.metric_table import METRICS, Of
+    from geminga.broker.admin.metric_table import METRICS, MetricScope
 
     lines = ["# Metrics", "", HEAD, "", *_METRICS.strip().splitlines()]
-    for of in Of:
+    for of in MetricScope:
         found = [metric for metric in METRICS.values() if metric.of is of]
         labels = ", ".join(f"`{label}`" for label in of.labels)
         lines += ["", f"## {of.title}", "", *([f"Labels: {labels}.", ""] if labels else [])]

@@ -1,4 +1,4 @@
-"""A batch's messages by protobuf alone, slowly: what `geminga.broker.batches` is held to."""
+"""A batch's messages by protobuf alone, slowly: what `geminga.broker.batch_rewrite` is held to."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from geminga.broker.admin.unanswered import Unanswered
+from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.core import Broker
 from geminga.ledger.memory import MemoryStore
 from tests.broker.conftest import Harness
@@ -36,7 +36,7 @@ class Web:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self.settings = harness.settings
-        self.unanswered = Unanswered()
+        self.unanswered = InFlightRequests()
 
     @property
     def broker(self) -> Broker:
@@ -109,26 +109,26 @@ class Sliced(Harness):
         self.is_woken = True
 
     def entry(self, work: Callable[[], object]) -> None:
-        turns = self.broker.turns
-        turns.begin(self.time)
+        slices = self.broker.slices
+        slices.begin(self.time)
         work()
-        turns.end()
+        slices.end()
 
     def call(self, work: Callable[[], object]) -> Any:
         """As administrators call."""
         broker = self.broker
-        broker.agenda.enter(self.now, self.now_ms)
+        broker.scheduler.enter(self.now, self.now_ms)
         try:
             return work()
         finally:
-            broker.agenda.leave()
+            broker.scheduler.leave()
 
     def turn(self) -> None:
         self.entry(lambda: self.broker.turn(self.now, self.now_ms))
 
     def unfair_turn(self) -> None:
         """Whose step takes longest is chance: one job may get nowhere until all others are done."""
-        jobs = self.broker.turns._jobs
+        jobs = self.broker.slices._jobs
         if len(jobs) > 1 and self.random.random() < self.chance:
             jobs.rotate(self.random.randrange(len(jobs)))
             if self._slow is None or self.random.random() < 0.02:
@@ -163,7 +163,7 @@ class Sliced(Harness):
     def is_at_rest(self) -> bool:
         broker = self.broker
         return not (
-            broker.turns.waiting or self.is_reported or broker.agenda.is_behind or broker.agenda._changed
+            broker.slices.waiting or self.is_reported or broker.scheduler.is_behind or broker.scheduler._changed
             or broker.deadline <= self.now or self.pongs
         )  # fmt: skip
 
@@ -188,7 +188,7 @@ class Sliced(Harness):
             self.tick()
             self.deliver_pongs()
             self.web.step()
-        raise AssertionError(f"never at rest: {self.broker.turns._jobs}")
+        raise AssertionError(f"never at rest: {self.broker.slices._jobs}")
 
     def pass_time(self, seconds: float) -> None:
         self.settle()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.broker.columns import Column
+from geminga.broker.columns import IntegerColumn
 from geminga.broker.records import RecordReader
 from geminga.errors import StoreDamaged
 
@@ -18,9 +18,9 @@ NUMBERS = st.lists(
 @given(NUMBERS, st.data())
 def test_a_column_is_the_list_it_was_made_from(numbers: list[int], data: st.DataObject) -> None:
     out = bytearray()
-    Column(numbers).encode(out)
+    IntegerColumn(numbers).encode(out)
     reader = RecordReader(bytes(out), "r")
-    for column in (Column(numbers), Column.decode(reader)):
+    for column in (IntegerColumn(numbers), IntegerColumn.decode(reader)):
         assert list(column) == numbers
         assert len(column) == len(numbers)
         assert [column[index] for index in range(len(numbers))] == numbers
@@ -38,21 +38,21 @@ def test_a_column_is_the_list_it_was_made_from(numbers: list[int], data: st.Data
 )
 def test_a_column_is_as_narrow_as_its_numbers_allow(numbers: list[int], width: int) -> None:
     out = bytearray()
-    Column(numbers).encode(out)
+    IntegerColumn(numbers).encode(out)
     assert len(out) <= 4 + 100 * width
-    assert Column(numbers).held_bytes <= 200 + 100 * width
+    assert IntegerColumn(numbers).held_bytes <= 200 + 100 * width
 
 
 def test_damaged_columns_are_named() -> None:
     with pytest.raises(StoreDamaged, match="a column of 3 bytes a number"):
-        Column.decode(RecordReader(b"\x01\x00\x03", "r"))
+        IntegerColumn.decode(RecordReader(b"\x01\x00\x03", "r"))
     with pytest.raises(StoreDamaged, match="8 bytes are announced but missing"):
-        Column.decode(RecordReader(b"\x01\x00\x08", "r"))
+        IntegerColumn.decode(RecordReader(b"\x01\x00\x08", "r"))
 
 
 def test_whether_all_are_the_same() -> None:
     for numbers in ([1, 1, 1, 1], [1, 1, 2, 1], [0, 1, 1, 1], [5, 1 << 40, 1, 1]):
-        column = Column(numbers)
+        column = IntegerColumn(numbers)
         for start in range(4):
             for stop in range(start + 1, 5):
                 for number in (0, 1, 2):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.topics.looks import ROUND_SECONDS
+from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
 from geminga.ids import TopicName
 from geminga.ledger.store import FileStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -131,7 +131,7 @@ def test_many_holes_survive_a_restart(harness: Any) -> None:
     subscription = topic.subscriptions["s"]
     for offset in range(0, 200_000, 2):
         subscription.cursor.acknowledge(offset)
-    harness.broker.agenda.mark_cursor(subscription)
+    harness.broker.scheduler.mark_cursor(subscription)
     harness.restart()
     cursor = harness.broker.topics.find(NAME).subscriptions["s"].cursor
     assert (cursor.mark, len(cursor.holes), cursor.backlog(200_000)) == (1, 99_999, 100_000)
@@ -207,7 +207,7 @@ def test_the_wall_clock_goes_on_where_a_call_does_not_bring_it(harness: Any) -> 
     peer = harness.peer()
     harness.broker.tick(2000.0, 5_000_000)
     peer.session.closed(2001.5)
-    assert harness.broker.agenda.now_ms == 5_001_500
+    assert harness.broker.scheduler.now_ms == 5_001_500
 
 
 def test_the_deadline_is_known_at_any_time(harness: Any) -> None:
@@ -224,7 +224,7 @@ def test_closing_ends_every_session_and_writes_what_is_left(harness: Any) -> Non
     publish(peer, 1)
     subscription = consumer.session.consumers[1].subscription
     subscription.cursor.acknowledge(0)
-    harness.broker.agenda.mark_cursor(subscription)
+    harness.broker.scheduler.mark_cursor(subscription)
     harness.broker.close()
     assert peer.is_closed
     assert consumer.is_closed
@@ -270,4 +270,4 @@ def test_something_wrong_between_two_reports_loses_none(when: str, monkeypatch: 
     for _ in range(100):
         sliced.turn()  # nobody polls: the store wakes nobody for what is left
     assert told == [None] * 20
-    assert sliced.broker.agenda.failures["store"] == (when == "later")
+    assert sliced.broker.scheduler.failures["store"] == (when == "later")

@@ -8,14 +8,14 @@ import pytest
 
 from geminga.broker.admin import damage as admin_damage
 from geminga.broker.admin.damage import described, settle
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.subscription import cursor_key
 from geminga.broker.ledger_list import key_of as ledgers_key
 from geminga.broker.rules.schemas import schema_key
 from geminga.broker.topics.persistent import topic_key
-from geminga.broker.turns import Turns
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName, to_signed
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -113,7 +113,7 @@ def test_a_lost_acknowledgement_comes_again_and_the_others_stay(lives: Lives) ->
     lives.harm(lives.delta(cursor_key(HARMED, "s"), 1))
     harness = lives.restart()
     (thing,) = harness.store.damage
-    assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), Loss.DELTA)
+    assert (thing.key, thing.lost) == (cursor_key(HARMED, "s"), DamageLoss.DELTA)
     for topic, left in ((WELL, (1, 2, 4, 6, 7, 8)), (HARMED, (1, 2, 3, 4, 6, 7, 8))):
         peer = harness.peer()
         peer.subscribe(topic)
@@ -133,7 +133,7 @@ def test_after_a_lost_seek_nothing_is_left_out(lives: Lives) -> None:
     harness.poll()
     lives.harm(lives.record(cursor_key(HARMED, "s")))
     harness = lives.restart()
-    assert [thing.lost for thing in harness.store.damage] == [Loss.VALUE]
+    assert [thing.lost for thing in harness.store.damage] == [DamageLoss.VALUE]
     peer = harness.peer()
     peer.subscribe(HARMED)
     got = peer.messages()
@@ -250,10 +250,10 @@ def test_many_damaged_entries_are_settled_in_steps(lives: Lives, monkeypatch: py
     fill(harness, HARMED, 12).subscribe(HARMED)
     topic: Any = harness.broker.topics.find(TopicName.parse(HARMED))
     ledger = topic.ledger.segments[0].ledger_id
-    harm = Damage("log-0000000001", 0, "a file is missing", lost=Loss.ENTRIES, ledger_id=ledger,
+    harm = Damage("log-0000000001", 0, "a file is missing", lost=DamageLoss.ENTRIES, ledger_id=ledger,
                   first_entry_id=1, last_entry_id=3)  # fmt: skip
     harness.store._state.quarantine.add(harm)
-    monkeypatch.setattr(Turns, "enough", True)
+    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
     done: list[Any] = []
     settle(harness.broker, harm.name, done.append)
     assert harness.store.damage != [], "others are heard first"
@@ -279,7 +279,7 @@ def test_a_damaged_entry_holds_up_neither_trimming_nor_expiry() -> None:
     harness.advance(60)
     assert topic.ledger.start >= 8, "acknowledged entries before and behind a damaged one stay"
     fill(harness, HARMED, 12)
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
 
 
 def test_expiry_goes_on_behind_a_damaged_entry() -> None:
@@ -414,7 +414,7 @@ def test_lost_records_leave_the_topic_and_all_others_served(which: str) -> None:
         assert [receipt.entry_id for receipt in peer.receipts()] == [-1]
         check_serves(harness, topic_name)
     harness.advance(100)
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
 
 
 def test_a_lost_ledger_list_is_put_together_and_written_anew(lives: Lives) -> None:
@@ -444,7 +444,7 @@ def test_a_ledger_that_lost_its_owner_comes_back_to_its_topic(lives: Lives) -> N
         place = content.index(HARMED.encode(), place + 1)
     content[place + 20] ^= 0x11
     harness = lives.restart()
-    assert [thing.lost for thing in harness.store.damage] == [Loss.OWNER]
+    assert [thing.lost for thing in harness.store.damage] == [DamageLoss.OWNER]
     peer = harness.peer()
     peer.subscribe(HARMED)
     assert peer.payloads() == payloads(HARMED, range(3))
@@ -535,4 +535,4 @@ def check_other_topic(disk: SimulatedDisk, lives: Lives) -> None:
     assert {0, 2} <= set(peer.entry_ids()), "a message is left out"
     check_serves(harness, "persistent://public/default/b")
     harness.advance(20)
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())

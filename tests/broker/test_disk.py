@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import background
+from geminga.broker import background_jobs
 from geminga.broker import disk as disk_module
-from geminga.broker.disk import Level, amount, duration
+from geminga.broker.disk import DiskLevel, amount, duration
 from geminga.errors import StoreFull
 from geminga.ids import TopicName
 from geminga.ledger.settings import StoreSettings
@@ -101,9 +101,9 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     peer.subscribe(TOPIC, "s", consumer_id=7)
     peer.publish(3)
     assert len(peer.receipts()) == 3
-    assert room.guard.level is Level.PLENTY
+    assert room.guard.level is DiskLevel.PLENTY
     room.leave(MIB // 2)
-    assert room.guard.level is Level.FULL
+    assert room.guard.level is DiskLevel.FULL
     peer.publish(2, first=3)
     assert peer.receipts() == []
     assert peer.take(Command.SEND_ERROR) == [], "an error would end the client's connection"
@@ -124,7 +124,7 @@ def test_below_the_mark_producers_are_held_and_come_back_by_themselves(room: Roo
     assert len(other.messages()) == 3
     # And it comes back without anybody's doing.
     room.leave(3 * MIB)
-    assert room.guard.level is Level.PLENTY
+    assert room.guard.level is DiskLevel.PLENTY
     peer.command("producer", topic=TOPIC, producer_id=3, request_id=6)
     peer.send(5, producer_id=3)
     assert len(peer.receipts()) == 1
@@ -183,11 +183,11 @@ def test_a_disk_that_is_really_full_holds_what_was_taken_in(room: Room) -> None:
     harness.poll()
     assert peer.receipts() == []
     assert harness.store.failure is None
-    assert room.guard.level is Level.FULL
+    assert room.guard.level is DiskLevel.FULL
     room.disk.others_bytes -= 4 * MIB
     room.look()
     assert len(peer.receipts()) == 3
-    assert room.guard.level is Level.PLENTY
+    assert room.guard.level is DiskLevel.PLENTY
 
 
 def publish(room: Room, topic: str, count: int, size: int = 10_000) -> None:
@@ -223,13 +223,13 @@ def test_retention_gives_way_the_oldest_first_and_never_what_nobody_acknowledged
     room.leave(3 * MIB // 2)
     for _ in range(4):
         room.look()
-    assert room.guard.level is Level.PLENTY, "room has come back"
+    assert room.guard.level is DiskLevel.PLENTY, "room has come back"
     assert kept(room, names["waiting"]) == 100
     assert kept(room, names["kept"]) == 100
     assert kept(room, names["old"]) < 100
     assert kept(room, names["old"]) == 0 or kept(room, names["young"]) == 100, "the oldest goes first"
     assert kept(room, names["young"]) > 50
-    figures = harness.broker.giving_way
+    figures = harness.broker.retention_evictor
     assert figures.ledgers * 100_000 <= figures.bytes <= 1_200_000
     assert room.guard.described()["freeBytes"] >= 2 * MIB
     room.leave(MIB // 4)
@@ -246,7 +246,7 @@ def test_retention_holds_where_it_is_not_to_give_way(make_harness: Callable[...,
     room.leave(1000)
     room.look()
     assert kept(room, TOPIC) == 100
-    assert room.guard.level is Level.FULL
+    assert room.guard.level is DiskLevel.FULL
 
 
 def test_topics_that_are_not_in_memory_give_way_too_and_leave_it_again(
@@ -257,16 +257,16 @@ def test_topics_that_are_not_in_memory_give_way_too_and_leave_it_again(
         publish(room, f"persistent://public/default/t{number}", 10)
     room.harness.advance(300)
     assert room.harness.broker.topics.loaded() == []
-    monkeypatch.setattr(background, "SLICE_SECONDS", -1.0)  # every topic is a slice
+    monkeypatch.setattr(background_jobs, "SLICE_SECONDS", -1.0)  # every topic is a slice
     room.leave(MIB // 4)
     room.look()
-    assert room.harness.broker.giving_way.ledgers == 20
+    assert room.harness.broker.retention_evictor.ledgers == 20
     assert room.harness.broker.topics.loaded() == []
 
 
 def test_little_may_be_under_way_where_there_is_little_room(room: Room) -> None:
     room.leave(MIB + 500_000)
-    assert room.guard.level is Level.LOW
+    assert room.guard.level is DiskLevel.LOW
     assert room.harness.broker.bytes.pending_bytes_max <= 250_000
     room.leave(5 * MIB)
     assert room.harness.broker.bytes.pending_bytes_max == pytest.approx(2 * MIB, rel=0.01)

@@ -174,7 +174,7 @@ def test_nothing_a_peer_sends_breaks_the_broker(seed: int) -> None:
         if chance.random() < 0.9:
             session.closed(now)
         FrameDecoder().feed(b"".join(output.data))
-    assert not any(broker.agenda.failures.values()), broker.agenda.failures
+    assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
     _still_serves(broker, now)
 
 

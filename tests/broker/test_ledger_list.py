@@ -9,7 +9,7 @@ import pytest
 from geminga.broker import ledger_list
 from geminga.broker.ledger_list import END_MARKER, key_of, put_ledger
 from geminga.errors import StoreDamaged
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.memory import MemoryStore
 
 
@@ -23,7 +23,7 @@ class HarmedStore(MemoryStore):
 
     @property
     def damage(self) -> list[Damage]:
-        return [Damage("log", 1, "what", lost=Loss.RECORDS)]
+        return [Damage("log", 1, "what", lost=DamageLoss.RECORDS)]
 
     def lost_entries_max(self, ledger_id: int) -> int:
         return self.lost_entries.get(ledger_id, 0)

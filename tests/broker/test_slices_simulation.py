@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import http
-from geminga.broker.admin.errors import AdminError
-from geminga.broker.topics.looks import ROUND_SECONDS
+from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger import memory as memory_module
@@ -131,8 +131,8 @@ class World:
         assert not self.running, [(client.name, client.done[-5:]) for client in self.running]
         broker = self.harness.broker
         assert all(len(said) == 1 for said in self.told), "each is told once"
-        assert not any(broker.agenda.failures.values()), broker.agenda.failures
-        assert not broker.turns._owed
+        assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
+        assert not broker.slices._owed
         assert not broker.topics._preparing
         assert not broker.topics._under_way
         assert not broker.topics._leaving
@@ -170,7 +170,9 @@ class World:
                 client.look()
                 client.look_at_keys()
         self.harness.settle()
-        assert not any(self.harness.broker.agenda.failures.values()), self.harness.broker.agenda.failures
+        assert not any(self.harness.broker.scheduler.failures.values()), (
+            self.harness.broker.scheduler.failures
+        )
 
 
 def simulate(seed: int, steps: int = 400) -> None:
@@ -245,7 +247,7 @@ class Crowd:
         said: list[object] = []
         try:
             self.harness.call(lambda: call(*arguments, said.append, **options))
-        except AdminError:
+        except AdminRefusal:
             assert not said, what
         else:
             self.told.append((what, said))
@@ -297,7 +299,7 @@ class Crowd:
 
         try:
             self.harness.actions.delete(gone, True, through)
-        except AdminError:
+        except AdminRefusal:
             over()
             raise
 
@@ -309,7 +311,7 @@ class Crowd:
         try:
             earliest = MessageId.earliest
             self.harness.actions.reset_cursor(name, subscription, through, position=earliest)
-        except AdminError:
+        except AdminRefusal:
             self.over.append((str(name), subscription))
             raise
 
@@ -416,7 +418,7 @@ class Crowd:
         self.harness.store.poll()
         for what, said in self.told:
             assert len(said) == 1, (what, said)
-        assert not any(broker.agenda.failures.values()), broker.agenda.failures
+        assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
         self.peers = [each for each in self.peers if each.frames]
         self.hear()
         self.harness.crash()
@@ -446,8 +448,8 @@ class Crowd:
         broker = self.harness.broker
         for what, said in self.told:
             assert len(said) == 1, (what, said)
-        assert not any(broker.agenda.failures.values()), broker.agenda.failures
-        assert not broker.turns._owed
+        assert not any(broker.scheduler.failures.values()), broker.scheduler.failures
+        assert not broker.slices._owed
         assert not broker.topics._preparing
         assert not broker.topics._leaving
         shown = self.look()

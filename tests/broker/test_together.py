@@ -24,7 +24,7 @@ import pytest
 import geminga
 from geminga import CompressionType, ConsumerType
 from geminga.ledger.inspection import inspect
-from geminga.ledger.tier_places import place_at
+from geminga.ledger.tier_storage import place_at
 from geminga.testing.apache_pulsar import free_ports
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

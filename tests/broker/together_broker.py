@@ -9,20 +9,28 @@ import time
 from typing import Any
 
 from geminga.broker.serving.embedded import embedded
-from geminga.broker.topics import compaction, deadlines, loaded, looks, maintenance, offloading, upkeep
+from geminga.broker.topics import (
+    compaction,
+    deadlines,
+    expiry,
+    maintenance_queue,
+    offloading,
+    topic_maintenance,
+    topic_registry,
+)
 from geminga.ledger.tier_reading import TierReader
 
 
 def hurry() -> None:
     """Rounds of upkeep, idle topics and what has failed are seen to in a moment."""
-    modules: tuple[Any, ...] = (looks, upkeep, deadlines, loaded)
+    modules: tuple[Any, ...] = (maintenance_queue, topic_maintenance, deadlines, topic_registry)
     for module in modules:
         for name, seconds in (("ROUND_SECONDS", 0.3), ("UNUSED_SECONDS", 1.0)):
             if hasattr(module, name):
                 setattr(module, name, seconds)
     changes: dict[Any, dict[str, Any]] = {
         deadlines: {"SOONEST_MS": 300},
-        maintenance: {"OPEN_LEDGER_UNUSED_SECONDS": 1},
+        expiry: {"OPEN_LEDGER_UNUSED_SECONDS": 1},
         compaction: {"FAILED_RETRY_MS": 500, "LOOK_BYTES": 0, "SLICE_SECONDS": -1.0, "ENTRIES_PER_FETCH": 3},
         offloading: {"FAILED_RETRY_MS": 500},
     }

@@ -74,6 +74,6 @@ def test_cancelling_a_creation(scripted):
         creating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await creating
-        assert all(connection.handles_count == 0 for connection in client.hub.pool.connections)
+        assert all(connection.handles_count == 0 for connection in client.context.pool.connections)
 
     run(scripted, body)

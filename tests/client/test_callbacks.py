@@ -266,7 +266,7 @@ def test_what_is_open_is_dropped_when_the_thread_ends_in_any_way(
     client = geminga.Client(pulsar_broker.service_url)
     consumer = client.subscribe(pulsar_topic, "s")
     receiving, ended = receiver(consumer)
-    while not len(consumer._consumer.receivers):
+    while not len(consumer._consumer.receive_waiters):
         threading.Event().wait(0.001)
     client.runtime.close()
     receiving.join(SECONDS)

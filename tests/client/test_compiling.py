@@ -36,7 +36,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """Nothing is known yet, and processes that are started are listed."""
     processes: list[Any] = []
     monkeypatch.setattr(compiled, "_state", compiled._State())
-    monkeypatch.setattr(compiling, "_elsewhere", compiling._Elsewhere())
+    monkeypatch.setattr(compiling, "_elsewhere", compiling._CompilerProcess())
     monkeypatch.setattr(compiling, "_start", lambda: processes.append(Process()) or processes[-1])
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
@@ -90,7 +90,7 @@ def test_where_no_process_can_be_started_they_are_compiled_here(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(compiled, "_state", compiled._State())
-    monkeypatch.setattr(compiling, "_elsewhere", compiling._Elsewhere())
+    monkeypatch.setattr(compiling, "_elsewhere", compiling._CompilerProcess())
     monkeypatch.setattr(compiled, "is_cached", lambda: False)
     monkeypatch.delenv(compiled.VARIABLE, raising=False)
     monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")

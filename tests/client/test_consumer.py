@@ -559,7 +559,7 @@ def drop_connections(client: Any) -> None:
     from geminga.errors import ConnectError
 
     def drop() -> None:
-        for connection in client.hub.pool.connections:
+        for connection in client.context.pool.connections:
             connection.abort(ConnectError("cut by the test"))
 
     client.runtime.loop.call_soon_threadsafe(drop)
@@ -647,9 +647,11 @@ def test_what_is_acknowledged_is_not_tracked_by_the_ack_timeout(
         consumer.acknowledge(consumer.receive(30_000))
     cores = [handle.consumer for handle in consumer._consumer.group.handles.values()]
     eventually(
-        lambda: all(hub.acks.pending_count == 0 for hub in cores) and not len(consumer._consumer.inbox)
+        lambda: (
+            all(context.acks.pending_count == 0 for context in cores) and not len(consumer._consumer.inbox)
+        )
     )
-    assert [len(hub.unsettled.ack_timeout) for hub in cores] == [0]
+    assert [len(context.unsettled.ack_timeout) for context in cores] == [0]
 
 
 # --- lists ---------------------------------------------------------------------------------------

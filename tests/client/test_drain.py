@@ -128,7 +128,7 @@ def test_who_waits_and_would_wait_for_ever_is_told(pulsar_client: Any, pulsar_to
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    until(lambda: len(consumer._consumer.receivers) > 0)
+    until(lambda: len(consumer._consumer.receive_waiters) > 0)
     assert consumer.drain() == 0
     assert ended.wait(60)
 

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
+from geminga.client.context import ClientContext
 from geminga.client.driver import HOPS_MAX, DriverState, HandleDriver
-from geminga.client.hub import ClientHub
 from geminga.client.settings import ClientSettings
 from geminga.errors import (
     ConnectError,
@@ -26,9 +26,9 @@ class ProducerHandle:
 
     topic = "persistent://public/default/t"
 
-    def __init__(self, hub):
-        self.hub = hub
-        self.producer_id = hub.new_producer_id()
+    def __init__(self, context):
+        self.context = context
+        self.producer_id = context.new_producer_id()
         self.attached = 0
         self.detached = []
         self.failed = []
@@ -71,14 +71,14 @@ def run(scripted, body, **settings):
         await broker.start()
         settings.setdefault("operation_timeout_seconds", 5.0)
         settings.setdefault("backoff_initial_seconds", 0.005)
-        hub = ClientHub(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
-        handle = ProducerHandle(hub)
-        driver = HandleDriver(hub, handle)
+        context = ClientContext(ClientSettings(service_url=broker.url, **settings), random=random.Random(1))
+        handle = ProducerHandle(context)
+        driver = HandleDriver(context, handle)
         try:
-            return await asyncio.wait_for(body(broker, hub, handle, driver), 60)
+            return await asyncio.wait_for(body(broker, context, handle, driver), 60)
         finally:
             await driver.close()
-            await hub.close()
+            await context.close()
             await broker.stop()
 
     return asyncio.run(main())
@@ -107,43 +107,43 @@ def close_producer(broker, handle, **fields):
 
 
 def test_start_attaches(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         assert driver.attached
         assert handle.attached == 1
         assert driver.connection is not None
         await driver.close()
         assert driver.state is DriverState.CLOSED
-        assert hub.pool.connections[0].handles_count == 0
+        assert context.pool.connections[0].handles_count == 0
         assert handle.detached == []
 
     run(scripted, body)
 
 
 def test_transient_refusals_are_retried_while_starting(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         refuse_producers(broker, pb.ServiceNotReady, pb.MetadataError, pb.UnknownError)
         await driver.start()
         assert handle.attached == 1
         assert broker.count(Type.PRODUCER) == 4
-        assert hub.pool.connections[0].handles_count == 1
+        assert context.pool.connections[0].handles_count == 1
 
     run(scripted, body)
 
 
 def test_a_final_refusal_ends_the_start(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         refuse_producers(broker, pb.ProducerBusy)
         with pytest.raises(ProducerBusy, match="not now"):
             await driver.start()
-        assert hub.pool.connections[0].handles_count == 0
+        assert context.pool.connections[0].handles_count == 0
         assert handle.failed == []
 
     run(scripted, body)
 
 
 def test_start_ends_at_its_time_out(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         refuse_producers(broker, *[pb.ServiceNotReady] * 10_000)
         with pytest.raises((Timeout, ServiceUnitNotReady)):
             await driver.start(timeout=0.05)
@@ -152,7 +152,7 @@ def test_start_ends_at_its_time_out(scripted):
 
 
 def test_a_lost_connection_is_replaced(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         broker.peers[0].drop()
         await handle.until(lambda: handle.attached == 2)
@@ -166,7 +166,7 @@ def test_a_lost_connection_is_replaced(scripted):
 
 
 def test_a_broker_that_comes_back_later_is_found(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         await broker.stop()
         await handle.until(lambda: handle.detached)
@@ -180,7 +180,7 @@ def test_a_broker_that_comes_back_later_is_found(scripted):
 
 
 def test_closed_by_the_broker(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         close_producer(broker, handle)
         await handle.until(lambda: handle.attached == 2)
@@ -192,7 +192,7 @@ def test_closed_by_the_broker(scripted):
 
 
 def test_closed_with_an_assigned_broker(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         other = scripted()
         await other.start()
         await driver.start()
@@ -206,7 +206,7 @@ def test_closed_with_an_assigned_broker(scripted):
 
 
 def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         def send_on(peer, frame):
             broker.on_producer(peer, frame)
             close_producer(broker, handle, assignedBrokerServiceUrl=broker.url)
@@ -230,7 +230,7 @@ def test_brokers_that_name_each_other_for_ever_are_not_asked_without_a_rest(scri
 
 
 def test_a_dead_assigned_broker_is_only_a_hint(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         close_producer(broker, handle, assignedBrokerServiceUrl="pulsar://127.0.0.1:1")
         await handle.until(lambda: handle.attached == 2)
@@ -240,7 +240,7 @@ def test_a_dead_assigned_broker_is_only_a_hint(scripted):
 
 
 def test_a_terminal_error_ends_reconnecting(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         refuse_producers(broker, pb.ProducerBusy, pb.ProducerFenced)
         broker.peers[0].drop()
@@ -253,20 +253,20 @@ def test_a_terminal_error_ends_reconnecting(scripted):
 
 
 def test_reattach_keeps_the_connection(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         problem = PulsarException("start afresh")
         driver.reattach(problem)
         assert handle.detached == [problem]
         await handle.until(lambda: handle.attached == 2)
         assert len(broker.peers) == 1
-        assert hub.pool.connections[0].handles_count == 1
+        assert context.pool.connections[0].handles_count == 1
 
     run(scripted, body)
 
 
 def test_reconnect_now_skips_the_delay(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         driver.reattach(None)
         await asyncio.sleep(0.01)
@@ -280,7 +280,7 @@ def test_reconnect_now_skips_the_delay(scripted):
 
 
 def test_lost_between_answer_and_attach(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         def answer_and_close(peer, frame):
             broker.answers[Type.PRODUCER] = broker.on_producer
             broker.on_producer(peer, frame)
@@ -295,7 +295,7 @@ def test_lost_between_answer_and_attach(scripted):
 
 
 def test_close_while_reconnecting(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         await broker.stop()
         await handle.until(lambda: handle.detached)
@@ -306,7 +306,7 @@ def test_close_while_reconnecting(scripted):
 
 
 def test_cancelling_start_leaves_nothing_behind(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         broker.answers[Type.PRODUCER] = lambda peer, frame: None
         starting = asyncio.ensure_future(driver.start())
         while not broker.count(Type.PRODUCER):
@@ -314,7 +314,7 @@ def test_cancelling_start_leaves_nothing_behind(scripted):
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert hub.pool.connections[0].handles_count == 0
+        assert context.pool.connections[0].handles_count == 0
 
     run(scripted, body)
 
@@ -322,13 +322,13 @@ def test_cancelling_start_leaves_nothing_behind(scripted):
 def test_cancelled_at_every_step(scripted):
     """However far the start got, cancelling it leaves no handle on a connection and the client usable."""
 
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         steps = 0
         finished = False
         while not finished:
             steps += 1
-            each = ProducerHandle(hub)
-            starting = HandleDriver(hub, each)
+            each = ProducerHandle(context)
+            starting = HandleDriver(context, each)
             task = asyncio.ensure_future(starting.start())
             for _ in range(steps):
                 await asyncio.sleep(0)
@@ -336,7 +336,7 @@ def test_cancelled_at_every_step(scripted):
             task.cancel()
             await asyncio.wait([task])
             await starting.close()
-            assert all(connection.handles_count == 0 for connection in hub.pool.connections)
+            assert all(connection.handles_count == 0 for connection in context.pool.connections)
         assert steps > 3
         await driver.start()
 
@@ -344,7 +344,7 @@ def test_cancelled_at_every_step(scripted):
 
 
 def test_frames_are_dropped_while_detached(scripted):
-    async def body(broker, hub, handle, driver):
+    async def body(broker, context, handle, driver):
         await driver.start()
         receipt = encode_send_receipt(handle.producer_id, 0, None, 1, 1)
         broker.peers[0].transport.write(receipt)

@@ -81,7 +81,11 @@ def test_threads_that_wait_for_messages_are_told_of_the_end(
         Blocked(lambda: list(reader)),
         Blocked(tables.receive_table),
     ]
-    eventually(lambda: len(consumer._consumer.receivers) == 4 and len(reader._reader.consumer.receivers) == 2)
+    eventually(
+        lambda: (
+            len(consumer._consumer.receive_waiters) == 4 and len(reader._reader.consumer.receive_waiters) == 2
+        )
+    )
     getattr(client, end)()
     outcomes = [one.ended() for one in blocked]
     assert outcomes[2] == outcomes[5] == []
@@ -249,10 +253,10 @@ def test_nobody_is_called_any_more_when_a_client_is_closed(
     client.create_producer(pulsar_topic).send(b"x")
     assert inside.wait(60)
     (thread,) = client._listener_threads._threads
-    hub = client.hub
+    context = client.context
     closing = threading.Thread(target=client.close)
     closing.start()
-    eventually(lambda: hub.closed, 60)
+    eventually(lambda: context.closed, 60)
     go.set()
     closing.join(60)
     assert seen == ["heard"]
@@ -316,17 +320,17 @@ def test_who_sends_while_the_loop_of_a_closed_producer_ends_is_told(
     producer.close()
     publisher = producer._publisher
     told: list[Any] = []
-    publisher._tell = publisher.handover._tell = lambda: None  # what was told is never heard
+    publisher._tell = publisher.submit_queue._tell = lambda: None  # what was told is never heard
     sender = threading.Thread(target=lambda: producer.send_async(b"x", lambda result, _: told.append(result)))
     sender.start()
-    eventually(lambda: publisher.handover.pairs)
+    eventually(lambda: publisher.submit_queue.pairs)
     client.close()
     sender.join(60)
     assert told == [geminga.Result.AlreadyClosed]
     for _ in range(3):
         producer.send_async(b"x", lambda result, _: told.append(result))
     assert len(told) == 4
-    assert not publisher.handover.pairs, "what nobody will take is not kept"
+    assert not publisher.submit_queue.pairs, "what nobody will take is not kept"
 
 
 # --- the end of the interpreter ------------------------------------------------------------------
@@ -448,7 +452,7 @@ def test_a_dropped_asyncio_client_says_so(pulsar_broker: Any) -> None:
     async def main() -> None:
         client = geminga.asyncio.Client(pulsar_broker.service_url)
         await client.get_topic_partitions("t")
-        (connection,) = client.hub.pool.connections
+        (connection,) = client.context.pool.connections
         holders = [client]
         del client
         with pytest.warns(ResourceWarning, match="was not closed"):
@@ -497,7 +501,7 @@ def test_an_end_that_is_cancelled_is_an_end(pulsar_broker: Any, pulsar_topic: st
             for handle in handles:  # again, as whoever was interrupted may do
                 with contextlib.suppress(AlreadyClosed):
                     await asyncio.wait_for(handle.close(), 60)
-            assert not client.hub._handles
+            assert not client.context._handles
 
     asyncio.run(main())
 

@@ -12,7 +12,7 @@ import pytest
 
 import geminga.asyncio
 from geminga import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerType
-from geminga.client.forwarding import Forwarder
+from geminga.client.dead_letter_publisher import DeadLetterPublisher
 from geminga.errors import InvalidConfiguration, Timeout
 
 SHARED: dict[str, Any] = {"consumer_type": ConsumerType.Shared}
@@ -176,7 +176,7 @@ def test_tables_tell_batches_of_the_same_id_apart(pulsar_client: Any, fleeting: 
 def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
     pulsar_client: Any, pulsar_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = Forwarder.publish
+    publish = DeadLetterPublisher.publish
     refused: list[Any] = []
 
     async def fail_at_first(self: Any, *arguments: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_dead_letter_that_cannot_be_made_gives_its_permits_back(
             raise ValueError("nobody thought of this")
         await publish(self, *arguments)
 
-    monkeypatch.setattr(Forwarder, "publish", fail_at_first)
+    monkeypatch.setattr(DeadLetterPublisher, "publish", fail_at_first)
     consumer = pulsar_client.subscribe(
         pulsar_topic, "s", **SHARED, receiver_queue_size=2, negative_ack_redelivery_delay_ms=50,
         dead_letter_policy=ConsumerDeadLetterPolicy(max_redeliver_count=1),

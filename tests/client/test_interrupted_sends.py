@@ -72,13 +72,13 @@ def test_what_was_handed_over_before_a_handler_raised_is_sent_without_a_push(pro
         try:
             interruption(lambda n=number: producer.send_async(b"x", outcomes.callback(n)))
         except Raised:
-            handed = len(producer._publisher.handover.pairs)
+            handed = len(producer._publisher.submit_queue.pairs)
             deadline = threading.Event()
             for _ in range(500):
-                if not producer._publisher.handover.pairs:
+                if not producer._publisher.submit_queue.pairs:
                     break
                 deadline.wait(0.01)
-            assert not producer._publisher.handover.pairs, f"{handed} lie there, and nobody was told"
+            assert not producer._publisher.submit_queue.pairs, f"{handed} lie there, and nobody was told"
     producer.flush()
     assert all(results == [Result.Ok] for results in outcomes.calls.values())
 

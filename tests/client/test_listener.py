@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from interrupting import Raised, interruptions, raise_it
 
-from geminga.client.listener import MESSAGES_PER_TURN, ListenerThreads, Listening
+from geminga.client.listener import MESSAGES_PER_TURN, ListenerRunner, ListenerThreads
 from geminga.errors import AlreadyClosed, ConnectError
 
 
@@ -26,7 +26,7 @@ class Source:
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
-        self.waiting: list[Listening] = []
+        self.waiting: list[ListenerRunner] = []
         self.waits = threading.Semaphore(0)
         """Released whenever the listener has nothing to do."""
 
@@ -44,7 +44,7 @@ class Source:
             raise item
         return item
 
-    def tell(self, listening: Listening) -> None:
+    def tell(self, listening: ListenerRunner) -> None:
         self.waiting.append(listening)
         if self.items:
             self.put()
@@ -53,8 +53,8 @@ class Source:
     def settle(self) -> None:
         assert self.waits.acquire(timeout=60)
 
-    def listen(self, threads: ListenerThreads, listener: Any, owner: Any = "owner") -> Listening:
-        listening = Listening(owner, listener, self.take, self.tell)
+    def listen(self, threads: ListenerThreads, listener: Any, owner: Any = "owner") -> ListenerRunner:
+        listening = ListenerRunner(owner, listener, self.take, self.tell)
         listening.start(threads)
         return listening
 
@@ -187,7 +187,7 @@ def test_a_listener_may_end_its_own_threads(threads: ListenerThreads) -> None:
 
 def test_a_listener_may_stop_itself(threads: ListenerThreads) -> None:
     source, stopped = Source(), threading.Event()
-    listening: Listening
+    listening: ListenerRunner
 
     def listen(owner: str, item: int) -> None:
         listening.stop()

@@ -309,7 +309,7 @@ def test_ten_thousand_partitions(seen, pulsar_broker):
             memory=ByteBudget(0), new_producer_id=itertools.count().__next__, random=lambda: 0.5,
         ).partitions  # fmt: skip
         for partition in partitions:
-            client.hub.metrics.add_producer(partition)
+            client.context.metrics.add_producer(partition)
         opened = metrics._hub_of(seen.provider)._read()["pulsar.client.producer.opened"]
     assert len(opened) == sum(opened.values()) == 10_000
 
@@ -345,7 +345,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 reader = InMemoryMetricReader()
 metrics.set_meter_provider(MeterProvider([reader]))
 """
-TOLD = """
+WAKING = """
     (resource,) = reader.get_metrics_data().resource_metrics
     names = {m.name: m for s in resource.scope_metrics for m in s.metrics}
     assert names["pulsar.client.producer.message.send.size"].data.data_points[0].value == 1
@@ -363,9 +363,9 @@ geminga.Client("pulsar://localhost", metrics=True)
     ("before", "argument", "after", "expected"),
     [
         ("", "", "", "False False"),
-        (SET, "", TOLD, "True True"),
+        (SET, "", WAKING, "True True"),
         (SET, ", metrics=False", "", "True False"),
-        ("", ", metrics=True", SET.replace("\n", "\n    ") + TOLD, "True True"),
+        ("", ", metrics=True", SET.replace("\n", "\n    ") + WAKING, "True True"),
     ],
     ids=["nothing is loaded", "the global provider", "off", "a provider that is set later"],
 )

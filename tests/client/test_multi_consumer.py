@@ -239,7 +239,7 @@ def test_what_a_new_topic_brings_is_acknowledged_while_another_one_is_waited_for
 
     async def attach(self: Any, connection: Any) -> None:
         if self.topic.endswith("-slow") and not held:
-            held.append(self._hub.loop.create_future())
+            held.append(self._context.loop.create_future())
             await held[0]
         await start(self, connection)
 
@@ -263,7 +263,7 @@ def test_what_a_new_topic_brings_is_acknowledged_while_another_one_is_waited_for
         for message in receive(consumer, 2500):
             consumer.acknowledge(message)
         eventually(lambda: not backlog(pulsar_broker, f"{prefix}-x"))
-        pulsar_client.hub.loop.call_soon_threadsafe(lambda: [each.set_result(None) for each in held])
+        pulsar_client.context.loop.call_soon_threadsafe(lambda: [each.set_result(None) for each in held])
         eventually(lambda: len(consumer._consumer.group.handles) == 2)
     consumer.close()
 

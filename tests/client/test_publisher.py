@@ -317,13 +317,13 @@ def test_messages_that_found_no_bytes_after_all_keep_their_order(broker, batchin
         publisher, got = producer._publisher, []
 
         async def race():
-            handover = publisher.handover
-            handover.room, handover.size_max = 100, 1 << 20
+            submit_queue = publisher.submit_queue
+            submit_queue.room, submit_queue.size_max = 100, 1 << 20
             for size in (7000, 500, 400):
                 if keyed:
                     assert publisher.offer_keyed(b"x" * size, lambda r, m: got.append(r), "key")
                 else:
-                    assert handover.offer(b"x" * size, lambda r, m: got.append(r))
+                    assert submit_queue.offer(b"x" * size, lambda r, m: got.append(r))
 
         client._runtime.call(race())
         time.sleep(0.05)
@@ -566,7 +566,7 @@ def overtaken(producer, got, names):
     """Plain messages that were handed over though there is no permit: as several threads do that look at the
     same number at once."""
     pairs = [half for name in names for half in (name, lambda r, m, name=name: got.append((name, r)))]
-    producer._publisher.handover.pairs += pairs
+    producer._publisher.submit_queue.pairs += pairs
 
 
 def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker, client):

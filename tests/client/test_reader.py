@@ -129,7 +129,7 @@ def test_a_lost_connection_neither_loses_nor_repeats(pulsar_client: Any, pulsar_
     for number in range(60):
         seen.append(reader.read_next(30_000).data())
         if number in (7, 40):
-            for connection in pulsar_client.hub.pool.connections:
+            for connection in pulsar_client.context.pool.connections:
                 pulsar_client.runtime.loop.call_soon_threadsafe(
                     connection.abort, ConnectError("cut by the test")
                 )
@@ -145,7 +145,7 @@ def test_a_reader_of_the_end_gets_what_an_outage_brings(
     with pulsar_broker.client() as other:
         producer = other.create_producer(pulsar_topic)
         reader = pulsar_client.create_reader(pulsar_topic, MessageId.latest)
-        for connection in pulsar_client.hub.pool.connections:
+        for connection in pulsar_client.context.pool.connections:
             pulsar_client.runtime.loop.call_soon_threadsafe(connection.abort, ConnectError("cut by the test"))
         producer.send(b"during the outage")
         assert reader.read_next(30_000).data() == b"during the outage"
@@ -239,13 +239,13 @@ def test_a_connection_lost_before_the_first_message_keeps_the_time(
         lambda reader: next(reader.tables())["value"].to_pylist(),
     ):
         reader = pulsar_client.create_reader(pulsar_topic, start_time=published[3])
-        pulsar_client.runtime.call(drop_connections(pulsar_client.hub))
+        pulsar_client.runtime.call(drop_connections(pulsar_client.context))
         assert read(reader) == [b"3", b"4", b"5"]
         reader.close()
 
 
-async def drop_connections(hub: Any) -> None:
-    for connection in hub.pool.connections:
+async def drop_connections(context: Any) -> None:
+    for connection in context.pool.connections:
         connection.abort(ConnectError("lost in a test"))
 
 

@@ -53,7 +53,7 @@ def drop_connections(client):
     """Cut every connection of the client, as a network would."""
 
     async def cut():
-        for connection in client.hub.pool.connections:
+        for connection in client.context.pool.connections:
             connection.abort(ConnectError("cut by the test"))
 
     client.runtime.call(cut())

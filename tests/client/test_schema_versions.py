@@ -48,24 +48,24 @@ class Message:
 
 def run(test):
     async def main():
-        hub = Core()
-        return await test(hub, SchemaVersions(hub))
+        context = Core()
+        return await test(context, SchemaVersions(context))
 
     return asyncio.run(main())
 
 
 def test_each_version_is_asked_for_once():
-    async def test(hub, versions):
-        hub.release = asyncio.Event()
+    async def test(context, versions):
+        context.release = asyncio.Event()
         together = [asyncio.ensure_future(versions.get("t", ONE)) for _ in range(5)]
         await asyncio.sleep(0)
         together.pop().cancel()  # one that gives up does not take the others along
-        hub.release.set()
+        context.release.set()
         infos = await asyncio.gather(*together)
         assert all(info is infos[0] for info in infos)
         assert (infos[0].type, infos[0].data, infos[0].properties) == (4, b"data", (("k", "v"),))
         assert await versions.get("t", ONE) is versions.known("t", ONE) is infos[0]
-        assert hub.asked == [("t", b"\x00" * 7 + b"\x01")]
+        assert context.asked == [("t", b"\x00" * 7 + b"\x01")]
         assert await versions.get("missing", ONE) is None
         assert versions.known("missing", ONE) is None
 
@@ -73,19 +73,19 @@ def test_each_version_is_asked_for_once():
 
 
 def test_prepared_messages_decode_without_waiting():
-    async def test(hub, versions):
+    async def test(context, versions):
         await versions.prepare(Message(version=""))
-        assert hub.asked == []
+        assert context.asked == []
         await versions.prepare(Message())
         await versions.prepare(Message())
-        assert len(hub.asked) == 1
+        assert len(context.asked) == 1
         assert versions.schema_of_message("t", ONE).data == b"data"
         assert versions.schema_of_message("other", ONE) is None
-        hub.error = Timeout("not now")
+        context.error = Timeout("not now")
         await versions.prepare(Message("other"))
         with pytest.raises(Timeout, match="not now"):
             versions.schema_of_message("other", ONE)
-        hub.error = None
+        context.error = None
         await versions.prepare(Message("other"))
         assert versions.schema_of_message("other", ONE).data == b"data"
 
@@ -95,7 +95,7 @@ def test_prepared_messages_decode_without_waiting():
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(schema_versions, "VERSIONS_KEPT", 3)
 
-    async def test(hub, versions):
+    async def test(context, versions):
         for number in range(10):
             await versions.prepare(Message(f"t{number}"))
         assert len(versions._known) == 3
@@ -107,11 +107,11 @@ def test_memory_is_bounded(monkeypatch):
 
 
 def test_the_schema_of_a_topic_for_a_producer():
-    async def test(hub, versions):
+    async def test(context, versions):
         plain = StringSchema()
         assert await versions.for_topic("t", plain) is plain
-        assert hub.asked == []
+        assert context.asked == []
         assert isinstance(await versions.for_topic("missing", AutoProduceBytesSchema()), BytesSchema)
-        assert hub.asked == [("missing", None)]
+        assert context.asked == [("missing", None)]
 
     run(test)

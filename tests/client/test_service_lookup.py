@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from geminga import errors
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.service_lookup import ServiceUnreachable
 from geminga.client.settings import ClientSettings
 from geminga.connection.authentication import BasicCredentials
@@ -52,7 +52,9 @@ class Rest:
 
 
 def run(
-    body: Callable[[Rest, ClientHub], Awaitable[Any]], url: str = "http://127.0.0.1:{port}", **options: Any
+    body: Callable[[Rest, ClientContext], Awaitable[Any]],
+    url: str = "http://127.0.0.1:{port}",
+    **options: Any,
 ) -> Any:
     async def main() -> Any:
         async with Rest() as rest:
@@ -63,88 +65,88 @@ def run(
                 connection_timeout_seconds=1,
                 **options,
             )
-            hub = ClientHub(settings, random=random.Random(1))
+            context = ClientContext(settings, random=random.Random(1))
             try:
-                return await asyncio.wait_for(body(rest, hub), 60)
+                return await asyncio.wait_for(body(rest, context), 60)
             finally:
-                await hub.close()
+                await context.close()
 
     return asyncio.run(main())
 
 
 def test_places_partitions_and_topics() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         rest.answers = {
             "/lookup/": lambda: (200, {"brokerUrl": "pulsar://b:6650"}, ""),
             "/partitions": lambda: (200, {"partitions": 2}, ""),
             "/topics": lambda: (200, [TOPIC], ""),
         }
-        assert (await hub.lookup(TOPIC)).broker.host == "b"
-        assert await hub.partition_topics(TOPIC) == [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
-        assert list((await hub.topics_of_namespace("public/default", 0)).topics) == [TOPIC]
+        assert (await context.lookup(TOPIC)).broker.host == "b"
+        assert await context.partition_topics(TOPIC) == [f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"]
+        assert list((await context.topics_of_namespace("public/default", 0)).topics) == [TOPIC]
         assert b"Authorization: Basic dTpw\r\n" in rest.headers[0]
         with pytest.raises(errors.OperationNotSupported):
-            await hub.service_connection()
+            await context.service_connection()
 
     run(body, credentials=BasicCredentials("u", "p"))
 
 
 def test_servers_faults_are_retried() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         rest.answers["/lookup/"] = lambda: (
             (503, {"reason": "loading"}, "")
             if len(rest.asked) < 4
             else (200, {"brokerUrl": "pulsar://b:1"}, "")
         )
-        await hub.lookup(TOPIC)
+        await context.lookup(TOPIC)
         assert len(rest.asked) == 4
 
     run(body)
 
 
 def test_refusals_are_told_at_once() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         with pytest.raises(errors.TopicNotFound, match="nothing here"):
-            await hub.lookup(TOPIC)
+            await context.lookup(TOPIC)
         assert len(rest.asked) == 1
 
     run(body, url="http://127.0.0.1:{port},127.0.0.1:{port}")
 
 
 def test_redirects_are_followed_to_their_end() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         there = f"Location: http://127.0.0.1:{rest.port}"
         rest.answers["/lookup/"] = lambda: (307, "", f"{there}/elsewhere\r\n")
         rest.answers["/elsewhere"] = lambda: (200, {"brokerUrl": "pulsar://b:1"}, "")
-        assert (await hub.lookup(TOPIC)).broker.host == "b"
+        assert (await context.lookup(TOPIC)).broker.host == "b"
         rest.answers["/elsewhere"] = lambda: (307, "", f"{there}/elsewhere\r\n")
         rest.asked.clear()
         with pytest.raises(errors.PulsarException, match="redirected too often"):
-            await hub.lookup(TOPIC, timeout=0.1)
-        assert rest.asked.count("/elsewhere") >= hub.settings.lookup_redirects_max
+            await context.lookup(TOPIC, timeout=0.1)
+        assert rest.asked.count("/elsewhere") >= context.settings.lookup_redirects_max
 
     run(body)
 
 
 def test_hosts_are_tried_in_turn() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         rest.answers["/partitions"] = lambda: (200, {"partitions": 0}, "")
         for _ in range(3):
-            assert await hub.partitions(TOPIC) == 0
+            assert await context.partitions(TOPIC) == 0
 
     run(body, url="http://127.0.0.1:1,127.0.0.1:{port}")
 
 
 def test_nobody_answers() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         with pytest.raises((ServiceUnreachable, errors.Timeout), match="refused the connection"):
-            await hub.lookup(TOPIC, timeout=0.2)
+            await context.lookup(TOPIC, timeout=0.2)
 
     run(body, url="http://127.0.0.1:1")
 
 
 def test_a_binary_port_is_told() -> None:
-    async def body(rest: Rest, hub: ClientHub) -> None:
+    async def body(rest: Rest, context: ClientContext) -> None:
         async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(1)
             writer.write(b"\x00\x00\x00\x09\x00\x00\x00\x05")
@@ -152,7 +154,9 @@ def test_a_binary_port_is_told() -> None:
 
         server = await asyncio.start_server(garbage, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        other = ClientHub(ClientSettings(service_url=f"http://127.0.0.1:{port}", operation_timeout_seconds=1))
+        other = ClientContext(
+            ClientSettings(service_url=f"http://127.0.0.1:{port}", operation_timeout_seconds=1)
+        )
         with pytest.raises(errors.PulsarException, match="REST interface of a Pulsar broker"):
             await other.lookup(TOPIC, timeout=0.2)
         await other.close()

@@ -69,7 +69,7 @@ class World:
     def play(self) -> None:
         # Names of consumers, jitter of reconnects: all of a run is told by its seed.
         numbers = SimpleNamespace(Random=lambda: random.Random(self.seed))
-        with self.clock.everywhere(), patch("geminga.client.hub.random_module", numbers):
+        with self.clock.everywhere(), patch("geminga.client.context.random_module", numbers):
             try:
                 self.loop.run_until_complete(self.main())
             finally:
@@ -308,7 +308,7 @@ class World:
     def nobody_sleeps(self) -> None:
         """Nothing can run now: who waits for messages has none before it."""
         for consumer in self.consumers:
-            waiting = [waiter for waiter in consumer.receivers._line if not waiter.done()]
+            waiting = [waiter for waiter in consumer.receive_waiters._line if not waiter.done()]
             assert not (waiting and consumer.queue), (
                 f"{len(waiting)} receivers sleep before {len(consumer.queue)} messages"
             )
@@ -325,7 +325,7 @@ class World:
         while missing():
             assert self.clock.now < end, (
                 f"never came: {missing()}; in the queues: {[len(c.queue) for c in self.consumers]}, waiting: "
-                f"{[len(c.receivers) for c in self.consumers]}, connected: "
+                f"{[len(c.receive_waiters) for c in self.consumers]}, connected: "
                 f"{[c.is_connected() for c in self.consumers]}"
             )
             await asyncio.sleep(0.5)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.client.statistics_log import Counts, StatisticsLog
+from geminga.client.statistics_log import HandleCounts, StatisticsLog
 
 
 class Handle:
     def __init__(self) -> None:
         self.sent = 0
 
-    def counts(self) -> Counts:
-        return Counts("handle", {"sent": self.sent}, {"pending": 2.5})
+    def counts(self) -> HandleCounts:
+        return HandleCounts("handle", {"sent": self.sent}, {"pending": 2.5})
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -76,7 +76,7 @@ def test_producers_consumers_and_readers(
             reader.read_next(30_000)
 
         async def tell() -> None:
-            client.hub._statistics._tell()
+            client.context._statistics._tell()
 
         client.runtime.call(tell())  # not waiting for the hour to pass
     lines = "\n".join(said(caplog))

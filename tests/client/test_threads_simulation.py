@@ -102,7 +102,7 @@ class World:
         try:
             with (
                 shells_on(self.scheduler, self.new_loop),
-                patch("geminga.client.hub.random_module", numbers),
+                patch("geminga.client.context.random_module", numbers),
                 patch.object(runtime, "_live", weakref.WeakSet()),  # other tests' clients live outside
                 warnings.catch_warnings(),
             ):
@@ -438,13 +438,13 @@ class World:
             return  # it may wait on top of somebody who was woken and has not looked yet
         for consumer in self.consumers:
             heart = consumer._consumer
-            if len(heart.receivers) and heart.queue:
+            if len(heart.receive_waiters) and heart.queue:
                 raise AssertionError(
-                    f"{len(heart.receivers)} receivers sleep before {len(heart.queue)} messages"
+                    f"{len(heart.receive_waiters)} receivers sleep before {len(heart.queue)} messages"
                 )
         for producer in self.producers:
             engine = producer._publisher
-            if engine.handover.pairs and engine._timer is None and not engine._loop.is_closed():
+            if engine.submit_queue.pairs and engine._timer is None and not engine._loop.is_closed():
                 raise AssertionError("messages were handed over, and nobody was told")
 
     def everything_comes(self) -> None:

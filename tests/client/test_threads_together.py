@@ -83,7 +83,7 @@ def test_every_message_is_receipted_and_received_once(pulsar_broker: Any, batche
                 mine.append(message.data())
                 consumer.acknowledge(message)
 
-        receivers = together([lambda mine=mine: receive(mine) for mine in came])  # type: ignore[misc]
+        receive_waiters = together([lambda mine=mine: receive(mine) for mine in came])  # type: ignore[misc]
         join(together([lambda number=number: send(number) for number in range(SENDERS)]))  # type: ignore[misc]
         tick = threading.Event()
         for _ in range(1200):
@@ -91,7 +91,7 @@ def test_every_message_is_receipted_and_received_once(pulsar_broker: Any, batche
                 break
             tick.wait(0.05)
         assert consumer.drain() == 0
-        join(receivers)
+        join(receive_waiters)
         producer.close()
     assert Counter(receipts) == {Result.Ok: SENDERS * EACH}
     everything = {b"%d.%d" % (sender, number) for sender in range(SENDERS) for number in range(EACH)}

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.settings import ClientSettings, TlsSettings
 from geminga.client.tls import make_context
 from geminga.connection.authentication import TokenCredentials
@@ -43,7 +43,7 @@ def connect(scripted, certificate, host="localhost", prepare=lambda context: Non
         context.load_cert_chain(*certificate)
         prepare(context)
         await broker.start(context)
-        hub = ClientHub(
+        context = ClientContext(
             ClientSettings(
                 service_url=f"pulsar+ssl://{host}:{broker.port}",
                 credentials=TokenCredentials("canary-token"),
@@ -53,11 +53,11 @@ def connect(scripted, certificate, host="localhost", prepare=lambda context: Non
         )
         error = None
         try:
-            await hub.service_connection()
+            await context.service_connection()
         except Exception as caught:
             error = caught
         finally:
-            hub.shutdown()
+            context.shutdown()
             await broker.stop()
         return broker, error
 
@@ -129,16 +129,16 @@ def test_a_plain_port_is_told(scripted):
     async def main():
         broker = scripted()
         await broker.start()
-        hub = ClientHub(
+        context = ClientContext(
             ClientSettings(
                 service_url=f"pulsar+ssl://localhost:{broker.port}", connection_timeout_seconds=2.0
             )
         )
         try:
             with pytest.raises(ConnectError, match="does that port speak TLS"):
-                await hub.service_connection()
+                await context.service_connection()
         finally:
-            hub.shutdown()
+            context.shutdown()
             await broker.stop()
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geminga.client.topic_set import Part, TopicPattern, TopicSet
+from geminga.client.topic_set import SubscribedPart, TopicPattern, TopicSet
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
 
@@ -38,7 +38,7 @@ def test_patterns_need_one_namespace(pattern: str) -> None:
 
 
 class Core:
-    """Answers like a `ClientHub`."""
+    """Answers like a `ClientContext`."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -55,7 +55,7 @@ def full(name: str) -> str:
     return f"persistent://public/default/{name}"
 
 
-async def parts(topics: TopicSet) -> list[Part]:
+async def parts(topics: TopicSet) -> list[SubscribedPart]:
     return await topics.current()
 
 
@@ -66,27 +66,27 @@ def run(coroutine: Any) -> Any:
 
 
 def test_topics_and_their_partitions() -> None:
-    hub = Core()
-    hub.counts[full("b")] = 2
-    topics = TopicSet(hub, ["a", "b", "a", "c-partition-4"])  # type: ignore[arg-type]
+    context = Core()
+    context.counts[full("b")] = 2
+    topics = TopicSet(context, ["a", "b", "a", "c-partition-4"])  # type: ignore[arg-type]
     assert run(parts(topics)) == [
-        Part(full("a"), -1),
-        Part(full("b-partition-0"), 0),
-        Part(full("b-partition-1"), 1),
-        Part(full("c-partition-4"), 4),
+        SubscribedPart(full("a"), -1),
+        SubscribedPart(full("b-partition-0"), 0),
+        SubscribedPart(full("b-partition-1"), 1),
+        SubscribedPart(full("c-partition-4"), 4),
     ]
     assert topics.can_grow
-    hub.counts[full("b")] = 0
+    context.counts[full("b")] = 0
     assert len(run(parts(topics))) == 4, "partitions never become fewer"
-    plain = TopicSet(hub, "a")  # type: ignore[arg-type]
+    plain = TopicSet(context, "a")  # type: ignore[arg-type]
     run(parts(plain))
     assert not plain.can_grow
     assert plain.text == full("a")
 
 
 def test_topics_of_a_pattern() -> None:
-    hub = Core()
-    hub.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
-    topics = TopicSet(hub, re.compile(r"[x_].*"))  # type: ignore[arg-type]
-    assert run(parts(topics)) == [Part(full("x1-partition-0"), 0), Part(full("x2"), -1)]
+    context = Core()
+    context.topics = [full(name) for name in ("x2", "x1-partition-0", "__change_events", "y")]
+    topics = TopicSet(context, re.compile(r"[x_].*"))  # type: ignore[arg-type]
+    assert run(parts(topics)) == [SubscribedPart(full("x1-partition-0"), 0), SubscribedPart(full("x2"), -1)]
     assert topics.can_grow

@@ -32,7 +32,7 @@ def test_a_long_pattern_is_not_watched(pulsar_client: Any) -> None:
         active = []
         for local in ("x" * 10, "x" * 60):
             pattern = TopicPattern("public/default", re.compile(local))
-            watcher = TopicWatcher(pulsar_client.hub, pattern, lambda: None)
+            watcher = TopicWatcher(pulsar_client.context, pattern, lambda: None)
             await watcher.ensure()
             await watcher.ensure()
             active.append(watcher.active)

@@ -102,7 +102,7 @@ def holds_nothing(producer: Any) -> None:
     """No permit, no byte, and nobody who waits; to be asked on the loop."""
     publisher = producer._publisher
     statistics = producer.statistics()
-    assert (statistics.pending_messages, publisher.handover.lying(), len(publisher._line)) == (0, 0, 0)
+    assert (statistics.pending_messages, publisher.submit_queue.depth(), len(publisher._line)) == (0, 0, 0)
     assert [partition.backlog.own.used for partition in publisher.state.partitions] == [0]
     assert (publisher.state.shared.used, publisher.memory.used) == (0, 0)
 

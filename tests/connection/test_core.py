@@ -12,13 +12,13 @@ from geminga.connection.core import (
     TRANSITIONS,
     ClientConnection,
     Connected,
+    ConnectionInput,
+    ConnectionState,
     CredentialsWanted,
     HandleClosed,
-    Input,
     RequestAnswered,
     RequestMustWait,
     RequestTimedOut,
-    State,
     TopicMoved,
     WatchUpdate,
 )
@@ -93,16 +93,16 @@ def ready(**arguments) -> ClientConnection:
     return connection
 
 
-def in_state(state: State) -> ClientConnection:
+def in_state(state: ConnectionState) -> ClientConnection:
     connection = make()
-    if state is State.START:
+    if state is ConnectionState.START:
         return connection
     connection.start(NOW)
-    if state is State.CHALLENGED:
+    if state is ConnectionState.CHALLENGED:
         connection.receive(challenge(), NOW)
-    elif state is State.READY:
+    elif state is ConnectionState.READY:
         connection.receive(connected(), NOW)
-    elif state is State.CLOSED:
+    elif state is ConnectionState.CLOSED:
         connection.close()
     connection.take_output()
     assert connection.state is state
@@ -114,42 +114,44 @@ def lookup_command(request_id: int) -> pb.BaseCommand:
 
 
 INPUTS = {
-    Input.OPENED: lambda c: c.start(NOW),
-    Input.CREDENTIALS: lambda c: c.give_credentials(Credentials("token", b"x")),
-    Input.REQUEST: lambda c: c.request(lookup_command(5), 5, NOW + 30),
-    Input.CLOSE: lambda c: c.close(),
-    Input.CONNECTED: lambda c: c.receive(connected(), NOW),
-    Input.CHALLENGE: lambda c: c.receive(challenge(), NOW),
-    Input.ANSWER: lambda c: c.receive(success(5), NOW),
-    Input.HANDLE_FRAME: lambda c: c.receive(encode_send_receipt(1, 2, None, 3, 4), NOW),
-    Input.PING: lambda c: c.receive(PING, NOW),
-    Input.PONG: lambda c: c.receive(PONG, NOW),
+    ConnectionInput.OPENED: lambda c: c.start(NOW),
+    ConnectionInput.CREDENTIALS: lambda c: c.give_credentials(Credentials("token", b"x")),
+    ConnectionInput.REQUEST: lambda c: c.request(lookup_command(5), 5, NOW + 30),
+    ConnectionInput.CLOSE: lambda c: c.close(),
+    ConnectionInput.CONNECTED: lambda c: c.receive(connected(), NOW),
+    ConnectionInput.CHALLENGE: lambda c: c.receive(challenge(), NOW),
+    ConnectionInput.ANSWER: lambda c: c.receive(success(5), NOW),
+    ConnectionInput.HANDLE_FRAME: lambda c: c.receive(encode_send_receipt(1, 2, None, 3, 4), NOW),
+    ConnectionInput.PING: lambda c: c.receive(PING, NOW),
+    ConnectionInput.PONG: lambda c: c.receive(PONG, NOW),
 }
 
 
-@pytest.mark.parametrize(("state", "kind"), list(itertools.product(State, Input)), ids=str)
+@pytest.mark.parametrize(
+    ("state", "kind"), list(itertools.product(ConnectionState, ConnectionInput)), ids=str
+)
 def test_every_state_with_every_input(state, kind):
     connection = in_state(state)
     target = TRANSITIONS.get((state, kind))
-    if kind is Input.REQUEST and state is not State.READY:
+    if kind is ConnectionInput.REQUEST and state is not ConnectionState.READY:
         with pytest.raises(ConnectError, match=state.value):
             INPUTS[kind](connection)
         assert connection.state is state
     elif target is None and kind in OWNER_INPUTS:
         with pytest.raises(RuntimeError):
             INPUTS[kind](connection)
-    elif target is None and state is State.CLOSED:
+    elif target is None and state is ConnectionState.CLOSED:
         INPUTS[kind](connection)  # what still arrives after the end is dropped
-        assert connection.state is State.CLOSED
+        assert connection.state is ConnectionState.CLOSED
         assert connection.take_output() == []
     elif target is None:
         with pytest.raises(ProtocolError, match=state.value):
             INPUTS[kind](connection)
         assert connection.state is state
-    elif kind is Input.ANSWER and state in (State.HANDSHAKE, State.CHALLENGED):
+    elif kind is ConnectionInput.ANSWER and state in (ConnectionState.HANDSHAKE, ConnectionState.CHALLENGED):
         with pytest.raises(ProtocolError, match="before CONNECTED"):
             INPUTS[kind](connection)
-        assert connection.state is State.CLOSED
+        assert connection.state is ConnectionState.CLOSED
     else:
         INPUTS[kind](connection)
         assert connection.state is target
@@ -157,12 +159,12 @@ def test_every_state_with_every_input(state, kind):
 
 def test_the_table_names_known_states_and_inputs_only():
     for (state, kind), target in TRANSITIONS.items():
-        assert isinstance(state, State)
-        assert isinstance(kind, Input)
-        assert isinstance(target, State)
+        assert isinstance(state, ConnectionState)
+        assert isinstance(kind, ConnectionInput)
+        assert isinstance(target, ConnectionState)
     # Every state can end, and every state but the start can be reached.
-    assert all((state, Input.CLOSE) in TRANSITIONS for state in State)
-    assert set(TRANSITIONS.values()) == set(State) - {State.START}
+    assert all((state, ConnectionInput.CLOSE) in TRANSITIONS for state in ConnectionState)
+    assert set(TRANSITIONS.values()) == set(ConnectionState) - {ConnectionState.START}
 
 
 def test_handshake():
@@ -245,7 +247,7 @@ def test_credentials_are_refreshed_while_ready():
     (response,) = sent(connection)
     assert response.authResponse.response.auth_method_name == "token"
     assert response.authResponse.response.auth_data == b"fresh"
-    assert connection.state is State.READY
+    assert connection.state is ConnectionState.READY
 
 
 def test_credentials_for_a_connection_that_ended_go_nowhere():
@@ -296,7 +298,7 @@ def test_an_unknown_or_late_answer_is_dropped():
 def test_an_abandoned_request_is_dropped():
     connection = ready()
     connection.request(lookup_command(1), 1, NOW + 5)
-    connection.abandon(1)
+    connection.abort(1)
     assert connection.receive(success(1), NOW) == []
 
 

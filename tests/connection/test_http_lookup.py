@@ -11,7 +11,7 @@ from geminga import errors
 from geminga.connection import http_lookup
 from geminga.connection.addresses import Address
 from geminga.connection.authentication import TokenCredentials
-from geminga.connection.lookup import BrokerPlace
+from geminga.connection.lookup import BrokerLocation
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -63,7 +63,7 @@ def test_credentials_cannot_write_headers() -> None:
 )
 def test_where_a_topic_lives(content: dict[str, str], tls: bool, place: Address) -> None:
     found = http_lookup.place_of(http_lookup.content_of(read(content), "lookup"), "t", tls=tls)
-    assert found == BrokerPlace(place)
+    assert found == BrokerLocation(place)
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,27 @@
-from geminga.connection.keepalive import KeepAlive, Pulse
+from geminga.connection.keepalive import KeepAlive, KeepAliveAction
 
 
 def test_pings_after_silence_and_gives_up_after_another():
     keepalive = KeepAlive(30.0, now=100.0)
     assert keepalive.next_deadline() == 130.0
-    assert keepalive.tick(129.9) is Pulse.NOTHING
-    assert keepalive.tick(130.0) is Pulse.SEND_PING
+    assert keepalive.tick(129.9) is KeepAliveAction.NOTHING
+    assert keepalive.tick(130.0) is KeepAliveAction.SEND_PING
     assert keepalive.next_deadline() == 160.0
-    assert keepalive.tick(159.0) is Pulse.NOTHING
-    assert keepalive.tick(160.0) is Pulse.PEER_SILENT
+    assert keepalive.tick(159.0) is KeepAliveAction.NOTHING
+    assert keepalive.tick(160.0) is KeepAliveAction.PEER_SILENT
 
 
 def test_any_data_counts_as_life():
     keepalive = KeepAlive(30.0, now=0.0)
-    assert keepalive.tick(30.0) is Pulse.SEND_PING
+    assert keepalive.tick(30.0) is KeepAliveAction.SEND_PING
     keepalive.last_received = 31.0
     assert keepalive.next_deadline() == 61.0
-    assert keepalive.tick(60.0) is Pulse.NOTHING
-    assert keepalive.tick(61.0) is Pulse.SEND_PING
+    assert keepalive.tick(60.0) is KeepAliveAction.NOTHING
+    assert keepalive.tick(61.0) is KeepAliveAction.SEND_PING
 
 
 def test_a_late_tick_still_gives_the_peer_its_interval():
     keepalive = KeepAlive(30.0, now=0.0)
     # The process was suspended: the first tick comes an hour late.
-    assert keepalive.tick(3600.0) is Pulse.SEND_PING
+    assert keepalive.tick(3600.0) is KeepAliveAction.SEND_PING
     assert keepalive.next_deadline() == 3630.0

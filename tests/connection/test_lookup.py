@@ -1,7 +1,7 @@
 import pytest
 
 from geminga.connection.addresses import Address
-from geminga.connection.lookup import REDIRECTS_MAX, AskBroker, BrokerPlace, TopicLookup
+from geminga.connection.lookup import REDIRECTS_MAX, AskBroker, BrokerLocation, TopicLookup
 from geminga.errors import LookupError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -29,13 +29,13 @@ def test_starts_at_the_service_url():
 
 
 def test_connect_ends_it():
-    assert TopicLookup(TOPIC, tls=False).answered(answer(CONNECT)) == BrokerPlace(Address("b", 1))
-    assert TopicLookup(TOPIC, tls=True).answered(answer(CONNECT)) == BrokerPlace(Address("b", 2, True))
+    assert TopicLookup(TOPIC, tls=False).answered(answer(CONNECT)) == BrokerLocation(Address("b", 1))
+    assert TopicLookup(TOPIC, tls=True).answered(answer(CONNECT)) == BrokerLocation(Address("b", 2, True))
 
 
 def test_a_proxied_broker_is_reached_through_the_service_url():
     place = TopicLookup(TOPIC, tls=False).answered(answer(CONNECT, proxy_through_service_url=True))
-    assert place == BrokerPlace(Address("b", 1), through_service_url=True)
+    assert place == BrokerLocation(Address("b", 1), through_service_url=True)
 
 
 def test_redirects_pass_authoritative_on():
@@ -44,7 +44,7 @@ def test_redirects_pass_authoritative_on():
     assert lookup.question == AskBroker(Address("c", 3), True)
     assert lookup.answered(answer(REDIRECT, "pulsar://d:4")) is None
     assert lookup.question == AskBroker(Address("d", 4), False)
-    assert lookup.answered(answer(CONNECT, "pulsar://e:5")) == BrokerPlace(Address("e", 5))
+    assert lookup.answered(answer(CONNECT, "pulsar://e:5")) == BrokerLocation(Address("e", 5))
 
 
 def test_a_proxied_redirect_asks_the_service_url_again():

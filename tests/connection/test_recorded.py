@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from geminga.connection.authentication import Credentials
-from geminga.connection.core import HANDLE_FRAMES, ClientConnection, RequestAnswered, State
+from geminga.connection.core import HANDLE_FRAMES, ClientConnection, ConnectionState, RequestAnswered
 from geminga.connection.requests import ANSWERS, is_interim, request_id_of
 from geminga.errors import ServerReportedError
 from geminga.wire.frames import FrameDecoder
@@ -44,7 +44,7 @@ def test_replay(name):
         (frame,) = FrameDecoder().feed(data)
         if frame.type in ANSWERS and not is_interim(frame.command):
             request_id = request_id_of(frame.command)
-            if connection.state is State.READY:
+            if connection.state is ConnectionState.READY:
                 connection.request(pb.BaseCommand(type=pb.BaseCommand.PING, ping={}), request_id, 1e9)
                 expected += 1
         handed_on += frame.type in HANDLE_FRAMES

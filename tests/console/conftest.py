@@ -23,7 +23,7 @@ import pytest
 from aiohttp import web
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
-from geminga.broker.admin.unanswered import Unanswered
+from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.web import make_application
 from geminga.console.site import attach
 
@@ -63,7 +63,7 @@ class Served:
         self.harness = harnesses.Harness(**settings)
         self.connections: set[object] = set()
         self.connections_refused = 0
-        self.unanswered = Unanswered()
+        self.unanswered = InFlightRequests()
         self.started_at_ms = self.harness.now_ms
         self.url = ""
         self.requests: list[str] = []

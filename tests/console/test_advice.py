@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.console.advice import advice
 from geminga.errors import InvalidConfiguration
 
@@ -29,7 +29,7 @@ def test_nothing_to_batch() -> None:
     "query", [{}, {"rate": "x"}, {"rate": "nan"}, {"rate": "-1"}, {"rate": "5", "fill": "inf"}]
 )
 def test_what_is_no_number_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(AdminError, match="give a number from 0 on"):
+    with pytest.raises(AdminRefusal, match="give a number from 0 on"):
         advice(query)
 
 

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect
 
 from geminga.broker.rules.tokens import make_token
 from geminga.ids import MessageId, TopicName
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -158,7 +158,7 @@ def damaged(story: Story) -> None:
 
     def damage() -> None:
         topic, _ = story.found
-        gone = Damage("log-1", 0, "entries", 0, 2, 2, Loss.ENTRIES)
+        gone = Damage("log-1", 0, "entries", 0, 2, 2, DamageLoss.ENTRIES)
         topic.ledger.damage_found(topic.ledger.segments[0], EntriesDamaged("gone", gone))
 
     story.do(damage)

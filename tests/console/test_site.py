@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from geminga.broker.admin.http import Needs
+from geminga.broker.admin.http import RequiredPermission
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.broker.settings import BrokerSettings
 from geminga.console.site import PERMISSIONS, STATIC, attach
@@ -82,8 +82,8 @@ def test_it_can_be_left_out() -> None:
 
 
 def test_files_need_no_credentials_and_figures_do() -> None:
-    assert PERMISSIONS["GET", "/"] is Needs.NOTHING
-    assert PERMISSIONS["GET", "/console/api/advice"] is Needs.CREDENTIALS
+    assert PERMISSIONS["GET", "/"] is RequiredPermission.NOTHING
+    assert PERMISSIONS["GET", "/console/api/advice"] is RequiredPermission.CREDENTIALS
     guarded = EmbeddedBroker(
         BrokerSettings(memory=True, port=0, web_port=0, token_secret_key="data:;base64," + "A" * 43 + "="),
         site=attach,

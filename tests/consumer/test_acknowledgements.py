@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geminga.consumer.acknowledgements import AckTracker
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
 from geminga.ids import MessageId
 from geminga.wire.frames import FrameDecoder
 
-ORIGIN = Origin("t", -1)
+ORIGIN = ConsumerOrigin("t", -1)
 
 
 def entry_of(tracker: AckTracker, entry_id: int, count: int = 1, ledger_id: int = 1) -> ReceivedEntry:

@@ -15,7 +15,7 @@ from geminga.consumer.settings import (
     ConsumerType,
     RedeliveryBackoff,
 )
-from geminga.consumer.state import State
+from geminga.consumer.state import ConsumerState
 from geminga.errors import AlreadyClosed, BrokerMetadataError, ConsumerNotInitialized, CryptoError
 from geminga.ids import MessageId
 from geminga.wire.metadata import build_entry
@@ -38,12 +38,12 @@ def data(messages: list[Message]) -> list[bytes]:
 
 def test_subscribe_then_permits(subscribed: Make) -> None:
     consumer = subscribed(attach=False, receiver_queue_size=7)
-    assert consumer.core.state is State.IDLE
+    assert consumer.core.state is ConsumerState.IDLE
     subscribe, flow = consumer.attach()
     assert subscribe.subscribe.subscription == "s"
     assert subscribe.subscribe.consumer_epoch == 0
     assert flow.flow.messagePermits == 7
-    assert consumer.core.state is State.READY
+    assert consumer.core.state is ConsumerState.READY
 
 
 def test_shared_consumers_have_no_epoch(subscribed: Make) -> None:
@@ -55,9 +55,9 @@ def test_refusal_and_another_attempt(subscribed: Make) -> None:
     consumer = subscribed(attach=False)
     consumer.core.subscribe(1)
     consumer.core.refused()
-    assert consumer.core.state is State.IDLE
+    assert consumer.core.state is ConsumerState.IDLE
     consumer.attach()
-    assert consumer.core.state is State.READY
+    assert consumer.core.state is ConsumerState.READY
 
 
 def test_messages_reach_the_queue_and_permits_return(subscribed: Make, make: SimpleNamespace) -> None:
@@ -588,7 +588,7 @@ def test_seek_without_a_disconnect(subscribed: Make, make: SimpleNamespace) -> N
     consumer.receive(make.single(b"b"), 1)
     consumer.core.begin_seek(MessageId(-1, 7, 0), 99)
     consumer.core.seek_done()
-    assert consumer.core.state is State.READY
+    assert consumer.core.state is ConsumerState.READY
     consumer.receive(make.single(b"a"), 0)
     assert data(consumer.take()) == [b"a"]
 
@@ -713,7 +713,7 @@ def test_close_sends_what_is_pending(subscribed: Make, make: SimpleNamespace) ->
     assert consumer.core.begin_close()
     assert kinds(make.sent(consumer.core)) == ["ACK"]
     consumer.core.closed()
-    assert consumer.core.state is State.CLOSED
+    assert consumer.core.state is ConsumerState.CLOSED
     assert len(consumer.queue) == 0
     with pytest.raises(AlreadyClosed):
         consumer.core.begin_seek(MessageId.earliest, 1)
@@ -737,7 +737,7 @@ def test_failure_is_kept(subscribed: Make) -> None:
     error = BrokerMetadataError("x")
     consumer.core.failed(error)
     assert consumer.core.error is error
-    assert consumer.core.state is State.FAILED
+    assert consumer.core.state is ConsumerState.FAILED
 
 
 def test_recorded_conversation(subscribed: Make, recorded: list[Any]) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from geminga.consumer.encryption_context import EncryptionContext
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.metadata import parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -37,10 +37,10 @@ def test_recorded_metadata():
 
 
 def test_a_message_has_one_only_when_it_is_encrypted():
-    plain = ReceivedEntry(Origin("t", -1), 1, 2, pb.MessageMetadata(), batched=False, body=b"x")
+    plain = ReceivedEntry(ConsumerOrigin("t", -1), 1, 2, pb.MessageMetadata(), batched=False, body=b"x")
     assert Message(plain, -1).encryption_context() is None
     metadata = next(encrypted_metadata())
-    kept = ReceivedEntry(Origin("t", -1), 1, 2, metadata, batched=False, raw=b"raw", body=b"x")
+    kept = ReceivedEntry(ConsumerOrigin("t", -1), 1, 2, metadata, batched=False, raw=b"raw", body=b"x")
     assert Message(kept, -1).encryption_context().is_decryption_failed()
-    opened = ReceivedEntry(Origin("t", -1), 1, 2, metadata, batched=False, body=b"x")
+    opened = ReceivedEntry(ConsumerOrigin("t", -1), 1, 2, metadata, batched=False, body=b"x")
     assert not Message(opened, -1).encryption_context().is_decryption_failed()

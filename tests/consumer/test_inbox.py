@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from geminga.consumer.inbox import AcknowledgedId, Inbox, Taken
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.inbox import AcknowledgedId, Inbox, TakenByApplication
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
 from geminga.errors import AlreadyClosed
 from geminga.ids import MessageId
 
@@ -26,13 +26,13 @@ class Told:
 
 
 def message() -> Message:
-    return Message(ReceivedEntry(Origin("t", -1), 1, 2, None), -1)
+    return Message(ReceivedEntry(ConsumerOrigin("t", -1), 1, 2, None), -1)
 
 
 def test_what_is_added_comes_out_in_order_and_tells_the_loop_once() -> None:
     told = Told()
     one = message()
-    items: list[Any] = [Taken(one), one]
+    items: list[Any] = [TakenByApplication(one), one]
     for item in items:
         told.inbox.add(item)
     assert (told.armed, told.hurried) == (1, 0)

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, ack_set_words, messages_of
+from geminga.consumer.message import (
+    ConsumerOrigin,
+    EntryAcks,
+    Message,
+    ReceivedEntry,
+    ack_set_words,
+    messages_of,
+)
 from geminga.consumer.opening import EntryOpener
 from geminga.consumer.settings import ConsumerSettings
 from geminga.ids import MessageId
@@ -18,7 +25,7 @@ TOPIC = "persistent://public/default/t"
 
 
 def open_all(frame: Any, **settings: Any) -> list[Message]:
-    opener = EntryOpener(ConsumerSettings(**settings), Origin(TOPIC, -1))
+    opener = EntryOpener(ConsumerSettings(**settings), ConsumerOrigin(TOPIC, -1))
     opened = opener.open(frame, 0.0, 0)
     return [] if opened.entry is None else messages_of(opened.entry)
 
@@ -116,14 +123,14 @@ def test_schemas_decode_the_value(make: SimpleNamespace) -> None:
             return ("message", message.data())
 
     for schema, value in ((None, b"x"), (Upper(), "X"), (WithMessage(), ("message", b"x"))):
-        opener = EntryOpener(ConsumerSettings(), Origin(TOPIC, -1, schema))
+        opener = EntryOpener(ConsumerSettings(), ConsumerOrigin(TOPIC, -1, schema))
         entry = opener.open(make.frame(make.single(b"x")), 0.0, 0).entry
         assert entry is not None
         assert messages_of(entry)[0].value() == value
 
 
 def test_ids_of_partitions_and_chunks() -> None:
-    entry = ReceivedEntry(Origin(TOPIC, 3), 5, 9, None, chunk_ids=[(5, 6), (5, 9)])
+    entry = ReceivedEntry(ConsumerOrigin(TOPIC, 3), 5, 9, None, chunk_ids=[(5, 6), (5, 9)])
     assert entry.message_id(-1) == MessageId(3, 5, 9, -1)
     assert entry.message_id(-1).first_chunk == MessageId(3, 5, 6)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.consumer.message import Origin, messages_of
+from geminga.consumer.message import ConsumerOrigin, messages_of
 from geminga.consumer.opening import EntryOpener, open_whole
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
@@ -23,7 +23,7 @@ from geminga.wire.metadata import build_entry
 
 
 def opener_of(**settings: Any) -> EntryOpener:
-    return EntryOpener(ConsumerSettings(**settings), Origin("t", -1))
+    return EntryOpener(ConsumerSettings(**settings), ConsumerOrigin("t", -1))
 
 
 def values(opened: Any) -> list[bytes]:

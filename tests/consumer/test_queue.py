@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from geminga.consumer import queue as module
-from geminga.consumer.message import ALONE, Message, Origin, ReceivedEntry
+from geminga.consumer.message import ALONE, ConsumerOrigin, Message, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 
-HERE, ELSEWHERE = Origin("here", -1), Origin("elsewhere", -1)
+HERE, ELSEWHERE = ConsumerOrigin("here", -1), ConsumerOrigin("elsewhere", -1)
 
 
-@pytest.fixture(autouse=True, params=[module._for_each, module.Popping], ids=["own", "unlocked"])
+@pytest.fixture(autouse=True, params=[module._for_each, module.PopIndexes], ids=["own", "unlocked"])
 def _kind_of_iterator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this interpreter has, and what one without its lock has."""
     monkeypatch.setattr(module, "_for_each", request.param)
 
 
-def entry(number: int, origin: Origin = HERE) -> ReceivedEntry:
+def entry(number: int, origin: ConsumerOrigin = HERE) -> ReceivedEntry:
     return ReceivedEntry(origin, 1, number, None)
 
 

@@ -21,7 +21,7 @@ from geminga.consumer.events import AcksSettled
 from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue, rest
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
-from geminga.consumer.state import State
+from geminga.consumer.state import ConsumerState
 from geminga.wire.frames import FrameDecoder
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -263,7 +263,7 @@ class World:
 
     def wait(self) -> None:
         self.now += self.random.choice([0.01, 0.1, 1.0])
-        if self.core.state is State.READY:
+        if self.core.state is ConsumerState.READY:
             self.core.tick(self.now)
 
     # --- a run ---

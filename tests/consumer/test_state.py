@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from geminga.consumer.state import IGNORED, TRANSITIONS, Event, State, next_state
+from geminga.consumer.state import IGNORED, TRANSITIONS, ConsumerInput, ConsumerState, next_state
 from geminga.errors import AlreadyClosed, ConsumerNotInitialized
 
-ENDED = (State.CLOSING, State.CLOSED, State.FAILED)
+ENDED = (ConsumerState.CLOSING, ConsumerState.CLOSED, ConsumerState.FAILED)
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("event", Event)
-def test_every_pair_has_one_defined_outcome(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", ConsumerState)
+@pytest.mark.parametrize("event", ConsumerInput)
+def test_every_pair_has_one_defined_outcome(state: ConsumerState, event: ConsumerInput) -> None:
     pair = (state, event)
     assert not (pair in TRANSITIONS and pair in IGNORED)
     if pair in TRANSITIONS:
@@ -22,27 +22,33 @@ def test_every_pair_has_one_defined_outcome(state: State, event: Event) -> None:
     elif state in ENDED:
         with pytest.raises(AlreadyClosed, match=state.name.lower()):
             next_state(state, event)
-    elif event is Event.SEEK:
+    elif event is ConsumerInput.SEEK:
         with pytest.raises(ConsumerNotInitialized):
             next_state(state, event)
     else:
         # What remains can only be our own mistake.
-        assert event in (Event.ATTACH, Event.SUBSCRIBED, Event.REFUSED, Event.CLOSED, Event.CLOSE_FAILED) or (
-            event in (Event.SEEK_DONE, Event.SEEK_FAILED)
-        )
+        assert event in (
+            ConsumerInput.ATTACH,
+            ConsumerInput.SUBSCRIBED,
+            ConsumerInput.REFUSED,
+            ConsumerInput.CLOSED,
+            ConsumerInput.CLOSE_FAILED,
+        ) or (event in (ConsumerInput.SEEK_DONE, ConsumerInput.SEEK_FAILED))
         with pytest.raises(AssertionError, match=event.name):
             next_state(state, event)
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_can_end(state: State) -> None:
+@pytest.mark.parametrize("state", ConsumerState)
+def test_every_state_can_end(state: ConsumerState) -> None:
     reached = state
-    for event in (Event.CLOSE, Event.CLOSED):
+    for event in (ConsumerInput.CLOSE, ConsumerInput.CLOSED):
         reached = next_state(reached, event)
-    assert reached is State.CLOSED or state is State.FAILED
+    assert reached is ConsumerState.CLOSED or state is ConsumerState.FAILED
 
 
 def test_closed_is_final() -> None:
     assert all(
-        next_state(State.CLOSED, e) is State.CLOSED for e in Event if e not in (Event.ATTACH, Event.SEEK)
+        next_state(ConsumerState.CLOSED, e) is ConsumerState.CLOSED
+        for e in ConsumerInput
+        if e not in (ConsumerInput.ATTACH, ConsumerInput.SEEK)
     )

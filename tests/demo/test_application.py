@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from geminga.demo import application
-from geminga.demo.application import SparkFailed, Told, follow
-from geminga.demo.driver import Job
+from geminga.demo.application import DriverProgress, SparkFailed, follow
+from geminga.demo.driver import DriverJob
 
-JOB = Job(
+JOB = DriverJob(
     service_url="pulsar://nowhere:6650", topic="t", rollup_topic="r", folder="f", rows_per_batch=1,
     last_event="2013-12-31T23:59:00+00:00", events_fd=-1,
 )  # fmt: skip
@@ -41,7 +41,7 @@ def test_a_driver_is_killed_and_what_it_told_is_kept(driver: Callable[[str], Non
         print(json.dumps({ {**PROGRESS, "lag_messages": 5, "lag_bytes": 50}!r}), file=pipe, flush=True)
         time.sleep(600)
     """)
-    log, told, heard = tmp_path / "spark.log", Told(), []
+    log, told, heard = tmp_path / "spark.log", DriverProgress(), []
     follow(JOB, log, told, heard.append, kill_when=lambda told: told.queries["flights"].rows >= 7)
     assert heard == [told]
     assert (told.queries["flights"].batches, told.queries["flights"].lag_messages) == (1, 5)
@@ -58,7 +58,7 @@ def test_a_driver_that_fails_says_why_and_its_noise_stays_in_the_log(
     """)
     log = tmp_path / "spark.log"
     with pytest.raises(SparkFailed, match=r"StreamingQueryException: no disk; its log is .*spark\.log"):
-        follow(JOB, log, Told(), lambda told: None)
+        follow(JOB, log, DriverProgress(), lambda told: None)
     assert "incubator" in log.read_text()
     assert capfd.readouterr() == ("", "")
 
@@ -72,7 +72,7 @@ def test_a_driver_that_ends_by_itself_is_an_error(
     driver(f"pipe.write('{last}'); pipe.flush(); os._exit(9)")
     kill_when = (lambda told: False) if is_killed_later else None
     with pytest.raises(SparkFailed, match="ended by itself"):
-        follow(JOB, tmp_path / "log", Told(), lambda told: None, kill_when=kill_when)
+        follow(JOB, tmp_path / "log", DriverProgress(), lambda told: None, kill_when=kill_when)
 
 
 def test_what_listens_may_fail_and_the_driver_is_gone(driver: Callable[[str], None], tmp_path: Path) -> None:
@@ -82,11 +82,11 @@ def test_what_listens_may_fail_and_the_driver_is_gone(driver: Callable[[str], No
         time.sleep(600)
     """)
 
-    def interrupt(told: Told) -> None:
+    def interrupt(told: DriverProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        follow(JOB, tmp_path / "log", Told(), interrupt)
+        follow(JOB, tmp_path / "log", DriverProgress(), interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "log").read_text()), 0)
 

@@ -146,9 +146,9 @@ def test_every_route_is_told() -> None:
 
 
 def test_a_route_without_words_ends_the_drawing(monkeypatch: Any) -> None:
-    from geminga.broker.admin.tenants import Tenants
+    from geminga.broker.admin.tenants import TenantsResource
 
-    monkeypatch.setattr(Tenants.names, "__doc__", None)
+    monkeypatch.setattr(TenantsResource.names, "__doc__", None)
     with pytest.raises(SystemExit, match="GET /admin/v2/tenants has no words"):
         reference_broker.rest_page()
 

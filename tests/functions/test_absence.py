@@ -12,10 +12,10 @@ import pytest
 
 import geminga
 from geminga.asyncio import Client
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.functions import FunctionRunner, FunctionSettings, Output
 from geminga.functions.metrics import Metrics
-from geminga.functions.sending import Settling
+from geminga.functions.sending import PendingResults
 from tests.broker.admin.test_permissions import SECRET, token
 from tests.functions.place import Place, until
 
@@ -131,7 +131,7 @@ def test_what_ends_the_function_is_not_waited_for() -> None:
         shared: Any = SimpleNamespace(
             settings=SimpleNamespace(guarantee="ATLEAST_ONCE"), metrics=Metrics({}), failed=None
         )
-        settling = Settling(shared, None)
+        settling = PendingResults(shared, None)
 
         async def ask() -> None:
             raise geminga.Timeout("away")
@@ -163,9 +163,9 @@ def test_an_output_that_needs_encryption_is_not_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers say so with the code of a passing trouble."""
-    arguments = Cluster.client_arguments
+    arguments = ClusterProfile.client_arguments
     monkeypatch.setattr(
-        Cluster, "client_arguments", lambda self: {**arguments(self), "operation_timeout_seconds": 1}
+        ClusterProfile, "client_arguments", lambda self: {**arguments(self), "operation_timeout_seconds": 1}
     )
     namespace = f"public/{place.topic.rpartition('/')[2]}"
     admin(place.broker.admin_url, "PUT", f"namespaces/{namespace}")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from geminga.functions import FunctionRunner, Output, sending
-from geminga.functions.sending import AtLeastOnce, Settling
+from geminga.functions.sending import AtLeastOnce, PendingResults
 from tests.functions.place import Place, until
 
 pytestmark = pytest.mark.timeout(120)
 
 
-def _settling(flows: list[Any], max_pending: int = 1000) -> Settling:
+def _settling(flows: list[Any], max_pending: int = 1000) -> PendingResults:
     handles = {number: SimpleNamespace(consumer=SimpleNamespace(flow=f)) for number, f in enumerate(flows)}
     consumer: Any = SimpleNamespace(group=SimpleNamespace(handles=handles), closed=False)
     settings = SimpleNamespace(guarantee="ATLEAST_ONCE", max_pending=max_pending)
-    return Settling(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
+    return PendingResults(SimpleNamespace(settings=settings), consumer)  # type: ignore[arg-type]
 
 
 def test_the_larger_messages_and_results_are_the_fewer_may_be_in_flight(

@@ -14,7 +14,7 @@ import pytest
 
 import geminga
 from geminga import ConsumerType, MessageId
-from geminga.broker.admin.metric_table import METRICS, Of
+from geminga.broker.admin.metric_table import METRICS, MetricScope
 from geminga.testing.apache_pulsar import ApachePulsar
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -109,6 +109,8 @@ def test_series_mean_the_same(
         ours = load(broker.service_url, broker.admin_url, name)
     assert compare(ours, theirs) == []
     both = ours.keys() & theirs.keys()
-    of_topics = (each for each in METRICS.values() if each.of in (Of.TOPIC, Of.SUBSCRIPTION))
+    of_topics = (
+        each for each in METRICS.values() if each.of in (MetricScope.TOPIC, MetricScope.SUBSCRIPTION)
+    )
     named = {each.name for each in of_topics if each.name.startswith("pulsar_")}
     assert {name for name in named - both if "compaction" not in name} == set()

@@ -19,11 +19,11 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin, topic_path
 from geminga.client.entry_reader import EntryReader
 from geminga.ids import MessageId, TopicName
-from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.arrow_storage import ArrowStorage
+from geminga.offload.entry_envelope import EntryEnvelope
 from geminga.offload.file import LedgerFile
 from geminga.offload.manifest import load
-from geminga.offload.places import folder_of
-from geminga.offload.residue import Residue
+from geminga.offload.storage import folder_of
 from geminga.testing.apache_pulsar import run_tool
 from geminga.testing.inside import inside
 from geminga.testing.spark_cluster import ObjectStore
@@ -87,7 +87,7 @@ def test_pulsar_admin_offloads_to_an_object_store_and_pulsar_client_reads_it(
         tool("pulsar-admin", "namespaces", "set-offload-threshold", "-s", "10M", "public/default")
         for policy, wanted in (("offloadThreshold", 10 << 20), ("offloadThresholdInSeconds", -1)):
             assert admin(broker.admin_url, "GET", f"namespaces/public/default/{policy}") == wanted
-    place = ArrowPlace(location)
+    place = ArrowStorage(location)
     found = load(place, name)
     assert found is not None
     assert [each.messages for each in found.ledgers] == [LEDGER_ENTRIES] * 9
@@ -126,7 +126,7 @@ def test_batches_of_the_java_client_come_back(
             file = LedgerFile(store.place.open(f"{folder_of(name)}/{record.file}"))
             for _, _, _, _, at, size, _ in file.summary.groups:
                 file._source.seek(at)
-                kept = Residue.decode(file._source.read(size)).whole_sizes > 0
+                kept = EntryEnvelope.decode(file._source.read(size)).whole_sizes > 0
                 assert kept.any() == (compression == "ZSTD")
             file.close()
 

@@ -16,9 +16,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from geminga import Client, InitialPosition
 from geminga.client.admin import admin
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarReader, PulsarStreamReader
 from geminga.spark.exactly_once import ExactlyOnceWriter, StagedCommit
-from geminga.spark.losses import DataLossError
 from geminga.spark.options import write_options
 from geminga.spark.writing import PulsarWriter
 from geminga.testing.apache_pulsar import ApachePulsar

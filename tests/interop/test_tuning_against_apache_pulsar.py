@@ -13,10 +13,10 @@ from geminga.testing.apache_pulsar import ApachePulsar
 from geminga.tuning.advise import advise
 from geminga.tuning.cost import standard
 from geminga.tuning.expectation import expected
-from geminga.tuning.measuring.outcome import Outcome
+from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.observe import observe
 from geminga.tuning.proof_report import headline, kept, picture, table
-from geminga.tuning.prove import Plan, Prover
+from geminga.tuning.prove import ProofPlan, Prover
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import standard_sample
 from geminga.tuning.stock import JAVA
@@ -29,13 +29,13 @@ SECONDS = 5.0
 """Of each measurement."""
 
 
-def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, Outcome]:
+def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, RunOutcome]:
     values = {
         "service_url": broker.service_url, "admin_url": broker.admin_url, "profile": PROFILE,
         "java_home": broker.home, "repeats": 1, "seconds": SECONDS, "warm_seconds": 1.0, "idle_seconds": 1.0,
         "jvm_warm_seconds": 8.0, **chosen,
     }  # fmt: skip
-    proof = Prover(Plan(**values), folder, print).prove()  # type: ignore[arg-type]
+    proof = Prover(ProofPlan(**values), folder, print).prove()  # type: ignore[arg-type]
     assert proof.stopped == ""
     assert proof.broker == "Apache Pulsar 4.0.4"
     print(table(proof))
@@ -45,7 +45,7 @@ def proof_of(broker: ApachePulsar, folder: Path, **chosen: object) -> dict[str, 
     return {name: runs[0] for part in ("settings", "slow") for name, runs in proof.of(part).items()}
 
 
-def _apart(outcome: Outcome) -> float:
+def _apart(outcome: RunOutcome) -> float:
     """Messages and entries are counted a moment apart: messages by receipts, entries where they are stored.
     What is under way then is as much as comes while a receipt does."""
     assert outcome.receipt.p99_ms

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from geminga.ledger.api import Lost, Value
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.api import LostWrites, StoredValue
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import (
     CHECKPOINT,
     FILE_HEADER_BYTES,
@@ -125,14 +125,14 @@ class Seen(NamedTuple):
     """What a store shows: entries (None: damaged) by owner, and keys."""
 
     entries: dict[str, list[bytes | None]]
-    keys: dict[str, Value | None]
+    keys: dict[str, StoredValue | None]
 
 
 @cache
 def expected_of(lost: frozenset[int] = frozenset()) -> Seen:
     """What the operations amount to, without those that damage took."""
     entries: dict[str, list[bytes | None]] = {}
-    keys: dict[str, Value | None] = dict.fromkeys(KEYS)
+    keys: dict[str, StoredValue | None] = dict.fromkeys(KEYS)
     for number, (what, name, data) in enumerate(OPERATIONS):
         if what == "create":
             entries[NOBODY if number in lost else name] = []
@@ -145,17 +145,17 @@ def expected_of(lost: frozenset[int] = frozenset()) -> Seen:
     return Seen(entries, keys)
 
 
-def with_write(before: Value | None, what: str, data: bytes, *, is_lost: bool) -> Value | None:
+def with_write(before: StoredValue | None, what: str, data: bytes, *, is_lost: bool) -> StoredValue | None:
     if is_lost:
-        lost = Lost(deltas=1) if what == "merge" else Lost(values=1)
-        before = before or Value(b"", ())
+        lost = LostWrites(deltas=1) if what == "merge" else LostWrites(values=1)
+        before = before or StoredValue(b"", ())
         deltas = (*before.deltas, b"") if what == "merge" else before.deltas
-        return Value(before.base, deltas, lost)
+        return StoredValue(before.base, deltas, lost)
     if what == "delete":
         return None
     if what != "merge":
-        return Value(data, ())
-    before = before or Value(b"", ())
+        return StoredValue(data, ())
+    before = before or StoredValue(b"", ())
     return dataclasses.replace(before, deltas=(*before.deltas, data))
 
 
@@ -237,7 +237,7 @@ def check(
     found = observe(store)
     assert found == expected_of(frozenset(harmed))
     if not harmed:
-        assert [thing.lost for thing in store.damage] == [Loss.NOTHING] * max(heads, 1)
+        assert [thing.lost for thing in store.damage] == [DamageLoss.NOTHING] * max(heads, 1)
     elif found != expected_of():
         check_names(store.damage, [OPERATIONS[each] for each in harmed])
     for thing in store.damage:
@@ -251,15 +251,15 @@ def check(
 
 def check_names(damage: list[Damage], operations: list[Operation]) -> None:
     named = [
-        (thing.lost, thing.key if thing.lost in (Loss.DELTA, Loss.VALUE) else thing.ledger_id)
+        (thing.lost, thing.key if thing.lost in (DamageLoss.DELTA, DamageLoss.VALUE) else thing.ledger_id)
         for thing in damage
     ]
-    wanted: list[tuple[Loss, str | int]] = []
+    wanted: list[tuple[DamageLoss, str | int]] = []
     for what, name, _ in operations:
         if what in ("create", "append"):
-            wanted.append((Loss.OWNER if what == "create" else Loss.ENTRIES, LEDGERS[name]))
+            wanted.append((DamageLoss.OWNER if what == "create" else DamageLoss.ENTRIES, LEDGERS[name]))
         else:
-            wanted.append((Loss.DELTA if what == "merge" else Loss.VALUE, name))
+            wanted.append((DamageLoss.DELTA if what == "merge" else DamageLoss.VALUE, name))
     assert sorted(named, key=str) == sorted(wanted, key=str)
 
 

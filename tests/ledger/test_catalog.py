@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from geminga.ledger.api import Value, Wanted
+from geminga.ledger.api import PrefetchRequest, StoredValue
 from geminga.ledger.catalog import (
     CHUNK_ENTRIES_MAX,
     Catalog,
     CatalogDamaged,
-    Chunk,
+    CheckpointSnapshot,
+    EntryChunk,
     KeyChange,
     LedgerChange,
-    Snapshot,
 )
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
 
 STORE_ID = bytes(16)
@@ -32,8 +32,8 @@ def catalog(tmp_path: Path) -> Catalog:
     return catalog
 
 
-def chunk(first: int, count: int, file: int = 1, size: int = 100) -> Chunk:
-    return Chunk(
+def chunk(first: int, count: int, file: int = 1, size: int = 100) -> EntryChunk:
+    return EntryChunk(
         first,
         array("Q", [(file << 32) + 1000 + n * size for n in range(count)]),
         array("I", [size] * count),
@@ -41,7 +41,7 @@ def chunk(first: int, count: int, file: int = 1, size: int = 100) -> Chunk:
     )
 
 
-def snapshot(number: int, **changes: object) -> Snapshot:
+def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
     values: dict[str, object] = {
         "position": (1 << 32) + number,
         "sequence": number,
@@ -57,7 +57,7 @@ def snapshot(number: int, **changes: object) -> Snapshot:
         "settled": [],
         "doubt": (0, 0),
     }
-    return Snapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
+    return CheckpointSnapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_ledgers_and_their_index_come_back(catalog: Catalog) -> None:
@@ -116,11 +116,11 @@ def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
     assert catalog.deltas("k", 99) == [b"1", b"2", b"3"]
     assert catalog.deltas("k", 2) == [b"1"]
     assert catalog.base("d") == b""
-    whole = {"d": Value(b"", (b"x",)), "k": Value(b"base", (b"1", b"2", b"3"))}
+    whole = {"d": StoredValue(b"", (b"x",)), "k": StoredValue(b"base", (b"1", b"2", b"3"))}
     assert catalog.values("", None, 99, 10) == sorted(whole.items())
     assert catalog.values("", "d", 99, 10) == [("k", whole["k"])]
     assert catalog.values("", None, 2, 1) == [("d", whole["d"])]
-    assert catalog.values("k", None, 2, 10) == [("k", Value(b"base", (b"1",)))]
+    assert catalog.values("k", None, 2, 10) == [("k", StoredValue(b"base", (b"1",)))]
     catalog.write(snapshot(3, keys={"k": KeyChange(b"k", 0, b"new"), "d": KeyChange(b"d", 0, deleted=True)}))
     assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"new", [])
     assert catalog.base("d") is None
@@ -129,7 +129,7 @@ def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
 
 
 def test_damage_and_doubt_come_back(catalog: Catalog) -> None:
-    damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=Loss.ENTRIES)
+    damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=DamageLoss.ENTRIES)
     catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
     assert catalog.damage() == [damage]
     assert catalog.settled() == ["log-0000000001@9"]
@@ -222,5 +222,5 @@ def test_reading_ahead_reads_whole_values(catalog: Catalog, tmp_path: Path) -> N
     fresh = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     fresh.meta("number")
     before = bytes_read()
-    fresh.read_ahead(Wanted((("a", "a"), ("nowhere", "nowhere")), (("owner", "owner"),)))
+    fresh.read_ahead(PrefetchRequest((("a", "a"), ("nowhere", "nowhere")), (("owner", "owner"),)))
     assert bytes_read() - before > 800_000

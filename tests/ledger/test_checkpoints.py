@@ -14,7 +14,7 @@ import pytest
 
 from geminga.errors import StoreStopped
 from geminga.ledger import checkpoints
-from geminga.ledger.catalog import Catalog, Snapshot
+from geminga.ledger.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
@@ -101,7 +101,7 @@ def test_a_store_whose_catalog_is_slower_than_its_owner_says_so(
     may_write = threading.Event()
     write = Catalog.write
 
-    def slow(catalog: Catalog, snapshot: Snapshot) -> None:
+    def slow(catalog: Catalog, snapshot: CheckpointSnapshot) -> None:
         assert may_write.wait(60)
         write(catalog, snapshot)
 
@@ -133,11 +133,11 @@ class Clock:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
+def written(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointSnapshot]:
     """What was written into catalogs."""
     write, snapshots = Catalog.write, []
 
-    def noted(catalog: Catalog, snapshot: Snapshot) -> None:
+    def noted(catalog: Catalog, snapshot: CheckpointSnapshot) -> None:
         write(catalog, snapshot)
         snapshots.append(snapshot)
 
@@ -156,7 +156,7 @@ def put(store: FileStore, count: int, size: int = 100) -> None:
 
 
 def test_an_idle_store_saves_what_waits_and_then_rests(
-    monkeypatch: pytest.MonkeyPatch, written: list[Snapshot]
+    monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
 ) -> None:
     clock, disk = Clock(monkeypatch), SimulatedDisk()
     store = open_store(disk, IDLE)
@@ -183,7 +183,7 @@ def test_an_idle_store_saves_what_waits_and_then_rests(
 
 
 def test_what_comes_in_slowly_is_saved_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, written: list[Snapshot]
+    monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
 ) -> None:
     clock = Clock(monkeypatch)
     store = open_store(SimulatedDisk(), IDLE)
@@ -203,7 +203,7 @@ def test_what_comes_in_slowly_is_saved_now_and_then(
 
 
 def test_nothing_of_that_where_it_is_not_wanted(
-    monkeypatch: pytest.MonkeyPatch, written: list[Snapshot]
+    monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
 ) -> None:
     clock = Clock(monkeypatch)
     store = open_store(SimulatedDisk(), dataclasses.replace(IDLE, checkpoint_idle_seconds=0.0))
@@ -214,7 +214,7 @@ def test_nothing_of_that_where_it_is_not_wanted(
     store.close()
 
 
-def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[Snapshot]) -> None:
+def test_an_idle_store_wakes_its_owner(tmp_path: Path, written: list[CheckpointSnapshot]) -> None:
     wanted = threading.Event()
     settings = dataclasses.replace(IDLE, checkpoint_idle_seconds=0.1)
     with FileStore.open(tmp_path, settings=settings, wakeup=wanted.set) as store:

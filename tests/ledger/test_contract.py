@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geminga.errors import LedgerNotFound, StoreError, StoreStopped
-from geminga.ledger.api import EntryStore, ReadAhead, Value
+from geminga.ledger.api import EntryStore, ReadAhead, StoredValue
 from geminga.ledger.memory import MemoryStore
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
@@ -224,18 +224,18 @@ def test_unknown_and_deleted_ledgers_are_refused(store: EntryStore, receipts: Re
 def test_keys_hold_a_base_and_deltas(store: EntryStore) -> None:
     assert store.get("k") is None
     store.merge("k", b"1")
-    assert store.get("k") == Value(b"", (b"1",))
+    assert store.get("k") == StoredValue(b"", (b"1",))
     store.put("k", b"base")
-    assert store.get("k") == Value(b"base", ())
+    assert store.get("k") == StoredValue(b"base", ())
     store.merge("k", b"2")
     store.merge("k", b"3")
-    assert store.get("k") == Value(b"base", (b"2", b"3"))
+    assert store.get("k") == StoredValue(b"base", (b"2", b"3"))
     store.delete("k")
     assert store.get("k") is None
     store.merge("k", b"4")
-    assert store.get("k") == Value(b"", (b"4",))
+    assert store.get("k") == StoredValue(b"", (b"4",))
     store.put("empty", b"")
-    assert store.get("empty") == Value(b"", ())
+    assert store.get("empty") == StoredValue(b"", ())
 
 
 def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -> None:
@@ -245,7 +245,7 @@ def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -
             store.put(name, f"{name}{round_number}".encode(), receipts.of(None))
             store.merge(name, b"d", receipts.of(None))
         receipts.wait(store, len(names) * 2 * (round_number + 1))
-    expected = [(name, Value(f"{name}2".encode(), (b"d",))) for name in sorted(names)]
+    expected = [(name, StoredValue(f"{name}2".encode(), (b"d",))) for name in sorted(names)]
     assert list(store.scan("")) == expected
     assert list(store.scan("b/")) == [item for item in expected if item[0].startswith("b/")]
     assert list(store.scan("zzz")) == []

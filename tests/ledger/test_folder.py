@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.folder import open_folder
 from geminga.ledger.format import encode_superblock
@@ -189,5 +189,5 @@ def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
     assert receipts == [None]
     disk = disk.crash(Fate("none", names))
     store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)
-    assert store.get("key") == Value(b"value", ())
+    assert store.get("key") == StoredValue(b"value", ())
     store.close()

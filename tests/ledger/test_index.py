@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from geminga.ledger.catalog import Catalog, Chunk, Snapshot
+from geminga.ledger.catalog import Catalog, CheckpointSnapshot, EntryChunk
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.index import MISSING, Index, LedgerState, SharedIndex
 
@@ -47,7 +47,7 @@ def catalog(tmp_path: Path) -> Catalog:
     catalog.create(bytes(16))
     for number in range(5):
         catalog.write(
-            Snapshot(
+            CheckpointSnapshot(
                 number=number + 1,
                 position=1 << 32,
                 sequence=0,
@@ -114,7 +114,7 @@ def test_one_ledger_keeps_few_chunks(catalog: Catalog) -> None:
     for entry_id in (0, 100, 200, 300, 400, 0, 400):
         assert index.locate(ledger, entry_id) is not None
     assert len(ledger.chunks) == 4
-    assert isinstance(ledger.chunks[0], Chunk)
+    assert isinstance(ledger.chunks[0], EntryChunk)
     assert isinstance(ledger.chunks[0].positions, array)
 
 
@@ -126,8 +126,8 @@ class SlowCatalog:
         self.asked = threading.Event()
         self.answers = threading.Event()
 
-    def chunk(self, ledger_id: int, entry_id: int) -> Chunk:
-        found = Chunk(0, array("Q", [self.position]), array("I", [1]), array("I", [0]))
+    def chunk(self, ledger_id: int, entry_id: int) -> EntryChunk:
+        found = EntryChunk(0, array("Q", [self.position]), array("I", [1]), array("I", [0]))
         self.asked.set()
         assert self.answers.wait(120)
         return found

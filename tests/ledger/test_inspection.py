@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import NotAStore, StoreError, StoreLocked
-from geminga.ledger.api import Lost, Value
-from geminga.ledger.damage import EntriesDamaged, Loss
-from geminga.ledger.inspection import Report, inspect, repair
+from geminga.ledger.api import LostWrites, StoredValue
+from geminga.ledger.damage import DamageLoss, EntriesDamaged
+from geminga.ledger.inspection import InspectionReport, inspect, repair
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.state import NOBODY
 from geminga.ledger.store import FileStore
@@ -60,7 +60,7 @@ def damage(disk: SimulatedDisk, what: bytes, *bits: int, last: bool = False) -> 
         content[place] ^= 1 << bit
 
 
-def check(disk: SimulatedDisk) -> Report:
+def check(disk: SimulatedDisk) -> InspectionReport:
     before = image(disk)
     report = inspect(FOLDER, filesystem=FaultyFileSystem(disk))
     assert image(disk) == before, "looking changed something"
@@ -97,8 +97,8 @@ def test_single_wrong_bits_are_put_right_and_nothing_is_lost(clean: bool, catalo
     assert bytes(disk.names[LOG].visible)[: len(right.rstrip(b"\0"))] == right.rstrip(b"\0")
     assert check(disk).is_well
     store = open_store(disk)
-    assert store.get("policy") == Value(b"last policy", ())
-    assert store.get("cursor") == Value(b"base", tuple(b"acked %02d" % number for number in range(20)))
+    assert store.get("policy") == StoredValue(b"last policy", ())
+    assert store.get("cursor") == StoredValue(b"base", tuple(b"acked %02d" % number for number in range(20)))
     (info,) = store.ledgers("the topic")
     assert store.read(info.ledger_id, 0, entries_max=99, bytes_max=10**6) == ENTRIES
     assert store.damage == []
@@ -111,16 +111,16 @@ def test_what_cannot_be_put_right_is_named_and_given_up() -> None:
         damage(disk, what, 2, 5, 6)
     report = check(disk)
     found = {finding.damage.lost: finding for finding in report.findings}
-    assert set(found) == {Loss.VALUE, Loss.DELTA, Loss.ENTRIES, Loss.OWNER}
+    assert set(found) == {DamageLoss.VALUE, DamageLoss.DELTA, DamageLoss.ENTRIES, DamageLoss.OWNER}
     assert not any(finding.wrong_bits for finding in report.findings)
-    assert (found[Loss.VALUE].damage.key, found[Loss.DELTA].damage.key) == ("policy", "cursor")
-    assert "3 to 4" in found[Loss.ENTRIES].damage.thing
+    assert (found[DamageLoss.VALUE].damage.key, found[DamageLoss.DELTA].damage.key) == ("policy", "cursor")
+    assert "3 to 4" in found[DamageLoss.ENTRIES].damage.thing
     left = repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
-    assert [thing.lost for thing in left] == [Loss.OWNER], "its entries are not given up"
+    assert [thing.lost for thing in left] == [DamageLoss.OWNER], "its entries are not given up"
     store = open_store(disk)
-    assert store.get("policy") == Value(b"of before", ())
+    assert store.get("policy") == StoredValue(b"of before", ())
     deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
-    assert store.get("cursor") == Value(b"base", deltas)
+    assert store.get("cursor") == StoredValue(b"base", deltas)
     (info,) = store.ledgers(NOBODY)
     with pytest.raises(EntriesDamaged, match="given up"):
         store.read(info.ledger_id, 3, entries_max=9, bytes_max=10**6)
@@ -140,16 +140,16 @@ def test_what_only_the_catalog_has_outlives_the_repair_of_something_else() -> No
     damage(disk, b"behind the checkpoint", 3)
     report = check(disk)
     assert sorted(finding.damage.lost for finding in report.findings) == [
-        Loss.DELTA,
-        Loss.NOTHING,
-        Loss.NOTHING,
+        DamageLoss.DELTA,
+        DamageLoss.NOTHING,
+        DamageLoss.NOTHING,
     ]
     assert repair(FOLDER, report, filesystem=FaultyFileSystem(disk)) == []
     store = open_store(disk)
     value = store.get("cursor")
     assert value is not None
     assert value.deltas[-1] == b"behind the checkpoint"
-    assert store.get("policy") == Value(b"last policy", ())
+    assert store.get("policy") == StoredValue(b"last policy", ())
     assert len(store.ledgers("another topic")) == 1
     assert len(store.ledgers("the topic")) == 1
     store.close()
@@ -161,7 +161,7 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
     report = check(disk)
     store = open_store(disk)
     deltas = tuple(b"" if number == 7 else b"acked %02d" % number for number in range(20))
-    assert store.get("cursor") == Value(b"base", deltas, Lost(deltas=1))
+    assert store.get("cursor") == StoredValue(b"base", deltas, LostWrites(deltas=1))
     store.put("cursor", b"anew")
     store.close()
     with pytest.raises(StoreError, match="changed"):
@@ -173,7 +173,7 @@ def test_a_live_store_is_left_alone(tmp_path: Path) -> None:
         store.put("key", b"value")
         with pytest.raises(StoreLocked, match=str(os.getpid())):
             inspect(tmp_path / "store")
-        report = Report(str(tmp_path / "store"), 1, 1, 0, 1)
+        report = InspectionReport(str(tmp_path / "store"), 1, 1, 0, 1)
         with pytest.raises(StoreLocked):
             repair(tmp_path / "store", report)
     assert inspect(tmp_path / "store").keys == 1

@@ -9,7 +9,7 @@ import pytest
 from geminga.errors import StoreStopped
 from geminga.ledger.filesystem import FileSystem
 from geminga.ledger.format import CHECKPOINT, ENTRY
-from geminga.ledger.journal import Failed, Journal
+from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogWriter
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
 
@@ -146,14 +146,14 @@ def test_after_a_failure_everything_is_refused_in_order(filesystem: FaultyFileSy
         pass
     outcomes = list(journal.completed)
     assert isinstance(outcomes[0], Group)
-    failed = [outcome for outcome in outcomes[1:] if isinstance(outcome, Failed)]
+    failed = [outcome for outcome in outcomes[1:] if isinstance(outcome, FailedRecords)]
     assert len(failed) == len(outcomes) - 1
     assert [record[2] for outcome in failed for record in outcome.records] == list(range(8))
     assert all(isinstance(outcome.error, StoreStopped) for outcome in failed)
     assert isinstance(failed[0].error.__cause__, OSError)
     add(journal, 1, 10)
     assert journal.commit()
-    assert isinstance(journal.completed[-1], Failed)
+    assert isinstance(journal.completed[-1], FailedRecords)
     assert len(signals) >= 3
 
 

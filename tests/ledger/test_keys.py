@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from geminga.ledger.api import Lost, Value
-from geminga.ledger.catalog import Catalog, Snapshot
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.api import LostWrites, StoredValue
+from geminga.ledger.catalog import Catalog, CheckpointSnapshot
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import RealFileSystem
+from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.keys import KeyMap
-from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 
 
@@ -22,9 +22,9 @@ class Checkpoints:
         self.catalog = Catalog(RealFileSystem().connect(str(path)))
         self.catalog.create(bytes(16))
         self.quarantine = Quarantine()
-        presence = Presence()
-        presence.stock_is_taken()
-        self.keys = KeyMap(self.catalog, self.quarantine, presence)
+        bloom_filter = KeyBloomFilter()
+        bloom_filter.stock_is_taken()
+        self.keys = KeyMap(self.catalog, self.quarantine, bloom_filter)
         self.number = 0
 
     def freeze(self) -> None:
@@ -32,7 +32,7 @@ class Checkpoints:
         self.keys.freeze(self.number)
 
     def write(self) -> None:
-        values: dict[str, object] = {field.name: {} for field in dataclasses.fields(Snapshot)}
+        values: dict[str, object] = {field.name: {} for field in dataclasses.fields(CheckpointSnapshot)}
         values |= {"number": self.number, "position": 0, "sequence": 0, "next_ledger_id": 0}
         values |= {
             "ledgers": [],
@@ -42,7 +42,7 @@ class Checkpoints:
             "doubt": (0, 0),
             "keys": self.keys.frozen,
         }
-        self.catalog.write(Snapshot(**values))  # type: ignore[arg-type]
+        self.catalog.write(CheckpointSnapshot(**values))  # type: ignore[arg-type]
 
     def thaw(self) -> None:
         for _ in self.keys.thaw():
@@ -56,7 +56,7 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 
 def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints: Checkpoints) -> None:
     keys = checkpoints.keys
-    expected: dict[str, Value] = {}
+    expected: dict[str, StoredValue] = {}
 
     def check() -> None:
         assert {key: keys.get(key) for key in expected} == expected
@@ -64,15 +64,15 @@ def test_a_value_is_the_same_at_every_step_of_a_checkpoint(checkpoints: Checkpoi
 
     def merge(key: str, delta: bytes) -> None:
         keys.change(key).deltas.append(delta)
-        before = expected.get(key, Value(b"", ()))
-        expected[key] = Value(before.base, (*before.deltas, delta))
+        before = expected.get(key, StoredValue(b"", ()))
+        expected[key] = StoredValue(before.base, (*before.deltas, delta))
 
     for step in range(6):
         for name in ("a", "b", "c"):
             merge(name, b"%d" % step)
         if step % 2:
             keys.put("b", b"base %d" % step)
-            expected["b"] = Value(b"base %d" % step, ())
+            expected["b"] = StoredValue(b"base %d" % step, ())
         if step == 4:
             keys.delete("c")
             del expected["c"]
@@ -120,7 +120,7 @@ def test_scan_finds_what_is_there_whichever_layer_holds_it(
 ) -> None:
     monkeypatch.setattr("geminga.ledger.keys.PAGE_KEYS", page_keys)
     random = Random(seed)
-    keys, expected = checkpoints.keys, dict[str, Value]()
+    keys, expected = checkpoints.keys, dict[str, StoredValue]()
     steps = [checkpoints.freeze, checkpoints.write, checkpoints.thaw] * 3
     for step in steps:
         for _ in range(20):
@@ -130,7 +130,7 @@ def test_scan_finds_what_is_there_whichever_layer_holds_it(
                 expected.pop(name, None)
             else:
                 keys.put(name, b"v")
-                expected[name] = Value(b"v", ())
+                expected[name] = StoredValue(b"v", ())
         for prefix, after in (("", ""), ("b/", ""), ("b/", "b/05"), ("", "b/03"), ("b/", "a/07"), ("c", "c")):
             behind = {n: v for n, v in expected.items() if n.startswith(prefix) and n > after}
             assert list(keys.scan(prefix, after)) == sorted(behind.items()), (step, prefix, after)
@@ -179,12 +179,12 @@ def test_a_key_that_lost_writes_says_so_until_set_again(checkpoints: Checkpoints
     keys, quarantine = checkpoints.keys, checkpoints.quarantine
     keys.put("cursor", b"v")
     keys.put("other", b"v")
-    quarantine.add(Damage("log-0000000001", 70, "what", lost=Loss.DELTA, key="cursor"))
-    quarantine.add(Damage("log-0000000001", 90, "what", lost=Loss.VALUE, key="gone"))
+    quarantine.add(Damage("log-0000000001", 70, "what", lost=DamageLoss.DELTA, key="cursor"))
+    quarantine.add(Damage("log-0000000001", 90, "what", lost=DamageLoss.VALUE, key="gone"))
     expected = {
-        "cursor": Value(b"v", (), Lost(deltas=1)),
-        "gone": Value(b"", (), Lost(values=1)),
-        "other": Value(b"v", ()),
+        "cursor": StoredValue(b"v", (), LostWrites(deltas=1)),
+        "gone": StoredValue(b"", (), LostWrites(values=1)),
+        "other": StoredValue(b"v", ()),
     }
     for move in (checkpoints.freeze, checkpoints.write, checkpoints.thaw):
         assert {key: keys.get(key) for key in expected} == expected
@@ -193,6 +193,6 @@ def test_a_key_that_lost_writes_says_so_until_set_again(checkpoints: Checkpoints
         move()
     keys.put("cursor", b"new")
     keys.delete("gone")
-    assert dict(keys.scan("")) == {"cursor": Value(b"new", ()), "other": Value(b"v", ())}
+    assert dict(keys.scan("")) == {"cursor": StoredValue(b"new", ()), "other": StoredValue(b"v", ())}
     assert keys.get("gone") is None
     assert list(quarantine) == []

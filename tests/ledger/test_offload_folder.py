@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from geminga.ledger.filesystem import Buffer, RealFile, RealFileSystem
-from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.offload_folder import FolderStorage
 
 
 class File(RealFile):
@@ -63,7 +63,7 @@ class FileSystem(RealFileSystem):
 def test_what_cannot_be_replaced_stays_and_leaves_nothing(tmp_path: Path, fails: str) -> None:
     """A claim is renewed every 15 s: a descriptor that stayed open each time would be the broker's end."""
     filesystem = FileSystem()
-    place = FolderPlace(filesystem, str(tmp_path))
+    place = FolderStorage(filesystem, str(tmp_path))
     place.replace("a/b", b"before")
     filesystem.fails = fails
     for _ in range(3):

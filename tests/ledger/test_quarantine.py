@@ -8,8 +8,8 @@ import pytest
 
 from geminga.errors import StoreError
 from geminga.ledger import quarantine as module
-from geminga.ledger.api import Lost, Value
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.api import LostWrites, StoredValue
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.state import NOBODY
@@ -23,10 +23,10 @@ LOG = "log-0000000001"
 
 def entries(first: int, last: int | None = None, ledger_id: int = 1) -> Damage:
     last = first if last is None else last
-    return Damage(LOG, 100 + first, "what", ledger_id, first, last, Loss.ENTRIES)
+    return Damage(LOG, 100 + first, "what", ledger_id, first, last, DamageLoss.ENTRIES)
 
 
-def key(offset: int, name: str | None, lost: Loss = Loss.DELTA) -> Damage:
+def key(offset: int, name: str | None, lost: DamageLoss = DamageLoss.DELTA) -> Damage:
     fingerprint = crc32c(b"nameless") if name is None else None
     return Damage(LOG, offset, "what", lost=lost, key=name, fingerprint=fingerprint)
 
@@ -56,12 +56,12 @@ def test_the_list_of_damaged_entries_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(quarantine) == 10
     assert quarantine.unlisted == 40
     assert quarantine.add(key(1, "k")), "what a key lost is always known"
-    assert quarantine.lost("k") == Lost(deltas=1)
+    assert quarantine.lost("k") == LostWrites(deltas=1)
 
 
 def test_losses_of_a_key_add_up_until_it_is_whole() -> None:
-    quarantine = Quarantine([key(1, "k"), key(2, "k"), key(3, "k", Loss.VALUE), key(4, "other")])
-    assert quarantine.lost("k") == Lost(values=1, deltas=2)
+    quarantine = Quarantine([key(1, "k"), key(2, "k"), key(3, "k", DamageLoss.VALUE), key(4, "other")])
+    assert quarantine.lost("k") == LostWrites(values=1, deltas=2)
     assert quarantine.lost("nothing") is None
     assert sorted(quarantine.keys_under("")) == ["k", "other"]
     quarantine.key_is_whole("k")
@@ -72,11 +72,11 @@ def test_losses_of_a_key_add_up_until_it_is_whole() -> None:
 
 def test_a_key_whose_name_is_lost_is_known_by_its_sum() -> None:
     quarantine = Quarantine([key(1, None), key(2, None)])
-    assert quarantine.lost("nameless") == Lost(deltas=2)
+    assert quarantine.lost("nameless") == LostWrites(deltas=2)
     assert quarantine.lost("another") is None
     quarantine.resolve({crc32c(b"nameless"): ["nameless"]})
     assert quarantine.nameless == set()
-    assert quarantine.lost("nameless") == Lost(deltas=2)
+    assert quarantine.lost("nameless") == LostWrites(deltas=2)
     quarantine.key_is_whole("nameless")
     assert len(quarantine) == 0
     quarantine.add(key(3, None))
@@ -126,23 +126,23 @@ def test_a_key_with_a_lost_delta_says_so_in_every_life_until_it_is_set() -> None
             store.merge(key_name, f"{key_name} +{number}".encode())
     store.poll()
     harm(disk.kill(), b"cursor/acursor/a +1")
-    harmed = Value(b"base", (b"cursor/a +0", b"", b"cursor/a +2"), Lost(deltas=1))
-    well = Value(b"base", (b"cursor/b +0", b"cursor/b +1", b"cursor/b +2"))
+    harmed = StoredValue(b"base", (b"cursor/a +0", b"", b"cursor/a +2"), LostWrites(deltas=1))
+    well = StoredValue(b"base", (b"cursor/b +0", b"cursor/b +1", b"cursor/b +2"))
     store = open_store(disk)
     store.close()
     for life in lives(disk):
         store = open_store(life)
         assert dict(store.scan("cursor/")) == {"cursor/a": harmed, "cursor/b": well}
         (thing,) = store.damage
-        assert (thing.key, thing.lost) == ("cursor/a", Loss.DELTA)
+        assert (thing.key, thing.lost) == ("cursor/a", DamageLoss.DELTA)
         assert "cursor/a" in str(thing)
         store.merge("cursor/a", b"more")
-        assert store.get("cursor/a") == Value(b"base", (*harmed.deltas, b"more"), Lost(deltas=1))
+        assert store.get("cursor/a") == StoredValue(b"base", (*harmed.deltas, b"more"), LostWrites(deltas=1))
         store.put("cursor/a", b"anew", nothing)
         store.close()
         for again in lives(life):
             store = open_store(again)
-            assert store.get("cursor/a") == Value(b"anew", ())
+            assert store.get("cursor/a") == StoredValue(b"anew", ())
             assert store.damage == []
             store.close()
 
@@ -159,12 +159,12 @@ def test_a_lost_snapshot_costs_nothing_and_is_written_again() -> None:
     store.poll()
     harm(disk.kill(), b"snapshot")
     store = open_store(disk)
-    assert store.get("cursor") == Value(b"base", (b"+1", b"+2"))
-    assert [thing.lost for thing in store.damage] == [Loss.NOTHING]
+    assert store.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
+    assert [thing.lost for thing in store.damage] == [DamageLoss.NOTHING]
     store.close()
     for life in lives(disk):
         store = open_store(life)
-        assert store.get("cursor") == Value(b"base", (b"+1", b"+2"))
+        assert store.get("cursor") == StoredValue(b"base", (b"+1", b"+2"))
         store.close()
 
 
@@ -275,8 +275,8 @@ def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(
     for life in lives(disk):
         store = open_store(life, small_settings)
         assert dict(store.scan("")) == {
-            "the key": Value(b"the value", ()),
-            "another key": Value(b"another value", ()),
+            "the key": StoredValue(b"the value", ()),
+            "another key": StoredValue(b"another value", ()),
         }
         assert store.read(kept, 0, entries_max=1, bytes_max=99) == [b"entry"]
         assert [info.ledger_id for info in store.ledgers("topic of the ledger")] == [kept]

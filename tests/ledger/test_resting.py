@@ -12,7 +12,7 @@ import pytest
 from geminga.errors import StoreError
 from geminga.ledger import offloading
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_places import place_at
+from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
 
 TOPIC = "persistent://public/default/t"

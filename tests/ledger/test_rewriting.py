@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from geminga.errors import StoreError
-from geminga.ledger.api import Lost, Value
+from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import FaultyFileSystem, SimulatedDisk
@@ -25,10 +25,10 @@ def log_files(disk: SimulatedDisk) -> list[str]:
     return sorted(path.rpartition("/")[2] for path in disk.names if "/log-" in path)
 
 
-def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[int], dict[str, Value]]:
+def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[int], dict[str, StoredValue]]:
     """Entries of which every tenth goes to a ledger that stays; keys that are set early and kept."""
     kept, short = store.create_ledger("kept"), []
-    keys = {f"key-{n}": Value(b"base %d" % n, (b"delta",)) for n in range(3)}
+    keys = {f"key-{n}": StoredValue(b"base %d" % n, (b"delta",)) for n in range(3)}
     for key, value in keys.items():
         store.put(key, value.base)
         store.merge(key, value.deltas[0])
@@ -46,7 +46,7 @@ def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[in
     return kept, short, keys
 
 
-def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[str, Value]) -> None:
+def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[str, StoredValue]) -> None:
     assert store.damage == []
     expected = [b"kept %d " % number * 5 for number in range(0, count, 10)]
     found: list[bytes] = []
@@ -151,13 +151,15 @@ def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSet
     for _ in range(3):
         store.checkpoint()
     assert len(log_files(disk)) < 12, f"nothing is given back: {before} became {log_files(disk)}"
-    assert store.get("well") == Value(b"value", ())
-    assert store.get("harmed") == Value(b"base", (b"",), Lost(deltas=1))
+    assert store.get("well") == StoredValue(b"value", ())
+    assert store.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1))
     store.close()
     disk.databases.clear()
     store = open_store(disk, small_settings)
-    assert store.get("harmed") == Value(b"base", (b"",), Lost(deltas=1)), "forgotten with the catalog"
-    assert store.get("well") == Value(b"value", ())
+    assert store.get("harmed") == StoredValue(b"base", (b"",), LostWrites(deltas=1)), (
+        "forgotten with the catalog"
+    )
+    assert store.get("well") == StoredValue(b"value", ())
     store.close()
 
 

@@ -15,7 +15,7 @@ from geminga.errors import StoreError
 from geminga.ledger import tier_claim, tiered
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.store import FileStore
 from geminga.ledger.tiered import TieredStore
 from tests.ledger.test_tiered import TOPIC, entry
@@ -23,7 +23,7 @@ from tests.ledger.test_tiered import TOPIC, entry
 WAIT_SECONDS = 60
 
 
-class SilentPlace(FolderPlace):
+class SilentPlace(FolderStorage):
     """Calls of threads of these names wait until ``answers`` is set; ``asked`` is set when one does."""
 
     silences: tuple[str, ...] = ()

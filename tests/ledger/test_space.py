@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import StoreError, StoreFull, StoreStopped
-from geminga.ledger.api import LedgerInfo
+from geminga.ledger.api import StoredLedger
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import SpaceGauge, is_no_space
@@ -254,7 +254,7 @@ def test_ledgers_are_listed_the_oldest_first_whoever_they_belong_to(small_settin
     store.delete_ledgers([made[3], made[701]])
     expected = [each for each in made if each not in (made[3], made[701])]
 
-    def oldest_ledgers(after: int | None) -> list[LedgerInfo]:
+    def oldest_ledgers(after: int | None) -> list[StoredLedger]:
         found = []
         while after is not None:
             page, after = store.ledgers_page(after)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import LedgerNotFound
-from geminga.ledger.api import LedgerInfo
+from geminga.ledger.api import StoredLedger
 from geminga.ledger.catalog import Catalog
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.format import CREATE, DELETE_LEDGER, ENTRY, MOVED
@@ -57,10 +57,10 @@ def test_ledgers_whose_creation_is_lost_are_told(state: StoreState) -> None:
     (orphan,) = state.end_replay()
     assert (orphan.ledger_id, orphan.next_entry) == (7, 1)
     assert state.next_ledger_id == 8
-    assert state.owned(NOBODY) == [LedgerInfo(7, NOBODY, 1, 1)]
+    assert state.owned(NOBODY) == [StoredLedger(7, NOBODY, 1, 1)]
     assert state.adopt_ledger(7, "topic")
     assert not state.adopt_ledger(7, "thief")
-    assert (state.owned("topic"), state.owned(NOBODY)) == ([LedgerInfo(7, "topic", 1, 1)], [])
+    assert (state.owned("topic"), state.owned(NOBODY)) == ([StoredLedger(7, "topic", 1, 1)], [])
 
 
 def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state: StoreState, tmp_path: Path) -> None:

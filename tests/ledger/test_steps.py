@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geminga.errors import StoreError, StoreStopped
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import AT_ONCE, REPORTED_AT_ONCE, emptied, parts, reported, taken
 from geminga.ledger.store import FileStore
@@ -68,7 +68,7 @@ def check(store: FileStore, ledgers: list[int]) -> None:
     for number in range(0, COUNT, AT_ONCE // 2):
         assert store.read(ledgers[number], 0, entries_max=1, bytes_max=99) == [b"%d" % number]
         assert [info.entries for info in store.ledgers(f"owner-{number}")] == [1]
-        assert store.get(f"key\0{number:06}") == Value(b"base", (b"delta",))
+        assert store.get(f"key\0{number:06}") == StoredValue(b"base", (b"delta",))
 
 
 # --- the helpers ---
@@ -196,7 +196,7 @@ def test_a_checkpoint_is_taken_out_and_let_go_of_in_steps(
     with open_store() as store:
         assert len(store.read(ledgers[-1], 0, entries_max=9_999, bytes_max=1 << 20)) == added
         assert not store.ledgers(f"owner-{COUNT - 1}")
-        assert store.get(CHANGED_KEY) == Value(b"base", (b"delta", *[b""] * added))
+        assert store.get(CHANGED_KEY) == StoredValue(b"base", (b"delta", *[b""] * added))
         check(store, [*ledgers[:-1], gone])
 
 

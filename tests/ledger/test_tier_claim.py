@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from geminga.ledger import identity as identities
-from geminga.ledger import tier_claim, tier_sweeping
+from geminga.ledger import tier_claim, tier_orphans
 from geminga.ledger.backup import backup
-from geminga.ledger.claiming import claim, holder
+from geminga.ledger.claim_storage import claim, holder
 from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.inspection import inspect
-from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_claim import BEAT_SECONDS, NotClaimed, State
+from geminga.ledger.tier_claim import BEAT_SECONDS, ClaimState, StorageNotClaimed
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import claim as claims
 from geminga.offload import manifest
@@ -90,7 +90,7 @@ def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
     settle(copy)
     assert [each.ledger_id for each in copy.ledgers(TOPIC)] == [second]
     more = fill(copy, 1)
-    with pytest.raises(NotClaimed):
+    with pytest.raises(StorageNotClaimed):
         copy.offload(TOPIC, min(more), 1, Said(), offset=15)
     assert tier_files(disk) == before
     assert manifest.load(store.place, TOPIC) == listed
@@ -146,7 +146,7 @@ def test_a_copy_lets_go_of_nothing_for_a_file_that_is_not_its_own() -> None:
     offload(store, first, drop=False)
     copy_folder(disk, "/store", "/copy")
     copy = open_after_crash(filesystem, "/copy")
-    with pytest.raises(NotClaimed):
+    with pytest.raises(StorageNotClaimed):
         copy.drop_local(TOPIC, first, Said())
     store.delete_ledgers([first])
     settle(store)
@@ -164,7 +164,7 @@ class Machines:
 
     def open(self, disk: SimulatedDisk, clock: Clock) -> TieredStore:
         local = FileStore.open("/store", filesystem=FaultyFileSystem(disk), threads=False)  # type: ignore[arg-type]
-        place = FolderPlace(FaultyFileSystem(self.shared), "/tier")  # type: ignore[arg-type]
+        place = FolderStorage(FaultyFileSystem(self.shared), "/tier")  # type: ignore[arg-type]
         return TieredStore(local, place, threads=False, clock=clock)
 
 
@@ -184,11 +184,11 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> N
     clone_disk = disk.copy()
     clone = machines.open(clone_disk, clock)
     settle(clone)
-    assert clone.claim.state is State.ASKING
+    assert clone.claim.state is ClaimState.ASKING
     clone.delete_ledgers([min(kept)])
     pass_time(clock, store, clone)
     assert "that runs" in clone.borrowed
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     assert {each: read(store, each) for each in kept} == kept
     clone.close()
     store.close()
@@ -233,7 +233,7 @@ def test_who_was_away_for_long_finds_that_the_place_was_taken() -> None:
         offload(paused, ledger_id)
     clone = machines.open(disk.copy(), clock)
     pass_time(clock, clone)  # and the other one does nothing
-    assert clone.claim.state is State.HELD
+    assert clone.claim.state is ClaimState.HELD
     before = tier_files(machines.shared)
     paused.delete_ledgers([min(kept)])
     settle(paused)
@@ -241,12 +241,12 @@ def test_who_was_away_for_long_finds_that_the_place_was_taken() -> None:
     assert tier_files(machines.shared) == before
     assert {each: read(clone, each) for each in kept} == kept
     paused.close()
-    assert clone.claim.state is State.HELD
+    assert clone.claim.state is ClaimState.HELD
     clone.close()
 
 
 def test_the_place_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tier_sweeping, "CLAIM_CHECKED_SECONDS", -1.0)
+    monkeypatch.setattr(tier_orphans, "CLAIM_CHECKED_SECONDS", -1.0)
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     slow = machines.open(disk, clock)
     kept = fill(slow, 3)
@@ -263,7 +263,7 @@ def test_the_place_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest
     slow.delete_ledgers(list(kept))
     settle(slow)
     assert "taken over" in slow.borrowed
-    assert clone.claim.state is State.HELD
+    assert clone.claim.state is ClaimState.HELD
     assert len(set(before) - set(tier_files(machines.shared))) == 1  # the others are the clone's to read
     slow.close()
     clone.close()
@@ -292,7 +292,7 @@ def test_what_comes_before_it_is_known_waits() -> None:
 
 
 def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy") -> None:
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     claim(folder, place, filesystem=filesystem)  # type: ignore[arg-type]
 
 
@@ -308,7 +308,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
     def quicker(*arguments: object, **_: object) -> None:
         real(*arguments, clock=clock, sleep=sleep)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("geminga.ledger.claiming.take_over", quicker)
+    monkeypatch.setattr("geminga.ledger.claim_storage.take_over", quicker)
     return clock
 
 
@@ -325,7 +325,7 @@ def test_a_copy_whose_original_is_gone_can_be_given_the_place(quick: Clock) -> N
     copy.delete_ledgers([first])
     settle(copy)
     copy.close()
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
     assert "is claimed by" in report.borrowed
     assert report.is_well
@@ -336,7 +336,7 @@ def test_a_copy_whose_original_is_gone_can_be_given_the_place(quick: Clock) -> N
     assert not holder("/copy", place, filesystem=filesystem)  # type: ignore[arg-type]
     copy = open_store(filesystem, folder="/copy")
     settle(copy)
-    assert copy.claim.state is State.HELD
+    assert copy.claim.state is ClaimState.HELD
     assert read(copy, second) == kept[second]
     assert len(tier_files(disk)) == 2  # what it had deleted before is gone now
     copy.close()
@@ -356,26 +356,26 @@ def test_nobody_takes_the_place_of_a_store_that_runs(quick: Clock, monkeypatch: 
     copy_folder(disk, "/store", "/copy")
     load = claims.load
 
-    def and_the_other_runs(place: FolderPlace) -> claims.Claim | None:
+    def and_the_other_runs(place: FolderStorage) -> claims.Claim | None:
         monkeypatch.setattr(claims, "load", load)
         store.poll()
         monkeypatch.setattr(claims, "load", and_the_other_runs)
         return load(place)
 
     monkeypatch.setattr(claims, "load", and_the_other_runs)
-    with pytest.raises(NotClaimed, match="stop that broker first"):
+    with pytest.raises(StorageNotClaimed, match="stop that broker first"):
         taken_over(filesystem, quick)
     other = FileStore.open("/other", filesystem=filesystem, threads=False)  # type: ignore[arg-type]
     other.close()
-    with pytest.raises(NotClaimed, match="another store"):
+    with pytest.raises(StorageNotClaimed, match="another store"):
         taken_over(filesystem, quick, "/other")
     monkeypatch.setattr(claims, "load", load)
     settle(store)
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     store.close()
     store = open_store(filesystem)
     settle(store)
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     store.close()
 
 
@@ -402,11 +402,11 @@ def test_no_crash_makes_an_original_a_copy_and_none_makes_a_copy_an_original(fat
         )
         again = FaultyFileSystem(after)
         store = open_after_crash(again)
-        assert store.claim.state is State.HELD
+        assert store.claim.state is ClaimState.HELD
         copy_folder(after, "/store", "/copy")
         copy = open_after_crash(again, "/copy")
-        assert copy.claim.state is State.BORROWED
-        assert store.claim.state is State.HELD
+        assert copy.claim.state is ClaimState.BORROWED
+        assert store.claim.state is ClaimState.HELD
         copy.close()
         store.close()
 
@@ -424,9 +424,9 @@ def test_errors_of_disk_and_place_leave_it_undecided_and_it_is_tried_again() -> 
         clock = Clock()
         store = open_store(filesystem, clock)
         settle(store)
-        assert store.claim.state is State.ASKING
+        assert store.claim.state is ClaimState.ASKING
         pass_time(clock, store)
-        assert store.claim.state is State.HELD
+        assert store.claim.state is ClaimState.HELD
         store.close()
 
 
@@ -464,7 +464,7 @@ def test_a_claimed_place_without_files_that_is_not_mounted_is_not_taken_for_it()
     store = open_store(FaultyFileSystem(disk), clock)
     kept = fill(store)
     settle(store)
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     mounted = unmount(disk)
     pass_time(clock, store)
     said = Said()
@@ -542,7 +542,7 @@ def test_a_claim_that_cannot_be_read_lets_nobody_delete(is_held: bool, quick: Cl
     taken_over(filesystem, quick, "/store")
     store = open_store(filesystem)
     settle(store)
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     assert tier_files(disk) == []
     assert read(store, second) == kept[second]
     store.close()
@@ -562,7 +562,7 @@ def test_damage_of_the_identity_makes_at_worst_a_copy() -> None:
         disk.content(path)[position] ^= 0x11
         disk.content(f"/tier/{claims.CLAIM}")[:] = claimed
         store = open_after_crash(filesystem)
-        assert store.claim.state is not State.ASKING
+        assert store.claim.state is not ClaimState.ASKING
         store.close()
         assert len(disk.names) == files
 
@@ -570,7 +570,7 @@ def test_damage_of_the_identity_makes_at_worst_a_copy() -> None:
 def test_a_real_file_is_told_from_its_copy(tmp_path: Path) -> None:
     folder, files = tmp_path, RealFileSystem()
     (folder / "a").mkdir()
-    found = identities.Identity("x" * 32).with_session("place", ("one", "two"))
+    found = identities.StoreIdentity("x" * 32).with_session("place", ("one", "two"))
     identities.save(files, str(folder / "a"), found)
     assert identities.look(files, str(folder / "a")) == found
     shutil.copytree(folder / "a", folder / "b", symlinks=True)

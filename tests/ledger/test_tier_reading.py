@@ -12,15 +12,15 @@ import pytest
 
 from geminga.ledger import tier_reading
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.making import MakingHere, Order
-from geminga.ledger.offload_folder import FolderPlace
-from geminga.ledger.tier_reading import Offloaded, TierReader
+from geminga.ledger.offload_folder import FolderStorage
+from geminga.ledger.offload_writing import InlineOffloadWriting, OffloadRequest
+from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from geminga.offload.manifest import OffloadedLedger
 
 TOPIC = "persistent://public/default/t"
 
 
-class SlowPlace(FolderPlace):
+class SlowPlace(FolderStorage):
     """It answers no read before it may; ``sources`` are its files that were opened to be read."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,8 +44,8 @@ class SlowPlace(FolderPlace):
         return source
 
 
-def offloaded(place: FolderPlace, name: str) -> OffloadedLedger:
-    making = MakingHere(place, Order(name, TOPIC, -1, 1, name))
+def offloaded(place: FolderStorage, name: str) -> OffloadedLedger:
+    making = InlineOffloadWriting(place, OffloadRequest(name, TOPIC, -1, 1, name))
     making.add([b"entry %d" % number for number in range(3)])
     written = making.finish()
     return OffloadedLedger(1, 0, name, written.size, written.crc, name, 3, 0, 0, 21, None, None, 1)
@@ -67,7 +67,7 @@ def test_nobody_waits_for_who_reads_a_slow_place(
     place = SlowPlace(tmp_path)
     record, other = offloaded(place, "a"), offloaded(place, "b")
     reader = TierReader(place)
-    found: list[Offloaded] = []
+    found: list[OffloadedRead] = []
     place.answers.clear()
     thread = threading.Thread(target=lambda: found.append(reader.job("a", record, 0, 9, 999)()), daemon=True)
     thread.start()

@@ -15,25 +15,25 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import LedgerNotFound, StoreError
-from geminga.ledger import making_elsewhere, offload_folder, tier_catalog
+from geminga.ledger import offload_folder, offload_worker, tier_catalog
 from geminga.ledger.api import ReadAhead
 from geminga.ledger.backup import backup
 from geminga.ledger.damage import EntriesDamaged
 from geminga.ledger.filesystem import RealFile, RealFileSystem
 from geminga.ledger.folder import discard_catalog
 from geminga.ledger.inspection import inspect, repair
-from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.offload_folder import FolderStorage
 from geminga.ledger.offloading import OffloadFailed, Offloading
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
-from geminga.ledger.tier_claim import BEAT_SECONDS, NotClaimed, State
-from geminga.ledger.tier_sweeping import AGAIN_SECONDS
+from geminga.ledger.tier_claim import BEAT_SECONDS, ClaimState, StorageNotClaimed
+from geminga.ledger.tier_orphans import AGAIN_SECONDS
 from geminga.ledger.tiered import TieredStore
 from geminga.offload import claim as claims
 from geminga.offload import manifest
 from geminga.offload.claim import CLAIM
 from geminga.offload.file import LedgerFile
-from geminga.offload.places import folder_of
+from geminga.offload.storage import folder_of
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
 from geminga.wire.metadata import build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -69,7 +69,7 @@ def open_store(
     filesystem: FaultyFileSystem, clock: Clock | None = None, folder: str = "/store"
 ) -> TieredStore:
     local = FileStore.open(folder, filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     return TieredStore(local, place, threads=False, clock=clock or Clock())
 
 
@@ -209,7 +209,7 @@ def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: l
 
 def check_after(disk: SimulatedDisk, kept: dict[int, list[bytes]], gone: list[int]) -> None:
     store = open_after_crash(FaultyFileSystem(disk, process="2"))
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     there = {info.ledger_id for info in store.ledgers(TOPIC)}
     for ledger_id, entries in kept.items():
         if ledger_id not in gone:
@@ -375,7 +375,7 @@ def test_two_stores_do_not_share_a_place() -> None:
     before = tier_files(disk)
     ledger_id = min(fill(other))
     assert "holds ledgers of another store" in other.borrowed
-    with pytest.raises(NotClaimed, match="needs a place of its own"):
+    with pytest.raises(StorageNotClaimed, match="needs a place of its own"):
         other.offload(TOPIC, ledger_id, 1, Said(), offset=0)
     assert tier_files(disk) == before
     other.close()
@@ -402,10 +402,10 @@ def test_a_ledger_that_is_deleted_while_it_is_offloaded_leaves_nothing() -> None
 def test_on_threads_and_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    monkeypatch.setattr(making_elsewhere, "STEP", 0)  # it is to get on beside other tests
+    monkeypatch.setattr(offload_worker, "STEP", 0)  # it is to get on beside other tests
     ready = threading.Event()
     local = FileStore.open(tmp_path / "store", wakeup=ready.set)
-    store = TieredStore(local, FolderPlace(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
+    store = TieredStore(local, FolderStorage(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
     ledger_id = store.create_ledger(TOPIC)
     entries = [entry(number) + bytes(number % 5000) for number in range(9000)]
 
@@ -458,7 +458,7 @@ def test_a_check_knows_what_is_offloaded_and_what_is_wrong_there() -> None:
     files = [each.file for each in store.offloaded(TOPIC)]
     store.close()
     filesystem = FaultyFileSystem(disk)
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
 
     def check() -> list[str]:
         report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
@@ -492,7 +492,7 @@ def test_a_record_that_damage_took_is_put_back_by_what_the_manifest_says() -> No
     store.local.poll()
     store.local.close()  # type: ignore[attr-defined]
     filesystem = FaultyFileSystem(disk)
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
     assert [each.record.ledger for each in report.forgotten] == [first]
     assert not report.is_well
@@ -683,7 +683,7 @@ def test_a_large_file_is_synced_as_it_is_written(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(RealFile, "sync", noted)
     monkeypatch.setattr(offload_folder, "_SYNCED_BYTES", 4 << 20)
-    writing = FolderPlace(RealFileSystem(), str(tmp_path)).create("large")
+    writing = FolderStorage(RealFileSystem(), str(tmp_path)).create("large")
     piece = bytes(1 << 20)
     for _ in range(10):
         writing.write(piece)
@@ -731,7 +731,7 @@ def test_what_damage_took_the_record_of_stays_in_the_manifest_until_it_is_repair
     assert store.offloaded(TOPIC) == []
     offload(store, second)
     store.close()
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     report = inspect("/store", filesystem=filesystem, place=place)  # type: ignore[arg-type]
     assert [each.record.ledger for each in report.forgotten] == [first]
     repair("/store", report, filesystem=filesystem, place=place)  # type: ignore[arg-type]
@@ -750,7 +750,7 @@ def test_a_repair_gives_no_new_ledger_what_one_of_another_life_had() -> None:
     for ledger_id in fill(store):
         offload(store, ledger_id)
     store.close()
-    place = FolderPlace(filesystem, "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(filesystem, "/tier")  # type: ignore[arg-type]
     for _ in range(2):
         report = inspect("/copy", filesystem=filesystem, place=place)  # type: ignore[arg-type]
         assert report.forgotten == []
@@ -768,7 +768,7 @@ def open_apart(
     """A store whose place is on a disk of its own."""
     filesystem = FaultyFileSystem(disk or SimulatedDisk())
     local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
-    place = FolderPlace(FaultyFileSystem(tier), "/tier")  # type: ignore[arg-type]
+    place = FolderStorage(FaultyFileSystem(tier), "/tier")  # type: ignore[arg-type]
     return TieredStore(local, place, threads=False, clock=clock or Clock())
 
 
@@ -832,7 +832,7 @@ def test_a_place_that_is_full_when_a_broker_starts_is_claimed(end: str, room: in
     for _ in range(5):
         settle(store)
         clock.now += BEAT_SECONDS
-    assert store.claim.state is State.HELD, store.claim.problem
+    assert store.claim.state is ClaimState.HELD, store.claim.problem
     first, second, third = kept
     store.delete_ledgers([first])
     settle(store)
@@ -858,7 +858,7 @@ def test_a_full_place_that_is_in_use_or_another_stores_is_not_claimed() -> None:
             settle(each)
         clock.now += BEAT_SECONDS
     states = [each.claim.state for each in (store, other, stranger)]
-    assert states == [State.HELD, State.BORROWED, State.BORROWED]
+    assert states == [ClaimState.HELD, ClaimState.BORROWED, ClaimState.BORROWED]
     for each in (other, stranger, store):
         each.close()
 
@@ -887,7 +887,7 @@ def test_a_crash_while_the_claim_on_a_full_place_is_written_over(seed: int) -> N
     for _ in range(5):
         settle(store)
         clock.now += BEAT_SECONDS
-    assert store.claim.state is State.HELD, store.claim.problem
+    assert store.claim.state is ClaimState.HELD, store.claim.problem
     store.delete_ledgers([first])
     settle(store)
     assert not store.catalog.suspects()
@@ -907,7 +907,7 @@ def test_a_small_file_system_that_is_full_gives_back_room_by_itself(tmp_path: Pa
 
     def opened() -> TieredStore:
         local = FileStore.open(tmp_path / "store", threads=False, settings=SETTINGS)
-        return TieredStore(local, FolderPlace(files, str(place)), threads=False, clock=Clock())
+        return TieredStore(local, FolderStorage(files, str(place)), threads=False, clock=Clock())
 
     try:
         store = opened()
@@ -921,7 +921,7 @@ def test_a_small_file_system_that_is_full_gives_back_room_by_itself(tmp_path: Pa
         store.close()
         store = opened()
         settle(store)
-        assert store.claim.state is State.HELD, store.claim.problem
+        assert store.claim.state is ClaimState.HELD, store.claim.problem
         store.delete_ledgers([first])
         settle(store)
         assert files.space(str(place))[1] > 0
@@ -941,7 +941,7 @@ def test_a_full_place_that_nobody_has_claimed_is_left_alone() -> None:
     tier.others_bytes = 0
     clock.now += BEAT_SECONDS
     settle(store)
-    assert store.claim.state is State.HELD
+    assert store.claim.state is ClaimState.HELD
     store.close()
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.mirror import Mirror, told
-from geminga.mirror.cursor_state import CursorState, Partly, went_back
+from geminga.mirror import Mirror, subscription_checkpoint
+from geminga.mirror.cursor_state import CursorState, PartialBatch, went_back
 from geminga.mirror.cursors import AHEAD, BACK_THERE, IN_USE, MOVED_BACK, CursorMirror
 from geminga.mirror.pairing import PAIR_PROPERTY, RECEIPT_PROPERTY, SIGNER_PROPERTY
 from geminga.mirror.positions import Position
 from geminga.mirror.status import MirrorStatus, SubscriptionStatus
-from geminga.mirror.told import NOTE_BYTES_MAX, Applied, restored
+from geminga.mirror.subscription_checkpoint import NOTE_BYTES_MAX, SubscriptionCheckpoint, restored
 from tests.mirror.helpers import mirror, mirrored
 
 Earliest = geminga.InitialPosition.Earliest
@@ -351,7 +351,7 @@ def test_more_of_the_other_side_than_a_map_can_be(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries of both sides in turn: each is a stretch of its own."""
-    monkeypatch.setattr("geminga.mirror.place_map.RUNS_MAX", 8)
+    monkeypatch.setattr("geminga.mirror.position_map.RUNS_MAX", 8)
     one, other = sides
     subscribe(one)
     with mirror(one, other) as there, mirror(other, one) as back:
@@ -491,17 +491,17 @@ def test_a_rewind_while_neither_of_two_mirrors_runs(sides: tuple[Any, Any]) -> N
 @pytest.mark.parametrize(
     "applied",
     [
-        Applied(state=CursorState(Position(3, -1))),
-        Applied(
+        SubscriptionCheckpoint(state=CursorState(Position(3, -1))),
+        SubscriptionCheckpoint(
             state=CursorState(
-                Position(3, 5), ((Position(3, 6), Position(4, 7)),), ((Position(4, 9), Partly(9, (0, 8))),)
+                Position(3, 5), ((Position(3, 6), Position(4, 7)),), ((Position(4, 9), PartialBatch(9, (0, 8))),)
             ),
             through=Position(4, 9), echoed={b"12345678": Position(1, 2)}, marked=Position(7, 8),
             stood=("7:8", "abc"), seen=Position(7, 8),
         ),
     ],
 )  # fmt: skip
-def test_a_note_is_read_as_it_was_written(applied: Applied) -> None:
+def test_a_note_is_read_as_it_was_written(applied: SubscriptionCheckpoint) -> None:
     text = applied.noted()
     assert text is not None
     assert restored(text) == dataclasses.replace(applied, restored=True)
@@ -509,8 +509,8 @@ def test_a_note_is_read_as_it_was_written(applied: Applied) -> None:
 
 def test_notes_have_bounds() -> None:
     holes = tuple((Position(n, 5), Position(n, 7)) for n in range(1, 20_000, 2))
-    partly = tuple((Position(n, 9), Partly(10_000, tuple(range(n)))) for n in range(1, 500))
-    large = Applied(state=CursorState(Position(0, 3), holes, partly))
+    partly = tuple((Position(n, 9), PartialBatch(10_000, tuple(range(n)))) for n in range(1, 500))
+    large = SubscriptionCheckpoint(state=CursorState(Position(0, 3), holes, partly))
     text = large.noted()
     assert text is not None
     assert len(text) <= NOTE_BYTES_MAX
@@ -520,9 +520,12 @@ def test_notes_have_bounds() -> None:
     assert large.state is not None
     assert not went_back(found.state, large.state)
     assert went_back(found.state, CursorState(Position(-1, -1)))
-    notes = told.notes_of("t", {f"s-{n:05}": large for n in range(5_000)})
+    notes = subscription_checkpoint.notes_of("t", {f"s-{n:05}": large for n in range(5_000)})
     assert 100 < len(notes) < 5_000
-    assert sum(len(key) + len(value) for key, value in notes.items()) <= 2 * told.NOTES_BYTES_MAX
+    assert (
+        sum(len(key) + len(value) for key, value in notes.items())
+        <= 2 * subscription_checkpoint.NOTES_BYTES_MAX
+    )
 
 
 @pytest.mark.parametrize(
@@ -560,16 +563,20 @@ def position(entry: int) -> Position:
             False,
         ),
         (
-            CursorState(position(5), (), ((position(8), Partly(10, (1, 2))),)),
-            CursorState(position(5), (), ((position(8), Partly(10, (2,))),)),
+            CursorState(position(5), (), ((position(8), PartialBatch(10, (1, 2))),)),
+            CursorState(position(5), (), ((position(8), PartialBatch(10, (2,))),)),
             True,
         ),
         (
-            CursorState(position(5), (), ((position(8), Partly(10, (1, 2))),)),
+            CursorState(position(5), (), ((position(8), PartialBatch(10, (1, 2))),)),
             CursorState(position(5), ((position(7), position(8)),)),
             False,
         ),
-        (CursorState(position(5), (), ((position(8), Partly(10, (1,))),)), CursorState(position(5)), True),
+        (
+            CursorState(position(5), (), ((position(8), PartialBatch(10, (1,))),)),
+            CursorState(position(5)),
+            True,
+        ),
     ],
 )
 def test_what_went_back(known: CursorState, state: CursorState, back: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from geminga.errors import CorruptPayload
-from geminga.mirror.entries import EntryRewriter, Forwarded, PairsUnknownError, SchemaUnknownError, mark_of
-from geminga.mirror.marks import MARKS_MAX, Mark, Origin, mark_field, marks_in
+from geminga.mirror.entries import EntryRewriter, PairsUnknownError, SchemaUnknownError, TargetEntry, mark_of
 from geminga.mirror.positions import NOWHERE, Position
+from geminga.mirror.replication_stamp import MARKS_MAX, ReplicationStamp, StampOrigin, mark_field, marks_in
 from geminga.wire.metadata import build_entry, checksum_matches, metadata_size, parse_entry, peek_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -36,14 +36,14 @@ def origin_of(entry: bytes, pair: bytes, key: bytes = KEY) -> Position | None:
     return None if found is None else found.position
 
 
-def origin(found: Mark | Forwarded | None) -> Origin:
-    assert isinstance(found, Mark)
+def origin(found: ReplicationStamp | TargetEntry | None) -> StampOrigin:
+    assert isinstance(found, ReplicationStamp)
     return found.origin
 
 
 def whole(entry: bytes, **settings: object) -> bytes:
     forwarded = rewriter(**settings).rewrite(entry, PLACE)  # type: ignore[arg-type]
-    assert isinstance(forwarded, Forwarded)
+    assert isinstance(forwarded, TargetEntry)
     return forwarded.head + bytes(forwarded.payload)
 
 
@@ -122,7 +122,7 @@ def test_what_a_mirror_brought_from_the_target_stays() -> None:
         back.rewrite(entry, PLACE)
     assert caught.value.pairs == {PAIR}
     back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 9))
-    assert origin(back.rewrite(entry, Position(9, 9))) == Origin(PAIR, PLACE, NOWHERE)
+    assert origin(back.rewrite(entry, Position(9, 9))) == StampOrigin(PAIR, PLACE, NOWHERE)
 
 
 def test_through_three_clusters() -> None:
@@ -130,7 +130,7 @@ def test_through_three_clusters() -> None:
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="a", target_name="b")
     on = rewriter({PAIR: False}, pair=OTHER, source_name="b", target_name="c", key=FOREIGN)
     forwarded = on.rewrite(entry, Position(1, 2))
-    assert isinstance(forwarded, Forwarded)
+    assert isinstance(forwarded, TargetEntry)
     after = forwarded.head + bytes(forwarded.payload)
     assert (origin_of(after, PAIR), origin_of(after, OTHER, FOREIGN)) == (PLACE, Position(1, 2))
     assert mark_of(after, PAIR, (KEY,)) is None  # it was brought on
@@ -138,7 +138,7 @@ def test_through_three_clusters() -> None:
     home = rewriter(
         {PAIR: True, OTHER: False}, pair=b"\x03" * 8, source_name="c", target_name="a", target_keys=(KEY,)
     )
-    assert origin(home.rewrite(after, Position(9, 9))) == Origin(PAIR, PLACE, NOWHERE)
+    assert origin(home.rewrite(after, Position(9, 9))) == StampOrigin(PAIR, PLACE, NOWHERE)
 
 
 def test_what_nobody_signed_is_passed_on() -> None:
@@ -149,7 +149,7 @@ def test_what_nobody_signed_is_passed_on() -> None:
         back.rewrite(entry, PLACE)
     back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 9))
     forwarded = back.rewrite(entry, Position(9, 9))
-    assert isinstance(forwarded, Forwarded)
+    assert isinstance(forwarded, TargetEntry)
     after = forwarded.head + bytes(forwarded.payload)
     assert origin_of(after, OTHER) == Position(9, 9)
 
@@ -161,22 +161,22 @@ def test_whoever_is_known_may_sign_with_a_new_key() -> None:
         for key in (KEY, FOREIGN)
     )
     back = rewriter({PAIR: True}, pair=OTHER, source_name="x", target_name="x", target_keys=(KEY,))
-    assert isinstance(back.rewrite(first, Position(9, 9)), Mark)
+    assert isinstance(back.rewrite(first, Position(9, 9)), ReplicationStamp)
     with pytest.raises(PairsUnknownError):
         back.rewrite(second, Position(9, 10))
     back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 20))
-    assert isinstance(back.rewrite(second, Position(9, 20)), Forwarded)
+    assert isinstance(back.rewrite(second, Position(9, 20)), TargetEntry)
     with pytest.raises(PairsUnknownError):
         back.rewrite(second, Position(9, 21))
     back.target_keys = (FOREIGN, KEY)
     back.learn(frozenset({PAIR}), frozenset({PAIR}), Position(9, 21))
     for entry in (first, second):
-        assert isinstance(back.rewrite(entry, Position(9, 30)), Mark)
+        assert isinstance(back.rewrite(entry, Position(9, 30)), ReplicationStamp)
 
 
 def test_thousands_of_marks_in_one_entry_are_one_question() -> None:
     marks = b"".join(
-        mark_field(Origin(number.to_bytes(8, "big"), PLACE, NOWHERE), FOREIGN) for number in range(3_000)
+        mark_field(StampOrigin(number.to_bytes(8, "big"), PLACE, NOWHERE), FOREIGN) for number in range(3_000)
     )
     entry = build_entry(metadata(replicated_from="x").SerializeToString() + marks, b"p")
     made = rewriter(source_name="x", target_name="x", target_keys=(KEY,))
@@ -185,11 +185,11 @@ def test_thousands_of_marks_in_one_entry_are_one_question() -> None:
     assert len(caught.value.pairs) == MARKS_MAX
     made.learn(frozenset(), caught.value.pairs, PLACE)
     forwarded = made.rewrite(entry, PLACE)
-    assert isinstance(forwarded, Forwarded)
+    assert isinstance(forwarded, TargetEntry)
     # The real one is behind what anybody has written before.
     real = forwarded.head + bytes(forwarded.payload)
     back = rewriter({PAIR: True}, pair=OTHER, source_name="x", target_name="x", target_keys=(KEY,))
-    assert isinstance(back.rewrite(real, PLACE), Mark)
+    assert isinstance(back.rewrite(real, PLACE), ReplicationStamp)
 
 
 def test_what_was_sent_before_is_not_sent_again() -> None:
@@ -197,7 +197,7 @@ def test_what_was_sent_before_is_not_sent_again() -> None:
     there = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
     back = rewriter({PAIR: False}, pair=OTHER, source_name="x", target_name="x", key=FOREIGN)
     forwarded = back.rewrite(there, Position(1, 2))
-    assert isinstance(forwarded, Forwarded)
+    assert isinstance(forwarded, TargetEntry)
     again = forwarded.head + bytes(forwarded.payload)
     assert rewriter(source_name="x", target_name="x").rewrite(again, Position(3, 4)) is None
 
@@ -234,10 +234,10 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     for place in (NOWHERE, Position(3, -1), Position(70_000_000_000, 12)):
         made.after = place
         forwarded = made.rewrite(build_entry(metadata().SerializeToString(), b"p"), PLACE)
-        assert isinstance(forwarded, Forwarded)
+        assert isinstance(forwarded, TargetEntry)
         after = forwarded.head + bytes(forwarded.payload)
         size = metadata_size(after)
-        assert [one.origin for one in marks_in(after[10 : 10 + size])] == [Origin(PAIR, PLACE, place)]
+        assert [one.origin for one in marks_in(after[10 : 10 + size])] == [StampOrigin(PAIR, PLACE, place)]
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ import geminga
 from geminga.client.entry_reader import EntryReader
 from geminga.errors import AdminAuthorizationError
 from geminga.mirror import history
-from geminga.mirror.entries import Forwarded
-from geminga.mirror.keys import KEY_PREFIX, MarkKeys
-from geminga.mirror.marks import Origin, mark_field, marks_in
+from geminga.mirror.entries import TargetEntry
+from geminga.mirror.keys import KEY_PREFIX, StampKeys
 from geminga.mirror.pairing import PAIR_PROPERTY, subscription_of
 from geminga.mirror.partition import PartitionMirror
 from geminga.mirror.positions import NOWHERE, Position
 from geminga.mirror.publishing import EntryPublisher
+from geminga.mirror.replication_stamp import StampOrigin, mark_field, marks_in
 from geminga.wire.metadata import build_entry, metadata_size
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.mirror.helpers import mirror, mirrored
@@ -60,11 +60,11 @@ def publish_raw(broker: Any, entry: bytes, name: str = "", place: Position = NOW
     name, place = name or secrets.token_hex(8), max(place, Position(0, 0))
 
     async def send() -> None:
-        hub = client.hub
+        context = client.context
         publisher = await EntryPublisher.open(
-            hub, "persistent://public/default/t", name, lambda _, place: receipts.append(place)
+            context, "persistent://public/default/t", name, lambda _, place: receipts.append(place)
         )
-        publisher.send(place, Forwarded(entry, b"", 1))
+        publisher.send(place, TargetEntry(entry, b"", 1))
         deadline = time.monotonic() + 60
         while not receipts:
             assert time.monotonic() < deadline
@@ -80,9 +80,9 @@ def publish_raw(broker: Any, entry: bytes, name: str = "", place: Position = NOW
 def held(broker: Any, name: str) -> Iterator[Callable[[], None]]:
     """A producer of that name is there, until it is let go."""
     with broker.client() as client:
-        hub = client.hub
+        context = client.context
         holder = client.runtime.call(
-            EntryPublisher.open(hub, "persistent://public/default/t", name, lambda *_: None)
+            EntryPublisher.open(context, "persistent://public/default/t", name, lambda *_: None)
         )
         yield lambda: client.runtime.call(holder.close())
 
@@ -94,7 +94,7 @@ def forged(payload: bytes, *fields: bytes, **metadata: Any) -> bytes:
 
 def mark(pair: bytes, place: Position, after: Position = NOWHERE) -> bytes:
     """With a key that is not the mirror's."""
-    return mark_field(Origin(pair, place, after), b"m" * 32)
+    return mark_field(StampOrigin(pair, place, after), b"m" * 32)
 
 
 def pair_in(broker: Any) -> bytes:
@@ -251,11 +251,11 @@ def test_a_copy_of_an_echo_acknowledges_nothing(sides: tuple[Any, Any], runs_on:
     publish(other, *range(10))
     mirrored(one, other)
     mirrored(other, one)
-    echoes = entries(one)
-    assert len(echoes) == 10
+    loop_detection = entries(one)
+    assert len(loop_detection) == 10
 
     def copy() -> None:
-        for entry in echoes[3:6]:
+        for entry in loop_detection[3:6]:
             publish_raw(one, forged(b"x", field_of(entry), replicated_from="standalone"))
 
     with mirror(one, other) as running:
@@ -326,13 +326,13 @@ def test_each_namespace_has_one_key_that_all_mirrors_use(sides: tuple[Any, Any])
 
 
 def test_a_source_that_keeps_no_key_is_told(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(self: MarkKeys, namespace: str) -> tuple[bytes, ...]:
+    async def refused(self: StampKeys, namespace: str) -> tuple[bytes, ...]:
         raise AdminAuthorizationError("may not", status=403)
 
     one, other = sides
     publish(one, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(MarkKeys, "learn", refused)
+        patched.setattr(StampKeys, "learn", refused)
         status = mirror(one, other, once=True).run(signals=False)
         assert "administration of the tenant" in status.failed[0]
         assert messages(other) == []
@@ -349,7 +349,7 @@ def test_what_is_no_key_is_not_used(sides: tuple[Any, Any]) -> None:
             )
     publish(one, *range(3))
     mirrored(one, other)
-    publish_raw(other, forged(b"x", mark_field(Origin(pair_in(one), Position(0, 9), NOWHERE), b"")))
+    publish_raw(other, forged(b"x", mark_field(StampOrigin(pair_in(one), Position(0, 9), NOWHERE), b"")))
     publish(one, *range(3, 6))
     mirrored(one, other)
     assert messages(other) == list(range(6))
@@ -377,10 +377,10 @@ def test_subscriptions_that_only_say_they_are_mirrors_cost_one_reading_together(
     read = []
     opened = history.open_entries
 
-    async def counted(hub: Any, topic: str, start: Any, *, stop_at: Any, **options: Any) -> Any:
-        if hub is ends[0]:
+    async def counted(context: Any, topic: str, start: Any, *, stop_at: Any, **options: Any) -> Any:
+        if context is ends[0]:
             read.append(stop_at.entry_id - start.entry_id + 1)
-        return await opened(hub, topic, start, stop_at=stop_at, **options)
+        return await opened(context, topic, start, stop_at=stop_at, **options)
 
     ends: list[Any] = []
 

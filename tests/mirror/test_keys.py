@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.mirror.entries import EntryRewriter, Forwarded
-from geminga.mirror.keys import KEY_PREFIX, MarkKeys, fingerprint
+from geminga.mirror.entries import EntryRewriter, TargetEntry
+from geminga.mirror.keys import KEY_PREFIX, StampKeys, fingerprint
 from geminga.mirror.pairing import SIGNER_PROPERTY, subscription_of
 from geminga.mirror.positions import Position
 from tests.mirror.helpers import mirror, mirrored
@@ -74,10 +74,10 @@ def test_nothing_goes_round_when_nobody_has_the_keys(
 ) -> None:
     """What a mirror has sent itself it knows again, whatever others make of it."""
 
-    async def nothing(self: MarkKeys) -> None:
+    async def nothing(self: StampKeys) -> None:
         pass
 
-    monkeypatch.setattr(MarkKeys, "keep", nothing)
+    monkeypatch.setattr(StampKeys, "keep", nothing)
     one, other = sides
     publish(one, 0)
     with mirror(one, other) as there, mirror(other, one) as back:
@@ -110,7 +110,7 @@ def test_a_mirror_that_waited_knows_what_the_other_has_signed(sides: tuple[Any, 
         rewriter = EntryRewriter(pair=pair, source_name="standalone", target_name="standalone", key=theirs)
         for number in (1, 2):
             forwarded = rewriter.rewrite(entries(one)[number], Position(ledger, number))
-            assert isinstance(forwarded, Forwarded)
+            assert isinstance(forwarded, TargetEntry)
             publish_raw(other, forwarded.head + bytes(forwarded.payload))
         release()
         publish(one, 3)

@@ -15,12 +15,12 @@ import pytest
 import geminga
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import InvalidConfiguration
-from geminga.mirror import Cluster
+from geminga.mirror import ClusterProfile
 from geminga.mirror.cursors import CursorMirror
 from geminga.mirror.mirror import _Run
 from geminga.mirror.pairing import PAIR_PROPERTY
 from geminga.mirror.partition import PartitionMirror
-from geminga.mirror.topics import Found, TopicMaker
+from geminga.mirror.topics import SourceTopic, TopicMaker
 from geminga.testing.apache_pulsar import free_ports
 from tests.mirror.helpers import left, mirror, mirrored, stored
 
@@ -453,7 +453,7 @@ def test_a_source_that_was_brought_back_from_a_backup_is_not_read_on(tmp_path: P
 def test_one_cluster_by_two_addresses(two: Two) -> None:
     fill(two.source, "t", 3)
     broker = two.brokers[0]
-    other = Cluster(
+    other = ClusterProfile(
         service_url=broker.service_url.replace("127.0.0.1", "localhost"), admin_url=broker.admin_url
     )
     status = mirror(broker, other, once=True).run(signals=False)
@@ -792,7 +792,7 @@ def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPat
     rounds: list[tuple[float, float]] = []
     made, discover = TopicMaker.make, _Run._discover
 
-    async def slowly(self: TopicMaker, found: Found) -> None:
+    async def slowly(self: TopicMaker, found: SourceTopic) -> None:
         await asyncio.sleep(0.5)
         await made(self, found)
 

@@ -6,7 +6,7 @@ import pytest
 
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
-from geminga.mirror.patterns import TopicPattern
+from geminga.mirror.patterns import MirrorPattern
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ from geminga.mirror.patterns import TopicPattern
     ],
 )
 def test_matching(pattern: str, topic: str, matches: bool) -> None:
-    assert TopicPattern.parse(pattern).matches(TopicName.parse(topic)) is matches
+    assert MirrorPattern.parse(pattern).matches(TopicName.parse(topic)) is matches
 
 
 @pytest.mark.parametrize("pattern", ["non-persistent://a/b/c", "a/b", "(", "", "a//b", "a/b/c/d"])
 def test_what_is_none(pattern: str) -> None:
     with pytest.raises(InvalidTopicName, match="topics="):
-        TopicPattern.parse(pattern)
+        MirrorPattern.parse(pattern)

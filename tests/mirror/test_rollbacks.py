@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.mirror import Cluster, Mirror
-from geminga.mirror.notes import Notes
+from geminga.mirror import ClusterProfile, Mirror
 from geminga.mirror.pairing import RECEIPT_PROPERTY
 from geminga.mirror.schemas import SchemaMirror
+from geminga.mirror.subscription_properties import MirrorProperties
 from tests.mirror.helpers import left, mirror, mirrored, stored
 from tests.mirror.test_kills import BrokerProcess, Load, MirrorProcess, prepare
 from tests.mirror.test_kills import reached as arrived
@@ -238,7 +238,7 @@ def test_a_mirror_that_is_killed_while_it_mends_tells_subscriptions_again(
 
         with geminga.embedded(tmp_path / "backup") as target:
             with monkeypatch.context() as during:
-                during.setattr(Notes, "forget", killed)
+                during.setattr(MirrorProperties, "forget", killed)
                 assert mirror(source, target, once=True, on_mismatch="continue").run(signals=False).failed
             mirrored(source, target, on_mismatch="continue")
             assert payloads(target) == numbers(range(20))
@@ -325,7 +325,10 @@ def test_rolled_back_again_and_again_with_kills(tmp_path: Path, seed: int) -> No
                 time.sleep(chance.random())
                 running.again()
                 time.sleep(chance.random() * 2)
-        ends = (Cluster(service_url=each.service_url, admin_url=each.admin_url) for each in (source, target))
+        ends = (
+            ClusterProfile(service_url=each.service_url, admin_url=each.admin_url)
+            for each in (source, target)
+        )
         mirrored(*ends, on_mismatch="continue")
         with source.client() as here, target.client() as there:
             for index in range(2):

@@ -11,11 +11,11 @@ import pytest
 
 import geminga
 from geminga.asyncio import Admin
-from geminga.client.admin.aio.calls import Calls
-from geminga.client.admin.exchange import Answer, Request
+from geminga.client.admin.aio.calls import AdminCalls
+from geminga.client.admin.exchange import AdminResponse, Request
 from geminga.errors import AdminNotAllowed, AdminNotFound
 from geminga.mirror import topics
-from geminga.mirror.patterns import TopicPattern
+from geminga.mirror.patterns import MirrorPattern
 from geminga.mirror.topics import ASKED_AT_ONCE, TopicMaker, find_topics
 
 TOPICS = 200
@@ -33,9 +33,9 @@ class Asked:
         """Of policies of topics."""
         self.tells = True
         now = [0]
-        send = Calls.send
+        send = AdminCalls.send
 
-        async def counted(calls: Calls, request: Request) -> Answer:
+        async def counted(calls: AdminCalls, request: Request) -> AdminResponse:
             if calls.settings.admin_url != admin_url:
                 return await send(calls, request)
             last = request.path.rpartition("/")[2]
@@ -51,7 +51,7 @@ class Asked:
             finally:
                 now[0] -= last != "partitions"
 
-        monkeypatch.setattr(Calls, "send", counted)
+        monkeypatch.setattr(AdminCalls, "send", counted)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def prepare(admin: Admin, count: int) -> None:
 async def make_all(source: Any, target: Any) -> tuple[Admin, Admin]:
     ends = Admin(source.admin_url), Admin(target.admin_url)
     maker = TopicMaker(*ends, policies=True)
-    found = await find_topics(ends[0], [TopicPattern.parse("t[0-9]+")])
+    found = await find_topics(ends[0], [MirrorPattern.parse("t[0-9]+")])
     await some_at_once(maker.make, found)
     return ends
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.offload_folder import FolderPlace
+from geminga.ledger.offload_folder import FolderStorage
 from geminga.offload import claim as claims
 from geminga.offload.claim import CLAIM, Claim
 
@@ -18,7 +18,7 @@ SECTOR = 512
 @pytest.mark.parametrize("size", [*range(200, 500, 7), 1500])
 def test_a_crash_between_two_blocks_leaves_the_old_claim_or_the_new_one(tmp_path: Path, size: int) -> None:
     """However long the name of the folder in it is."""
-    place, path = FolderPlace(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
+    place, path = FolderStorage(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
     before = Claim("a" * 32, "b" * 32, "c" * 32, "d" * 32, 9, True, "host:/" + "x" * size, 1_700_000_000_000)
     for after in (replace(before, beats=10), replace(before, open=False), replace(before, session="e" * 32)):
         claims.save(place, before)

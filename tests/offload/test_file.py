@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from geminga.offload import entry_envelope
 from geminga.offload import file as module
-from geminga.offload import residue
-from geminga.offload.file import DERIVED, LedgerFile, LedgerWriter, Summary
-from geminga.offload.residue import COLUMNS
+from geminga.offload.entry_envelope import COLUMNS
+from geminga.offload.file import DERIVED, FileSummary, LedgerFile, LedgerWriter
 from geminga.wire.checksum import crc32c
 from geminga.wire.columnar import decode_entries
 from geminga.wire.compression import ZSTD, compress
@@ -123,7 +123,7 @@ MARKER = odd(marker_type=20)
 def test_a_file_is_plain_whose_rows_say_all(entries: list[bytes], is_plain: bool) -> None:
     summary = file_of(entries).summary
     assert summary.plain is is_plain
-    assert Summary.decode(summary.encode()).plain is is_plain
+    assert FileSummary.decode(summary.encode()).plain is is_plain
 
 
 def test_the_checksum_of_the_footer_is_told() -> None:
@@ -138,10 +138,10 @@ def test_the_checksum_of_the_footer_is_told() -> None:
 
 
 def test_a_footer_may_say_more_or_less_than_this_version_knows() -> None:
-    kept = json.loads(Summary("t", -1, 1, "u", plain=True).encode())
-    assert Summary.decode(json.dumps({**kept, "later": 1}).encode()).plain
+    kept = json.loads(FileSummary("t", -1, 1, "u", plain=True).encode())
+    assert FileSummary.decode(json.dumps({**kept, "later": 1}).encode()).plain
     del kept["plain"]
-    assert not Summary.decode(json.dumps(kept).encode()).plain
+    assert not FileSummary.decode(json.dumps(kept).encode()).plain
 
 
 def zeros(size: int) -> bytes:
@@ -153,7 +153,7 @@ def zeros(size: int) -> bytes:
 
 def test_a_group_is_bounded_by_what_it_takes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes of entries may hold gigabytes, and who reads one of them lays all of its group open."""
-    monkeypatch.setattr(residue, "_UNCOMPRESSED_MAX", 1 << 20)
+    monkeypatch.setattr(entry_envelope, "_UNCOMPRESSED_MAX", 1 << 20)
     monkeypatch.setattr(module, "GROUP_MEMORY_BYTES", 1 << 20)
     entries = [zeros(300_000) for _ in range(40)] + [zeros(3 << 20)] + [batch(1, ["k"] * 4000)] * 9
     file = file_of(entries)
@@ -166,7 +166,7 @@ def test_a_group_is_bounded_by_what_it_takes_in_memory(monkeypatch: pytest.Monke
 
 
 def test_an_entry_of_more_messages_than_anybody_sends_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residue, "ROWS_MAX", 100)
+    monkeypatch.setattr(entry_envelope, "ROWS_MAX", 100)
     entries = [single(1), batch(2, [None] * 101), batch(3, [None] * 100), batch(4, ["k"] * 200)]
     file = file_of(entries)
     assert (file.summary.messages, file.summary.closed) == (101, 2)

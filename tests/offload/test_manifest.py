@@ -10,7 +10,7 @@ import pytest
 
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestNewer, ManifestUnreadable, ManifestWriter, OffloadedLedger
-from geminga.offload.places import folder_of, ledger_file
+from geminga.offload.storage import folder_of, ledger_file
 
 TOPIC = "persistent://public/default/flights"
 HEAD = manifest.path_of(TOPIC)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from geminga.producer.backlog import Backlog, ByteBudget, Permits
-from geminga.producer.partition import Agenda, PartitionProducer
+from geminga.producer.partition import PartitionProducer, ReadySet
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import ProducerSettings
 from geminga.wire.compression import decompress
@@ -54,7 +54,7 @@ class Bench:
     ) -> None:
         self.settings = ProducerSettings(**{"batching_enabled": True, **settings})
         self.memory = ByteBudget(memory)
-        self.agenda = Agenda()
+        self.ready_set = ReadySet()
         self.now = 0.0
         self.partition = PartitionProducer(
             topic=topic,
@@ -62,7 +62,7 @@ class Bench:
             producer_id=3,
             settings=self.settings,
             backlog=Backlog(Permits(self.settings.max_pending_messages), Permits(shared), self.memory),
-            agenda=self.agenda,
+            ready_set=self.ready_set,
             reclaim=self._reclaim,
         )
         self.max_message_size = 5 * 1024 * 1024
@@ -103,7 +103,7 @@ class Bench:
         self.partition.receipt(sequence_id, highest, ledger_id, entry_id, self.now)
 
     def settled(self) -> list[Any]:
-        return self.agenda.take_settled()
+        return self.ready_set.take_settled()
 
     @property
     def permits_used(self) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@ import pytest
 from geminga.errors import BrokerPersistenceError, MessageTooBig, NotAllowedError, UnsupportedVersionError
 from geminga.producer.chunking import ChunkedMessage, ChunkPart, chunk_count
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.partition import Verdict
+from geminga.producer.partition import SendErrorVerdict
 from geminga.producer.settings import CompressionType
 from geminga.wire.compression import decompress
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -78,7 +78,7 @@ def test_when_one_chunk_fails_the_message_fails_once_and_the_next_one_goes_on(be
     b.add(b"y", token="second")
     chunks = len(b.written()) - 1
     b.receipt(0)
-    assert b.partition.send_error(NotAllowedError.code, 0, "too many", 0.0) is Verdict.NOTHING
+    assert b.partition.send_error(NotAllowedError.code, 0, "too many", 0.0) is SendErrorVerdict.NOTHING
     outcomes = [(t, type(o.error)) for o in b.settled() for t in o.tokens]
     assert outcomes == [("first", NotAllowedError)]
     for _ in range(chunks - 1):
@@ -127,12 +127,12 @@ def test_a_new_chunk_that_may_be_a_duplicate_fails_the_message(bench):
     b.add(b"y", token="next")
     b.written()
     unknown = "Cannot determine whether the message is a duplicate at this time"
-    assert b.partition.send_error(BrokerPersistenceError.code, 0, unknown, 0.0) is Verdict.DETACH
+    assert b.partition.send_error(BrokerPersistenceError.code, 0, unknown, 0.0) is SendErrorVerdict.DETACH
     assert [(t, type(o.error)) for o in b.settled() for t in o.tokens] == [("lost", UnsupportedVersionError)]
     b.partition.disconnected(None)
     b.connect()
     assert [s.payload for s in b.written()] == [b"y"]
-    assert b.partition.send_error(BrokerPersistenceError.code, 1, unknown, 0.0) is Verdict.DETACH
+    assert b.partition.send_error(BrokerPersistenceError.code, 1, unknown, 0.0) is SendErrorVerdict.DETACH
     assert b.settled() == []
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from geminga import errors
-from geminga.producer.partition import Verdict
-from geminga.producer.routing import Blocked
+from geminga.producer.partition import SendErrorVerdict
+from geminga.producer.routing import BlockedReason
 from geminga.producer.settings import BatchingType, ProducerAccessMode, SchemaInfo
-from geminga.producer.states import State
+from geminga.producer.states import ProducerState
 from geminga.wire.batch import decode_batch
 
 # --- creation ---------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_waiting_for_exclusive_access(bench):
     b = bench(access_mode=ProducerAccessMode.WaitForExclusive)
     b.partition.start()
     b.partition.must_wait()
-    assert b.partition.state is State.WAITING_FOR_EXCLUSIVE
+    assert b.partition.state is ProducerState.WAITING_FOR_EXCLUSIVE
     b.add(b"x")
     assert b.flushed() == []
     b.connect(topic_epoch=1)
@@ -167,7 +167,10 @@ def test_which_refusals_are_final_before_and_after_the_first_creation(bench, err
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [(errors.ProducerFenced("x"), State.FENCED), (errors.TopicTerminated("x"), State.TERMINATED)],
+    [
+        (errors.ProducerFenced("x"), ProducerState.FENCED),
+        (errors.TopicTerminated("x"), ProducerState.TERMINATED),
+    ],
 )
 def test_fenced_and_terminated_fail_what_is_pending_and_what_comes(bench, error, state):
     b = bench(batching_max_messages=1).connect()
@@ -184,7 +187,7 @@ def test_fenced_and_terminated_fail_what_is_pending_and_what_comes(bench, error,
     b.partition.fail(error, 0.0)  # the driver gives up afterwards: nothing changes
     assert b.partition.state is state
     b.partition.close(0.0)
-    assert b.partition.state is State.CLOSED
+    assert b.partition.state is ProducerState.CLOSED
 
 
 def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
@@ -196,7 +199,7 @@ def test_the_hold_policy_keeps_messages_the_exception_policy_fails_them(bench):
     refusal = errors.ProducerBlockedQuotaExceededException("fail")
     b.partition.refused(refusal, 0.0)
     assert [o.error for o in b.settled()] == [refusal]
-    assert b.partition.state is State.RECONNECTING
+    assert b.partition.state is ProducerState.RECONNECTING
     b.connect()
     b.add(b"y")
     assert len(b.written()) == 1
@@ -208,7 +211,7 @@ def test_given_up_for_good(bench):
     b.add(b"x")
     error = errors.AuthorizationError("no")
     b.partition.fail(error, 0.0)
-    assert b.partition.state is State.CLOSED
+    assert b.partition.state is ProducerState.CLOSED
     assert [o.error for o in b.settled()] == [error]
     with pytest.raises(errors.AuthorizationError):
         b.add(b"y")
@@ -224,7 +227,7 @@ def test_everything_unreceipted_is_written_again_in_order_with_the_same_bytes(be
     first = b.written()
     b.receipt(0, 1)
     b.partition.disconnected(errors.ConnectError("gone"))
-    assert b.partition.state is State.RECONNECTING
+    assert b.partition.state is ProducerState.RECONNECTING
     b.add(b"6")
     b.add(b"7")
     assert b.written() == []
@@ -258,14 +261,14 @@ def test_output_comes_in_portions_and_stops_at_what_another_thread_encodes(bench
     _head, *rest = list(b.partition.pending)
     rest[1].claimed = True
     assert [s.command.sequence_id for s in b.written()] == [0, 2]
-    assert b.partition not in b.agenda.writable
+    assert b.partition not in b.ready_set.writable
     rest[1].claimed = False
     b.partition.has_output()
     assert [s.command.sequence_id for s in b.written()] == [4, 6]
     for _ in range(40):
         b.add(b"x" * 60_000)
     sizes = []
-    while b.partition in b.agenda.writable:
+    while b.partition in b.ready_set.writable:
         sizes.append(len(b.written()))
     assert len(sizes) > 2
     assert sum(sizes) == 20
@@ -284,23 +287,23 @@ def in_flight(bench, count=3, **settings):
 
 def test_not_allowed_fails_that_message_alone(bench):
     b = in_flight(bench)
-    assert b.partition.send_error(22, 1, "too big for this topic", 0.0) is Verdict.NOTHING
+    assert b.partition.send_error(22, 1, "too big for this topic", 0.0) is SendErrorVerdict.NOTHING
     (failed,) = b.settled()
     assert (failed.tokens, type(failed.error)) == ([b"1"], errors.NotAllowedError)
     assert "too big for this topic" in str(failed.error)
     b.receipt(0)
     b.receipt(2)
     assert [o.tokens for o in b.settled()] == [[b"0"], [b"2"]]
-    assert b.partition.send_error(22, 99, "unknown", 0.0) is Verdict.NOTHING
+    assert b.partition.send_error(22, 99, "unknown", 0.0) is SendErrorVerdict.NOTHING
 
 
 def test_a_checksum_error_sends_intact_messages_again_and_fails_damaged_ones(bench):
     b = in_flight(bench)
-    assert b.partition.send_error(9, 0, "checksum", 0.0) is Verdict.DETACH
+    assert b.partition.send_error(9, 0, "checksum", 0.0) is SendErrorVerdict.DETACH
     assert b.settled() == []
     head = b.partition.pending.head
     head.body = b"damaged"
-    assert b.partition.send_error(9, 0, "checksum", 0.0) is Verdict.NOTHING
+    assert b.partition.send_error(9, 0, "checksum", 0.0) is SendErrorVerdict.NOTHING
     (failed,) = b.settled()
     assert isinstance(failed.error, errors.ChecksumError)
     assert b.partition.counters.checksum_errors == 2
@@ -309,26 +312,26 @@ def test_a_checksum_error_sends_intact_messages_again_and_fails_damaged_ones(ben
 @pytest.mark.parametrize("code", [0, 1, 2, 4, 6, 7])
 def test_other_errors_reconnect_and_keep_everything(bench, code):
     b = in_flight(bench)
-    assert b.partition.send_error(code, 0, "x", 0.0) is Verdict.DETACH
+    assert b.partition.send_error(code, 0, "x", 0.0) is SendErrorVerdict.DETACH
     b.partition.disconnected(None)
     b.connect()
     assert len(b.written()) == 3
 
 
-@pytest.mark.parametrize(("code", "state"), [(15, State.TERMINATED), (25, State.FENCED)])
+@pytest.mark.parametrize(("code", "state"), [(15, ProducerState.TERMINATED), (25, ProducerState.FENCED)])
 def test_terminated_and_fenced_end_the_producer(bench, code, state):
     b = in_flight(bench)
-    assert b.partition.send_error(code, 0, "over", 0.0) is Verdict.ENDED
+    assert b.partition.send_error(code, 0, "over", 0.0) is SendErrorVerdict.ENDED
     assert b.partition.state is state
     assert len(b.settled()) == 3
-    assert b.partition.send_error(code, 0, "again", 0.0) is Verdict.NOTHING
+    assert b.partition.send_error(code, 0, "again", 0.0) is SendErrorVerdict.NOTHING
 
 
 def test_an_error_from_before_a_reconnect_is_ignored(bench):
     b = in_flight(bench)
     b.partition.disconnected(None)
-    assert b.partition.send_error(15, 0, "old", 0.0) is Verdict.NOTHING
-    assert b.partition.state is State.RECONNECTING
+    assert b.partition.send_error(15, 0, "old", 0.0) is SendErrorVerdict.NOTHING
+    assert b.partition.state is ProducerState.RECONNECTING
 
 
 # --- time -------------------------------------------------------------------------------------------
@@ -438,32 +441,32 @@ def test_why_a_partition_is_blocked(bench):
     b = bench(max_pending_messages=2, blocked_after_seconds=1.0)
     assert b.partition.blocked(0.0) is None  # choosing it starts it
     b.partition.start()
-    assert b.partition.blocked(0.0) is Blocked.CONNECTION
+    assert b.partition.blocked(0.0) is BlockedReason.CONNECTION
     b.connect()
     assert b.partition.blocked(0.0) is None
     b.add(b"x")
     assert b.partition.blocked(0.0) is None
     b.flushed()
     assert b.partition.blocked(1.0) is None
-    assert b.partition.blocked(1.1) is Blocked.AGE
+    assert b.partition.blocked(1.1) is BlockedReason.AGE
     b.add(b"x")
-    assert b.partition.blocked(0.0) is Blocked.PERMITS
+    assert b.partition.blocked(0.0) is BlockedReason.PERMITS
     b.partition.disconnected(None)
-    assert b.partition.blocked(0.0) is Blocked.CONNECTION
+    assert b.partition.blocked(0.0) is BlockedReason.CONNECTION
 
 
 def test_closing_writes_the_open_batch_and_waits_for_receipts(bench):
     b = bench().connect()
     b.add(b"x")
     b.partition.close(0.0)
-    assert b.partition.state is State.CLOSING
+    assert b.partition.state is ProducerState.CLOSING
     with pytest.raises(errors.AlreadyClosed):
         b.add(b"y")
     assert len(b.written()) == 1
     b.receipt(0)
     assert [o.error for o in b.settled()] == [None]
     b.partition.closed(0.0)
-    assert b.partition.state is State.CLOSED
+    assert b.partition.state is ProducerState.CLOSED
 
 
 def test_what_is_pending_when_closing_ends_fails(bench):
@@ -474,13 +477,13 @@ def test_what_is_pending_when_closing_ends_fails(bench):
     assert [type(o.error) for o in b.settled()] == [errors.AlreadyClosed]
     b.partition.close(0.0)
     b.partition.closed(0.0)
-    assert b.partition.state is State.CLOSED
+    assert b.partition.state is ProducerState.CLOSED
 
 
 def test_closing_what_never_started_is_at_once(bench):
     b = bench()
     b.partition.close(0.0)
-    assert b.partition.state is State.CLOSED
+    assert b.partition.state is ProducerState.CLOSED
 
 
 def test_a_creation_that_succeeds_while_closing_still_sends(bench):
@@ -489,5 +492,5 @@ def test_a_creation_that_succeeds_while_closing_still_sends(bench):
     b.add(b"x")
     b.partition.close(0.0)
     b.connect()
-    assert b.partition.state is State.CLOSING
+    assert b.partition.state is ProducerState.CLOSING
     assert len(b.written()) == 1

@@ -11,7 +11,7 @@ from geminga.producer.batching import CLOSED
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import BatchingType, ProducerSettings
-from geminga.producer.states import State
+from geminga.producer.states import ProducerState
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
@@ -140,7 +140,7 @@ def test_lazy_partitions_are_started_by_their_first_message(topic):
     producer = topic(3)
     producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])
     assert producer.unstarted == [producer.partitions[1]]
-    assert producer.partitions[1].state is State.CONNECTING
+    assert producer.partitions[1].state is ProducerState.CONNECTING
     producer.add(b"x", None, None, 0.0, partition=producer.partitions[1])
     assert len(producer.unstarted) == 1
 
@@ -148,12 +148,12 @@ def test_lazy_partitions_are_started_by_their_first_message(topic):
 def test_an_urgent_message_asks_for_attention(topic, connect):
     producer = topic(0)
     connect(producer.partitions[0])
-    producer.agenda.timer_at = 0.0
-    producer.agenda.attention = False
+    producer.ready_set.timer_at = 0.0
+    producer.ready_set.attention = False
     producer.add(b"x", None, None, 0.0)
-    assert not producer.agenda.attention
+    assert not producer.ready_set.attention
     producer.add(b"y", None, None, 0.0, urgent=True)
-    assert producer.agenda.attention
+    assert producer.ready_set.attention
     producer.tick(0.0)
     assert producer.partitions[0].batch is None
 
@@ -297,12 +297,14 @@ class Permits(RuleBasedStateMachine):
             self.refused += 1
             assert self.used()[1] <= max(before[1], self.memory.limit)
         except PulsarException:
-            assert any(p.failure is not None or p.state is State.CLOSED for p in self.producer.partitions)
+            assert any(
+                p.failure is not None or p.state is ProducerState.CLOSED for p in self.producer.partitions
+            )
 
     @rule(index=st.integers(0, 5))
     def connect(self, index):
         partition = self.pick(index)
-        if partition.state in (State.CONNECTING, State.RECONNECTING):
+        if partition.state in (ProducerState.CONNECTING, ProducerState.RECONNECTING):
             success = pb.CommandProducerSuccess(
                 request_id=1, producer_name="p", last_sequence_id=-1, schema_version=b""
             )
@@ -350,7 +352,7 @@ class Permits(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 5), chance=st.integers(0, 9))
     def end_one(self, index, chance):
-        if chance == 0 and self.pick(index).state is not State.CLOSED:
+        if chance == 0 and self.pick(index).state is not ProducerState.CLOSED:
             self.pick(index).fail(MessageTooBig("any"), self.now)
 
     def used(self):
@@ -360,7 +362,7 @@ class Permits(RuleBasedStateMachine):
     def counts_are_exact(self):
         if not hasattr(self, "producer"):
             return
-        self.outcomes += sum(len(o.tokens) for o in self.producer.agenda.take_settled())
+        self.outcomes += sum(len(o.tokens) for o in self.producer.ready_set.take_settled())
         total_count = total_size = 0
         for partition in self.producer.partitions:
             batch = partition.batch
@@ -384,7 +386,7 @@ class Permits(RuleBasedStateMachine):
             return
         for partition in self.producer.partitions:
             partition.close(self.now)
-            if partition.state is State.CLOSING:
+            if partition.state is ProducerState.CLOSING:
                 partition.closed(self.now)
         self.counts_are_exact()
         assert self.used() == (0, 0)

@@ -5,7 +5,7 @@ import pytest
 
 from geminga.errors import InvalidMessage
 from geminga.producer.message import OutgoingMessage
-from geminga.producer.routing import Blocked, Router, java_routes_differently
+from geminga.producer.routing import BlockedReason, Router, java_routes_differently
 from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, ProducerSettings
 
 
@@ -78,7 +78,7 @@ def test_a_full_batch_moves_on_before_its_time():
     assert route.of_unkeyed(partitions, 0.002) == 1
 
 
-@pytest.mark.parametrize("reason", list(Blocked))
+@pytest.mark.parametrize("reason", list(BlockedReason))
 def test_blocked_partitions_are_stepped_over_and_told(reason):
     route = router()
     partitions = [Partition(reason), Partition(reason), Partition()]
@@ -92,26 +92,26 @@ def test_blocked_partitions_are_stepped_over_and_told(reason):
 
 def test_when_all_are_blocked_the_preferred_one_is_returned_and_nobody_is_stepped_over():
     route = router(start=0.4)
-    partitions = [Partition(Blocked.PERMITS) for _ in range(5)]
+    partitions = [Partition(BlockedReason.PERMITS) for _ in range(5)]
     assert route.of_unkeyed(partitions, 0.0) == 2
     assert not any(partition.steps for partition in partitions)
 
 
 def test_a_single_partition_is_kept_even_when_it_is_blocked():
     route = router(start=0.9, message_routing_mode=PartitionsRoutingMode.UseSinglePartition)
-    partitions = [Partition(Blocked.AGE) for _ in range(3)]
+    partitions = [Partition(BlockedReason.AGE) for _ in range(3)]
     assert {route.of_unkeyed(partitions, now) for now in (0.0, 1.0, 2.0)} == {2}
 
 
 def test_stepping_over_can_be_switched_off():
     route = router(step_over_blocked_partitions=False)
-    partitions = [Partition(Blocked.PERMITS), Partition()]
+    partitions = [Partition(BlockedReason.PERMITS), Partition()]
     assert route.of_unkeyed(partitions, 0.0) == 0
     assert partitions[0].steps == []
 
 
 def test_one_partition_needs_no_choice():
-    assert router(start=0.99).of_unkeyed([Partition(Blocked.AGE)], 5.0) == 0
+    assert router(start=0.99).of_unkeyed([Partition(BlockedReason.AGE)], 5.0) == 0
 
 
 def test_new_partitions_join_the_round():
@@ -133,7 +133,7 @@ def test_a_custom_router_sees_message_and_count():
 
 
 def test_a_custom_router_may_ask_for_the_states():
-    partitions = [Partition(Blocked.AGE), Partition()]
+    partitions = [Partition(BlockedReason.AGE), Partition()]
     route = custom(
         lambda message, count, states: next(i for i, s in enumerate(states) if s.blocked(0.0) is None)
     )

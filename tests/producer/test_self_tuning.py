@@ -17,9 +17,9 @@ from geminga.producer.self_tuning import (
     DELAY_PARTS_MIN,
     JOINS_MEMORY,
     MARK_FACTOR,
+    BatchTiming,
     PartitionTuning,
     SelfTuning,
-    Tuned,
 )
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.frames import FrameDecoder
@@ -42,7 +42,7 @@ def run(
     Their messages come evenly within the first ``fill`` part of the delay.
     """
     for _ in range(batches):
-        tuned = Tuned(now, tuning.delay_seconds)
+        tuned = BatchTiming(now, tuning.delay_seconds)
         span = tuned.delay_seconds * fill
         number = MARK_FACTOR
         while number <= count:
@@ -132,7 +132,7 @@ def test_whatever_comes_the_delay_stays_within_the_budget_and_the_same_calls_giv
         now = 0.0
         for elapsed, overhead, count, fill in calls:
             now += elapsed
-            tuned = Tuned(now, one.delay_seconds)
+            tuned = BatchTiming(now, one.delay_seconds)
             if count > MARK_FACTOR:
                 tuned.mark(MARK_FACTOR, now + fill * one.delay_seconds)
             one.receipted(tuned, tuned.deadline, count, count * 10, tuned.deadline + overhead)
@@ -217,18 +217,18 @@ class World:
         self.check()
 
     def run(self) -> None:
-        producer, agenda = self.producer, self.producer.agenda
+        producer, ready_set = self.producer, self.producer.ready_set
         while self.receipts and self.receipts[0][0] <= self.now:
             _, partition, send = self.receipts.pop(0)
             partition.receipt(send.sequence_id, send.highest_sequence_id, 1, 1, self.now)
         producer.tick(self.now)
-        for partition in list(agenda.writable):
+        for partition in list(ready_set.writable):
             data = b"".join(bytes(piece) for piece in partition.take_output(self.now, 1))
             for frame in FrameDecoder(1 << 26).feed(data):
                 assert frame.send is not None
                 self.receipts.append((self.now + self.round_trip, partition, frame.send))
                 self.fills.append(frame.send.num_messages)
-        for operation in agenda.take_settled():
+        for operation in ready_set.take_settled():
             assert operation.error is None
             self.latencies += [self.now - sent_at for sent_at in operation.tokens]
         self.check()

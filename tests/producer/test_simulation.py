@@ -23,15 +23,15 @@ from geminga.errors import (
     PulsarException,
     from_server,
 )
-from geminga.producer.agenda import Settled
 from geminga.producer.backlog import ByteBudget
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
-from geminga.producer.partition import PartitionProducer, Verdict
+from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.partitioned import PartitionedProducer
+from geminga.producer.ready_set import Settled
 from geminga.producer.settings import BatchingType, CompressionType, PartitionsRoutingMode, ProducerSettings
-from geminga.producer.singles import ReceiptedSingles, Singles
-from geminga.producer.states import ENDED, State
+from geminga.producer.states import ENDED, ProducerState
+from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
 from geminga.wire.batch import decode_batch, encode_plain_batch
 from geminga.wire.compression import decompress
 from geminga.wire.frames import FrameDecoder, ReceiptFrame
@@ -341,7 +341,7 @@ class World:
     def send_error(self, connection: Connection, code: int, sequence_id: int) -> None:
         partition = connection.partition
         verdict = partition.send_error(code, sequence_id, "simulated", self.clock.now)
-        if verdict is Verdict.DETACH:
+        if verdict is SendErrorVerdict.DETACH:
             connection.drop()
 
     def receipts(self, partition: PartitionProducer, run: CountedRun) -> None:
@@ -358,37 +358,37 @@ class World:
 
     def run(self) -> None:
         """What a shell does when the agenda asks for attention."""
-        agenda = self.producer.agenda
-        agenda.attention = False
+        ready_set = self.producer.ready_set
+        ready_set.attention = False
         self.producer.tick(self.clock.now)
-        for partition in list(agenda.writable):
+        for partition in list(ready_set.writable):
             connection = self.connections.get(partition)
             if connection is None or not connection.open:
-                del agenda.writable[partition]
+                del ready_set.writable[partition]
                 continue
-            while partition in agenda.writable:
+            while partition in ready_set.writable:
                 for piece in partition.take_output(self.clock.now, 1_700_000_000_000):
                     connection.write(bytes(piece))
         unstarted, self.producer.unstarted = self.producer.unstarted, []
         for partition in unstarted:
             self.connect_soon(partition)
-        for operation in agenda.take_settled():
+        for operation in ready_set.take_settled():
             self._deliver(operation)
         deadline = self.producer.next_deadline()
         if deadline < self._timer_at:
-            agenda.timer_at = self._timer_at = deadline
+            ready_set.timer_at = self._timer_at = deadline
             self.clock.at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer_at = self.producer.agenda.timer_at = float("inf")
+        self._timer_at = self.producer.ready_set.timer_at = float("inf")
         self.run()
 
     def _deliver(self, operation: Settled) -> None:
-        if isinstance(operation, ReceiptedSingles):
+        if isinstance(operation, AckedRun):
             for payload, entry_id in zip(operation.tokens, operation.entry_ids, strict=True):
                 self.outcomes[payload].append((None, (operation.ledger_id, entry_id, -1)))
             return
-        if isinstance(operation, Singles):
+        if isinstance(operation, UnbatchedRun):
             for payload in operation.tokens[operation.done :]:
                 self.outcomes[payload].append((operation.error, (-2, -2, -1)))
             return
@@ -448,7 +448,7 @@ class World:
             for run in pending[pending.index(tail) + 1 if tail else 0 :]:
                 self.sent[partition.topic] += run.tokens
                 self.runs_sent += 1
-        if self.producer.agenda.attention:
+        if self.producer.ready_set.attention:
             self.run()
         if index < len(payloads):
             self._send(payloads[index], None)
@@ -484,12 +484,12 @@ class World:
             assert partition.state in ENDED or len(payload) > 700
         else:
             self.sent[partition.topic].append(payload)
-        if producer.agenda.attention:
+        if producer.ready_set.attention:
             self.run()
 
     def _submit(self) -> None:
         partition = self.random.choice(self.producer.partitions)
-        if partition.state is State.NOT_STARTED or partition.state in ENDED:
+        if partition.state is ProducerState.NOT_STARTED or partition.state in ENDED:
             return
         payloads = [self.payload() for _ in range(self.random.randrange(1, 5))]
         first = partition.reserve_sequence_ids(len(payloads))

@@ -1,6 +1,6 @@
 import pytest
 
-from geminga.producer.routing import Blocked
+from geminga.producer.routing import BlockedReason
 from geminga.producer.statistics import LATENCY_BOUNDS_SECONDS, LatencyHistogram, PartitionCounters, summed
 
 
@@ -19,14 +19,18 @@ def test_percentiles_are_bucket_bounds():
 
 def test_the_time_of_stepping_over_runs_from_the_first_step_to_the_next_choice():
     counters = PartitionCounters()
-    counters.count_step(Blocked.AGE, 1.0)
-    counters.count_step(Blocked.PERMITS, 2.0)
+    counters.count_step(BlockedReason.AGE, 1.0)
+    counters.count_step(BlockedReason.PERMITS, 2.0)
     counters.count_chosen(4.0)
     counters.count_chosen(5.0)
-    counters.count_step(Blocked.AGE, 6.0)
+    counters.count_step(BlockedReason.AGE, 6.0)
     counters.count_chosen(6.5)
     assert counters.stepped_over_seconds == pytest.approx(3.5)
-    assert counters.stepped_over == {Blocked.AGE: 2, Blocked.PERMITS: 1, Blocked.CONNECTION: 0}
+    assert counters.stepped_over == {
+        BlockedReason.AGE: 2,
+        BlockedReason.PERMITS: 1,
+        BlockedReason.CONNECTION: 0,
+    }
 
 
 def test_a_partitions_snapshot(bench):

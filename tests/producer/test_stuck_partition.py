@@ -103,15 +103,15 @@ class World:
     # --- the shell --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        agenda = self.producer.agenda
+        ready_set = self.producer.ready_set
         self.producer.tick(self.now)
-        while agenda.writable:
-            for partition in list(agenda.writable):
+        while ready_set.writable:
+            for partition in list(ready_set.writable):
                 if partition.connected:
                     self.write(partition)
                 else:
-                    del agenda.writable[partition]
-        for operation in agenda.take_settled():
+                    del ready_set.writable[partition]
+        for operation in ready_set.take_settled():
             if operation.error is None:
                 self.published += operation.count
             else:

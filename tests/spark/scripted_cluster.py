@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from geminga.errors import ConnectError, Timeout, TopicNotFound
 from geminga.ids import MessageId, TopicName
-from geminga.spark.admission import Cost, Peek, Seen
+from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
 from geminga.spark.cluster import matching_topics
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.columnar import encode_table, message_counts
@@ -162,13 +162,13 @@ class ScriptedWatch:
             raise Timeout(f"the first entry at {start} did not come")
         return self.cluster.raw_entry(partition, found[0])
 
-    def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
+    def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         self.cluster.down()
         return [self._look(peek) for peek in peeks]
 
-    def _look(self, peek: Peek) -> tuple[list[Seen], bool]:
-        seen: list[Seen] = []
-        cost = Cost()
+    def _look(self, peek: EntrySample) -> tuple[list[MeasuredEntry], bool]:
+        seen: list[MeasuredEntry] = []
+        cost = EntryCost()
         for place in self.cluster.places_from(peek.partition, peek.start[:2]):
             at = Offset.after_entry(*place)
             if at > peek.end:
@@ -177,8 +177,8 @@ class ScriptedWatch:
                 continue
             entry = self.cluster.raw_entry(peek.partition, place)
             (rows,) = message_counts([entry])
-            one = Cost(1, rows, len(entry.entry))
-            seen.append(Seen(entry, at, one))
+            one = EntryCost(1, rows, len(entry.entry))
+            seen.append(MeasuredEntry(entry, at, one))
             cost += one
             if at == peek.end or not peek.wants_more(cost):
                 return seen, at == peek.end

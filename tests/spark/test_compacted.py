@@ -7,18 +7,18 @@ from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import TOPIC, Outage, Place, ScriptedCluster
 
 from geminga.errors import InvalidConfiguration
-from geminga.spark.admission import Limits
+from geminga.spark.admission import BatchLimits
 from geminga.spark.compacted import CompactedReader
-from geminga.spark.losses import DataLossError
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions, read_options
-from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import read_range
-from geminga.spark.schema import ArrowShaper
+from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.schema import ArrowBatchConverter
 
 ONE = (TOPIC, -1)
-SHAPER = ArrowShaper(StructType().add("value", BinaryType()))
+SHAPER = ArrowBatchConverter(StructType().add("value", BinaryType()))
 
 
 def options(**given: Any) -> ReadOptions:
@@ -115,8 +115,8 @@ def test_a_broker_that_restarts() -> None:
     part = Range(ONE, EARLIEST, Offset(5, 39), compacted=True)
     outage = Outage(0)
     cluster.down = outage
-    patience = Patience(60, clock=outage.clock, sleep=outage.sleep)
-    reader = CompactedReader(cluster, options(), part, SHAPER, patience=patience)
+    retry_policy = RetryPolicy(60, clock=outage.clock, sleep=outage.sleep)
+    reader = CompactedReader(cluster, options(), part, SHAPER, retry_policy=retry_policy)
     places = []
     for number, entry in enumerate(reader._entries()):
         places.append(entry.entry_id)
@@ -129,14 +129,14 @@ def test_a_stream_takes_it_in_one_micro_batch_and_goes_on_as_it_is() -> None:
     cluster = cluster_of(30, {3, 11}, 19)
     planner = Planner(cluster, options(max_rows_per_trigger=2))
     latest = planner.latest([ONE])
-    end = planner.limited({ONE: EARLIEST}, latest, Limits(rows=2))
+    end = planner.limited({ONE: EARLIEST}, latest, BatchLimits(rows=2))
     assert end == {ONE: Offset(5, 29)}
     (part,) = planner.ranges({ONE: EARLIEST}, end)
     assert part.compacted
     assert not part.goes_on
     cluster.publish(ONE, 5, [[b"%d" % e] for e in range(30, 40)])
     assert read(cluster, part) == [3, 11, *range(20, 30)]
-    later = planner.limited(end, planner.latest([ONE]), Limits(rows=2))
+    later = planner.limited(end, planner.latest([ONE]), BatchLimits(rows=2))
     assert later == {ONE: Offset(5, 31)}
     (part,) = planner.ranges(end, later)
     assert not part.compacted

@@ -12,7 +12,7 @@ from scripted_cluster import TOPIC, Outage, ScriptedCluster
 from geminga import Client
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.schema import AvroSchema, BytesSchema
-from geminga.spark.counting import PLANS_KEPT, Collector, ReportTo, Tally, may_skip
+from geminga.spark.counting import PLANS_KEPT, CountsAddress, SkipCountCollector, SkipCounters, may_skip
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
 from geminga.spark.observing import query_skipped
 from geminga.spark.offsets import Offset
@@ -24,16 +24,16 @@ def part(start: int, index: int = 0) -> Range:
     return Range((TOPIC, index), Offset(5, start), Offset(5, start + 10))
 
 
-def tell(cluster: ScriptedCluster, to: ReportTo | None, where: Range, **counts: int) -> None:
-    tally = Tally()
+def tell(cluster: ScriptedCluster, to: CountsAddress | None, where: Range, **counts: int) -> None:
+    skip_counters = SkipCounters()
     for reason, count in counts.items():
-        tally.add(reason, count)
-    tally.tell(cluster, to, where)
+        skip_counters.add(reason, count)
+    skip_counters.tell(cluster, to, where)
 
 
 def test_attempts_at_one_task_count_once() -> None:
     cluster = ScriptedCluster()
-    collector = Collector(cluster, TOPIC)
+    collector = SkipCountCollector(cluster, TOPIC)
     assert collector.totals() == {}
     plan = collector.plan("one")
     for _ in range(3):
@@ -46,7 +46,7 @@ def test_attempts_at_one_task_count_once() -> None:
 
 def test_totals_go_on_and_what_is_late_does_not_count_again() -> None:
     cluster = ScriptedCluster()
-    collector = Collector(cluster, TOPIC)
+    collector = SkipCountCollector(cluster, TOPIC)
     plans = []
     for number in range(50):
         plan = collector.plan(number)
@@ -66,7 +66,7 @@ def test_totals_go_on_and_what_is_late_does_not_count_again() -> None:
 )  # fmt: skip
 def test_what_is_no_report(message: bytes) -> None:
     cluster = ScriptedCluster()
-    collector = Collector(cluster, TOPIC)
+    collector = SkipCountCollector(cluster, TOPIC)
     plan = collector.plan("one")
     assert plan is not None
     cluster.post(plan.topic, message)
@@ -77,10 +77,10 @@ def test_what_is_no_report(message: bytes) -> None:
 def test_without_a_broker_nothing_is_counted_and_nothing_fails() -> None:
     cluster = ScriptedCluster()
     cluster.down = Outage(1)
-    collector = Collector(cluster, TOPIC)
+    collector = SkipCountCollector(cluster, TOPIC)
     assert collector.plan("one") is None
     tell(cluster, None, part(0), malformed=1)
-    collector = Collector(cluster, TOPIC)
+    collector = SkipCountCollector(cluster, TOPIC)
     plan = collector.plan("one")
     cluster.down = Outage(1)
     tell(cluster, plan, part(0), malformed=1)

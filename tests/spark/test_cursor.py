@@ -17,9 +17,9 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.client.admin import admin
 from geminga.errors import ConsumerBusy
 from geminga.ids import MessageId
-from geminga.spark.cursor import Cursor, QueryCursor
+from geminga.spark.cursor import QueryCursor, SubscriptionCursor
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarStreamReader
-from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition
 from geminga.testing.apache_pulsar import free_ports
 
@@ -42,15 +42,17 @@ class ScriptedCursors:
         *,
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
-    ) -> dict[Partition, Cursor | None]:
-        found: dict[Partition, Cursor | None] = {}
+    ) -> dict[Partition, SubscriptionCursor | None]:
+        found: dict[Partition, SubscriptionCursor | None] = {}
         for partition in partitions:
             if partition in known and partition not in self.marked:
                 found[partition] = None
                 continue
             start = self.newest[partition] if partition in from_latest else self.before_first
             marked = self.marked.setdefault(partition, start)
-            found[partition] = Cursor(MessageId(-1, *self.newest[partition]), MessageId(-1, *marked))
+            found[partition] = SubscriptionCursor(
+                MessageId(-1, *self.newest[partition]), MessageId(-1, *marked)
+            )
         return found
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:

@@ -19,8 +19,8 @@ from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.spark import cluster as clusters
 from geminga.spark import reading
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarStreamReader
-from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import Checkpoint, Offset
 
 

@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_cluster import TOPIC, ScriptedCluster
 
-from geminga.spark.admission import Cost, Gauge
-from geminga.spark.lag import LEDGERS_MAX, Ledgers, Span, by_topic
+from geminga.spark.admission import EntryCost, EntryCostEstimate
+from geminga.spark.lag import LEDGERS_MAX, ClosedLedgers, OffsetSpan, by_topic
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.search import run
 
 ONE = (TOPIC, -1)
 
 
-def count(ledgers: Ledgers, cluster: ScriptedCluster, start: Offset, end: Offset) -> Span:
+def count(ledgers: ClosedLedgers, cluster: ScriptedCluster, start: Offset, end: Offset) -> OffsetSpan:
     return run({ONE: ledgers.span(ONE, start, end)}, cluster.watch(name="n").first)[ONE]
 
 
@@ -24,12 +24,12 @@ def test_entries_are_counted_over_ledgers(layout: dict[int, int], data: st.DataO
     for ledger, entries in sorted(layout.items()):
         cluster.publish(ONE, ledger, [[b"v"]] * entries)
     places = [EARLIEST, *(Offset(*place) for place in sorted(cluster.topics[ONE]))]
-    ledgers = Ledgers()
+    ledgers = ClosedLedgers()
     start = 0
     while start < len(places) - 1:
         # As a query goes on, with the same notes about ledgers.
         start = data.draw(st.integers(start, len(places) - 1))
-        assert count(ledgers, cluster, places[start], places[-1]) == Span(len(places) - 1 - start)
+        assert count(ledgers, cluster, places[start], places[-1]) == OffsetSpan(len(places) - 1 - start)
         start += 1
 
 
@@ -37,21 +37,21 @@ def test_closed_ledgers_are_looked_at_once_and_not_all() -> None:
     cluster = ScriptedCluster()
     for ledger in range(100):
         cluster.publish(ONE, ledger, [[b"v"]] * 10)
-    ledgers = Ledgers()
+    ledgers = ClosedLedgers()
     first = count(ledgers, cluster, EARLIEST, Offset(99, 9))
     assert (first.entries, first.is_exact) == (1000, False)
     cluster.questions = 0
     assert count(ledgers, cluster, Offset(99 - LEDGERS_MAX + 1, 3), Offset(99, 9)).entries == 316
-    assert count(ledgers, cluster, Offset(1, 4), Offset(1, 9)) == Span(5)
+    assert count(ledgers, cluster, Offset(1, 4), Offset(1, 9)) == OffsetSpan(5)
 
 
 def test_topics_and_what_is_unknown() -> None:
-    gauge = Gauge()
-    spans = {(TOPIC, 0): Span(3), (TOPIC, 1): Span(2, is_exact=False), ("u", -1): Span(0)}
+    gauge = EntryCostEstimate()
+    spans = {(TOPIC, 0): OffsetSpan(3), (TOPIC, 1): OffsetSpan(2, is_exact=False), ("u", -1): OffsetSpan(0)}
     nothing = {"entries": 0, "messages": 0, "bytes": 0}
     assert by_topic(spans, gauge) == {
         TOPIC: {"entries": 5, "messages": None, "bytes": None, "isEstimate": True}, "u": nothing
     }  # fmt: skip
-    gauge.saw((TOPIC, 0), Cost(2, 20, 600))
-    gauge.saw((TOPIC, 1), Cost(1, 5, 100))
+    gauge.saw((TOPIC, 0), EntryCost(2, 20, 600))
+    gauge.saw((TOPIC, 1), EntryCost(1, 5, 100))
     assert by_topic(spans, gauge)[TOPIC] == {"entries": 5, "messages": 40, "bytes": 1100, "isEstimate": True}

@@ -16,18 +16,18 @@ from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.offload import manifest
-from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.arrow_storage import ArrowStorage
 from geminga.offload.file import LedgerWriter
 from geminga.offload.manifest import OffloadedLedger
-from geminga.offload.places import folder_of
+from geminga.offload.storage import folder_of
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource
-from geminga.spark.losses import DataLossError
 from geminga.spark.offloaded import Manifests, OffloadedSource
 from geminga.spark.offsets import Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
 from geminga.spark.planning import Range
 from geminga.spark.reading import read_range
-from geminga.spark.schema import ArrowShaper
+from geminga.spark.schema import ArrowBatchConverter
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -68,7 +68,7 @@ class Broker:
     def close(self) -> None: ...
 
 
-def offload(place: ArrowPlace, ledgers: list[int]) -> list[OffloadedLedger]:
+def offload(place: ArrowStorage, ledgers: list[int]) -> list[OffloadedLedger]:
     records = []
     for ledger in ledgers:
         writing = place.create(f"{folder_of(TOPIC)}/{ledger}.parquet")
@@ -98,7 +98,7 @@ def read(source: OffloadedSource, pieces: int = 2) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("offloaded", [[3, 5, 6], [3], [5, 9], [3, 5, 6, 9], [6, 9, 11], []])
 def test_every_entry_comes_once_from_wherever_a_range_begins(tmp_path: Path, offloaded: list[int]) -> None:
-    records = offload(ArrowPlace(str(tmp_path)), offloaded)
+    records = offload(ArrowStorage(str(tmp_path)), offloaded)
     places = [
         MessageId.earliest,
         *(MessageId(-1, *each) for each in ALL),
@@ -111,7 +111,7 @@ def test_every_entry_comes_once_from_wherever_a_range_begins(tmp_path: Path, off
 
 
 def test_a_range_in_files_alone_asks_the_broker_nothing(tmp_path: Path) -> None:
-    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     Broker.opened = 0
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 1), Broker)
     found = [source.read(4, 0.0) for _ in range(4)]
@@ -133,14 +133,14 @@ def do_harm(folder: Path, harm: str) -> None:
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other"])
 def test_a_file_that_is_not_there_any_more_is_asked_of_the_broker(tmp_path: Path, harm: str) -> None:
-    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     do_harm(tmp_path / folder_of(TOPIC), harm)
     source = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, 0), Broker)
     assert read(source) == ALL
 
 
 def test_the_driver_gives_a_range_its_own_ledgers(tmp_path: Path) -> None:
-    offload(ArrowPlace(str(tmp_path)), [3, 5, 6, 9])
+    offload(ArrowStorage(str(tmp_path)), [3, 5, 6, 9])
     manifests = Manifests(str(tmp_path))
     within = manifests.within(PARTITION, Offset(4, 0), Offset(6, 2))
     assert [each.ledger for each in within] == [5, 6]
@@ -156,7 +156,7 @@ def scan(place: Path, cluster: ScriptedCluster, offloaded: list[int], start: Off
         connection=ConnectionOptions(service_url="pulsar://h"), topics=(TOPIC,), poll_timeout_ms=20,
         offload_location=str(place),
     )  # fmt: skip
-    records = [each for each in offload(ArrowPlace(str(place)), [3, 5, 6]) if each.ledger in offloaded]
+    records = [each for each in offload(ArrowStorage(str(place)), [3, 5, 6]) if each.ledger in offloaded]
     for ledger in {3, 5, 6} - set(offloaded):
         (place / folder_of(TOPIC) / f"{ledger}.parquet").unlink()
     # What retention removes is gone from the broker and from the place.
@@ -164,8 +164,8 @@ def scan(place: Path, cluster: ScriptedCluster, offloaded: list[int], start: Off
         if (ledger, LEDGERS[ledger] - 1) <= cluster.trimmed.get(PARTITION, (-1, -1)) and ledger > 3:
             (place / folder_of(TOPIC) / f"{ledger}.parquet").unlink()
     part = Range(PARTITION, start, Offset(9, 1), offloaded=tuple(records))
-    shaper = ArrowShaper(StructType().add("value", BinaryType()))
-    batches = read_range(cluster, options, part, shaper)
+    converter = ArrowBatchConverter(StructType().add("value", BinaryType()))
+    batches = read_range(cluster, options, part, converter)
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
@@ -334,11 +334,11 @@ def _scanned(place: Path, broker: EmbeddedBroker, columns: list[str], **options:
     from geminga.spark.reading import RangeReader
 
     reader = source(broker, place, **options).reader(StructType().add("value", BinaryType()))
-    shaper, batches = Columns(columns), []
+    converter, batches = Columns(columns), []
     cluster = clusters.connect(reader.options.connection)
     for part in reader.partitions():
-        batches += RangeReader(cluster, reader.options, part.range, shaper).batches()
-    return pa.Table.from_batches(batches).to_pylist(), shaper.others
+        batches += RangeReader(cluster, reader.options, part.range, converter).batches()
+    return pa.Table.from_batches(batches).to_pylist(), converter.others
 
 
 ALL_COLUMNS = [
@@ -407,7 +407,7 @@ def test_columns_of_files_are_what_entries_would_give(
 
 
 def test_ranges_that_begin_and_end_within_a_group(tmp_path: Path) -> None:
-    records = offload(ArrowPlace(str(tmp_path)), [3, 5])
+    records = offload(ArrowStorage(str(tmp_path)), [3, 5])
     for start in range(4):
         for stop in range(start, 4):
             reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 3, start), Broker)
@@ -425,7 +425,7 @@ def test_ranges_that_begin_and_end_within_a_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "other"])
 def test_columns_of_a_file_that_is_not_there_any_more(tmp_path: Path, harm: str) -> None:
-    records = offload(ArrowPlace(str(tmp_path)), [3, 5, 6])
+    records = offload(ArrowStorage(str(tmp_path)), [3, 5, 6])
     do_harm(tmp_path / folder_of(TOPIC), harm)
     reader = OffloadedSource(str(tmp_path), PARTITION, records, MessageId(-1, 5, 0), Broker)
     assert reader.read_messages(["value"], (9, 0)) is None

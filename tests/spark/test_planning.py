@@ -11,13 +11,13 @@ from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import TOPIC, Outage, ScriptedCluster
 
 from geminga.errors import ConnectError, InvalidConfiguration, Timeout, TopicNotFound
-from geminga.spark.admission import PEEK_BYTES_MAX, Limits
+from geminga.spark.admission import PEEK_BYTES_MAX, BatchLimits
 from geminga.spark.offsets import EARLIEST, LATEST, Offset, Offsets
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
 from geminga.spark.reading import read_range
-from geminga.spark.schema import ArrowShaper
+from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.schema import ArrowBatchConverter
 
 ONE = (TOPIC, -1)
 CONNECTION = ConnectionOptions(service_url="pulsar://h")
@@ -92,11 +92,11 @@ def test_missing_topics() -> None:
 def test_an_entry_that_does_not_come_is_no_empty_range() -> None:
     cluster = one_ledger(4)
     cluster.silent = {ONE}
-    found = Planner(cluster, replace(OPTIONS, starting_time_ms=1), patience=Patience(0))
+    found = Planner(cluster, replace(OPTIONS, starting_time_ms=1), retry_policy=RetryPolicy(0))
     latest = found.latest([ONE])
     for plan in (
         lambda: found.ranges({}, latest),
-        lambda: found.limited({}, latest, Limits(entries=2)),
+        lambda: found.limited({}, latest, BatchLimits(entries=2)),
         lambda: found.starting("earliest"),
     ):
         with pytest.raises(Timeout, match="did not come"):
@@ -107,12 +107,14 @@ def test_a_broker_that_restarts_is_waited_for() -> None:
     cluster = three_ledgers()
     for questions in range(4):
         outage = cluster.down = Outage(questions)
-        found = Planner(cluster, OPTIONS, is_batch=True, patience=Patience(30, outage.clock, outage.sleep))
+        found = Planner(
+            cluster, OPTIONS, is_batch=True, retry_policy=RetryPolicy(30, outage.clock, outage.sleep)
+        )
         latest = found.latest(found.partitions())
         assert len(found.ranges(found.starting("earliest"), latest)) == 3
         assert outage.left == 0
     outage = cluster.down = Outage(1000)
-    found = Planner(cluster, OPTIONS, patience=Patience(30, outage.clock, outage.sleep))
+    found = Planner(cluster, OPTIONS, retry_policy=RetryPolicy(30, outage.clock, outage.sleep))
     with pytest.raises(ConnectError, match="connection refused") as caught:
         found.partitions()
     assert caught.value.__notes__ == ["looking up the topics failed for 30 s (option operationTimeoutMs)"]
@@ -177,7 +179,7 @@ def test_starting_time(time_ms: int) -> None:
 # --- admission -----------------------------------------------------------------------------------
 
 
-def take_all(found: Planner, latest: Offsets, limits: Limits) -> list[Offsets]:
+def take_all(found: Planner, latest: Offsets, limits: BatchLimits) -> list[Offsets]:
     """Micro-batches until everything is read."""
     start: Offsets = {}
     steps = []
@@ -193,12 +195,14 @@ def take_all(found: Planner, latest: Offsets, limits: Limits) -> list[Offsets]:
 
 def test_no_limits() -> None:
     found = planner(one_ledger(4))
-    assert found.limited({}, {ONE: Offset(5, 3)}, Limits()) == {ONE: Offset(5, 3)}
-    assert found.limited({ONE: Offset(5, 3)}, {ONE: Offset(5, 1)}, Limits()) == {ONE: Offset(5, 3)}
+    assert found.limited({}, {ONE: Offset(5, 3)}, BatchLimits()) == {ONE: Offset(5, 3)}
+    assert found.limited({ONE: Offset(5, 3)}, {ONE: Offset(5, 1)}, BatchLimits()) == {ONE: Offset(5, 3)}
 
 
-@pytest.mark.parametrize("limits", [Limits(entries=3), Limits(rows=35), Limits(rows=35, entries=2)])
-def test_limits_within_a_ledger(limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [BatchLimits(entries=3), BatchLimits(rows=35), BatchLimits(rows=35, entries=2)]
+)
+def test_limits_within_a_ledger(limits: BatchLimits) -> None:
     found = planner(one_ledger(10))
     per_step = min(limits.entries or 99, (limits.rows or 990) // 10)
     ends = [end[ONE] for end in take_all(found, {ONE: Offset(5, 9)}, limits)]
@@ -206,17 +210,19 @@ def test_limits_within_a_ledger(limits: Limits) -> None:
 
 
 def test_entry_limits_stop_at_the_end_of_a_ledger() -> None:
-    ends = [end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, Limits(entries=3))]
+    ends = [
+        end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(entries=3))
+    ]
     assert ends == [
         Offset(3, 2), Offset(7, -1), Offset(7, 2), Offset(7, 5), Offset(8, 2), Offset(8, 4),
     ]  # fmt: skip
 
 
 def test_row_limits_cross_ledgers_and_take_one_batch_at_least() -> None:
-    ends = [end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, Limits(rows=60))]
+    ends = [end[ONE] for end in take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(rows=60))]
     assert ends == [Offset(7, 1), Offset(8, 1), Offset(8, 4)]
-    assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, Limits(rows=1))) == 15
-    assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, Limits(bytes=1))) == 15
+    assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(rows=1))) == 15
+    assert len(take_all(planner(three_ledgers()), {ONE: Offset(8, 4)}, BatchLimits(bytes=1))) == 15
 
 
 def test_shares_of_idle_partitions_go_to_the_others() -> None:
@@ -227,10 +233,10 @@ def test_shares_of_idle_partitions_go_to_the_others() -> None:
     found = planner(cluster)
     latest = found.latest(found.partitions())
     start = dict.fromkeys(latest, EARLIEST)
-    by_rows = found.limited(start, latest, Limits(rows=200))
+    by_rows = found.limited(start, latest, BatchLimits(rows=200))
     assert (by_rows[TOPIC, 0], by_rows[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
     begin = {(TOPIC, 0): Offset(1, -1), (TOPIC, 1): Offset(2, -1), (TOPIC, 2): EARLIEST}
-    by_entries = found.limited(begin, latest, Limits(entries=20))
+    by_entries = found.limited(begin, latest, BatchLimits(entries=20))
     assert (by_entries[TOPIC, 0], by_entries[TOPIC, 1]) == (Offset(1, 1), Offset(2, 17))
 
 
@@ -244,7 +250,7 @@ def test_a_limit_holds_for_the_micro_batch_and_nobody_is_forgotten() -> None:
     start = dict.fromkeys(latest, EARLIEST)
     seen = []
     for _ in range(100):
-        end = found.limited(start, latest, Limits(rows=150))
+        end = found.limited(start, latest, BatchLimits(rows=150))
         moved = [p[1] for p in end if end[p] > start[p]]
         assert len(moved) == 1
         seen += moved
@@ -258,9 +264,9 @@ def test_a_share_behind_what_was_looked_at_goes_by_the_average() -> None:
     found = planner(cluster)
     start = {ONE: Offset(5, -1)}
     size = len(cluster.topics[ONE][5, 0])
-    assert found.limited(start, {ONE: Offset(5, 3999)}, Limits(rows=200_000)) == {ONE: Offset(5, 1999)}
+    assert found.limited(start, {ONE: Offset(5, 3999)}, BatchLimits(rows=200_000)) == {ONE: Offset(5, 1999)}
     assert cluster.bytes_read <= PEEK_BYTES_MAX + size
-    end = found.limited(start, {ONE: Offset(5, 3999)}, Limits(bytes=1500 * size))
+    end = found.limited(start, {ONE: Offset(5, 3999)}, BatchLimits(bytes=1500 * size))
     assert end == {ONE: Offset(5, 1499)}
 
 
@@ -274,13 +280,13 @@ def test_what_was_looked_at_is_not_fetched_again() -> None:
     latest = found.latest(found.partitions())
     start: Offsets = dict.fromkeys(latest, EARLIEST)
     rows = 0
-    shaper = ArrowShaper(StructType().add("value", BinaryType()))
+    converter = ArrowBatchConverter(StructType().add("value", BinaryType()))
     while start != latest:
-        end = found.limited(start, latest, Limits(rows=20_000))
+        end = found.limited(start, latest, BatchLimits(rows=20_000))
         batch = [
             rows.num_rows
             for part in found.ranges(start, end)
-            for rows in read_range(cluster, options, part, shaper)
+            for rows in read_range(cluster, options, part, converter)
         ]
         assert sum(batch) <= 20_000
         rows, start = rows + sum(batch), end
@@ -425,7 +431,7 @@ def test_many_large_partitions_are_judged_by_a_few() -> None:
 @given(
     layout=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=3),
     limits=st.builds(
-        Limits,
+        BatchLimits,
         entries=st.none() | st.integers(1, 9),
         rows=st.none() | st.integers(1, 40),
         bytes=st.none() | st.integers(1, 3000),
@@ -434,7 +440,7 @@ def test_many_large_partitions_are_judged_by_a_few() -> None:
     seed=st.integers(0, 99),
 )
 def test_every_entry_is_read_once_over_micro_batches_and_tasks(
-    layout: list[list[int]], limits: Limits, split: int, seed: int
+    layout: list[list[int]], limits: BatchLimits, split: int, seed: int
 ) -> None:
     numbers = random.Random(seed)
     cluster = ScriptedCluster()

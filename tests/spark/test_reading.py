@@ -7,18 +7,18 @@ from pyspark.sql.types import BinaryType, StructType
 from scripted_cluster import TOPIC, Outage, ScriptedCluster, ScriptedSource, entry_bytes
 
 from geminga.errors import CorruptPayload, CryptoError, Timeout
-from geminga.spark.losses import DataLossError
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.offsets import EARLIEST, WHOLE_ENTRY, Offset
 from geminga.spark.options import ConnectionOptions, ReadOptions
-from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
 from geminga.spark.reading import RangeReader, read_range
-from geminga.spark.schema import ArrowShaper
+from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.schema import ArrowBatchConverter
 from geminga.wire.metadata import RawEntry, build_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ONE = (TOPIC, -1)
-SHAPER = ArrowShaper(StructType().add("value", BinaryType()))
+SHAPER = ArrowBatchConverter(StructType().add("value", BinaryType()))
 
 
 def options(**given: Any) -> ReadOptions:
@@ -226,7 +226,9 @@ def test_a_broker_that_restarts_under_a_task() -> None:
     part = Range(ONE, EARLIEST, Offset(5, 39))
     rows = []
     outage = cluster.down = Outage(3)
-    reader = RangeReader(cluster, options(), part, SHAPER, patience=Patience(30, outage.clock, outage.sleep))
+    reader = RangeReader(
+        cluster, options(), part, SHAPER, retry_policy=RetryPolicy(30, outage.clock, outage.sleep)
+    )
     for number, entry in enumerate(reader._entries()):
         rows.append(entry.entry_id)
         if number % 9 == 0:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from geminga.errors import InvalidConfiguration, InvalidMessage
 from geminga.spark.schema import (
     COLUMNS,
-    ArrowShaper,
+    ArrowBatchConverter,
     FrameLayout,
     message_columns,
     source_schema,
@@ -44,8 +44,8 @@ def entry(value: bytes = b"v") -> RawEntry:
 
 
 def shaped(schema: StructType, entries: list[RawEntry]) -> pa.RecordBatch:
-    shaper = ArrowShaper(schema)
-    batch = shaper.shape(decode_entries(entries, shaper.columns))
+    converter = ArrowBatchConverter(schema)
+    batch = converter.shape(decode_entries(entries, converter.columns))
     assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
     batch.validate(full=True)
     return batch

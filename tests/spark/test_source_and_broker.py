@@ -23,9 +23,9 @@ from geminga.client.admin import admin
 from geminga.client.crypto import CryptoKeyReader
 from geminga.errors import AuthenticationError, AuthorizationError, ConnectError, CryptoError
 from geminga.ids import TopicName
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.datasource import PulsarDataSource, PulsarRange, PulsarReader, PulsarStreamReader
-from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import Checkpoint
 from geminga.spark.writing import PulsarCommit
 from geminga.testing.apache_pulsar import free_ports
@@ -117,7 +117,7 @@ def test_entries_that_the_broker_steps_over(
     def damage() -> None:
         found = pulsar_broker._server.broker.topics.find(TopicName.parse(pulsar_topic))
         segment = found.ledger.segments[0]
-        lost = Damage("log-1", 0, "entries", segment.ledger_id, 3, 5, Loss.ENTRIES)
+        lost = Damage("log-1", 0, "entries", segment.ledger_id, 3, 5, DamageLoss.ENTRIES)
         found.ledger.damage_found(segment, EntriesDamaged("gone", lost))
 
     inside(pulsar_broker, damage)

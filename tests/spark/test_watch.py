@@ -12,14 +12,14 @@ from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.client.admin import admin
 from geminga.errors import SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
-from geminga.spark.admission import Peek
+from geminga.spark.admission import EntrySample
 from geminga.spark.offsets import EARLIEST, Offset
-from geminga.spark.watch import PulsarCursors, PulsarWatch
+from geminga.spark.watch import PulsarCursors, PulsarPartitions
 
 
 @pytest.fixture
-def watch(pulsar_client: Client) -> Iterator[PulsarWatch]:
-    found = PulsarWatch(pulsar_client, "w")
+def watch(pulsar_client: Client) -> Iterator[PulsarPartitions]:
+    found = PulsarPartitions(pulsar_client, "w")
     yield found
     found.close()
 
@@ -36,7 +36,7 @@ def publish(client: Client, topic: str, count: int, size: int = 10) -> None:
 
 
 def test_many_partitions_at_once(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarWatch
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     admin(pulsar_broker.admin_url, "PUT", pulsar_topic.replace("://", "/") + "/partitions", 40)
     partitions = [(pulsar_topic, index) for index in range(40)]
@@ -57,20 +57,20 @@ def test_many_partitions_at_once(
 
 
 def test_looks_stop_where_their_budget_ends(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarWatch
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     one = (pulsar_topic, -1)
     publish(pulsar_client, pulsar_topic, 50, size=1000)
     newest = Offset.through(watch.newest([one])[one])._replace(batch_index=EARLIEST.batch_index)
-    ((seen, is_all),) = watch.look([Peek(one, EARLIEST, newest, None, 10_000)])
+    ((seen, is_all),) = watch.look([EntrySample(one, EARLIEST, newest, None, 10_000)])
     assert not is_all
     assert [each.entry.entry_id for each in seen] == list(range(10))
     path = pulsar_topic.replace("://", "/")
     sent = admin(pulsar_broker.admin_url, "GET", f"{path}/stats")["bytesOutCounter"]
     assert sent <= 13_000, "a look fetches no more than it looks at"
-    ((seen, is_all),) = watch.look([Peek(one, Offset(newest.ledger, 45), newest, 100, 10_000)])
+    ((seen, is_all),) = watch.look([EntrySample(one, Offset(newest.ledger, 45), newest, 100, 10_000)])
     assert (len(seen), is_all) == (4, True)
-    ((seen, is_all),) = watch.look([Peek(one, newest, newest._replace(entry=99), 100, 10_000)])
+    ((seen, is_all),) = watch.look([EntrySample(one, newest, newest._replace(entry=99), 100, 10_000)])
     assert (seen, is_all) == ([], True)
 
 
@@ -80,7 +80,7 @@ def test_silence_is_an_error_where_there_is_an_entry(
     with Client(pulsar_broker.service_url, operation_timeout_seconds=2) as client:
         publish(client, pulsar_topic, 1)
         monkeypatch.setattr("geminga.consumer.core.ConsumerCore._grant", lambda self: None)
-        watch = PulsarWatch(client, "w")
+        watch = PulsarPartitions(client, "w")
         one = (pulsar_topic, -1)
         with pytest.raises(Timeout, match=r"is there and did not come for 2 s.*operationTimeoutMs"):
             watch.first([(one, MessageId.earliest)])
@@ -90,7 +90,7 @@ def test_silence_is_an_error_where_there_is_an_entry(
 
 
 def test_a_topic_that_was_made_anew(
-    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarWatch
+    pulsar_broker: EmbeddedBroker, pulsar_client: Client, pulsar_topic: str, watch: PulsarPartitions
 ) -> None:
     one = (pulsar_topic, -1)
     publish(pulsar_client, pulsar_topic, 3)

@@ -13,7 +13,7 @@ from geminga import Client, MessageId
 from geminga.broker.serving.embedded import EmbeddedBroker
 from geminga.errors import InvalidConfiguration, InvalidMessage, MessageTooBig
 from geminga.spark.exactly_once import ExactlyOnceWriter
-from geminga.spark.frames import TABLE_ROWS, Frame
+from geminga.spark.frames import TABLE_ROWS, OutgoingFrame
 from geminga.spark.options import write_options
 from geminga.spark.writing import (
     PulsarCommit,
@@ -36,7 +36,7 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 
 
 def test_small_batches_are_gathered() -> None:
-    frame = Frame(write_options({"service.url": "pulsar://nowhere:1", "topic": "t"}), VALUE)
+    frame = OutgoingFrame(write_options({"service.url": "pulsar://nowhere:1", "topic": "t"}), VALUE)
     assert [t.num_rows for t in frame.tables(batches(1, 0, 2, 3))] == [6]
     assert [t.num_rows for t in frame.tables(batches(TABLE_ROWS - 1, 5, 7))] == [TABLE_ROWS + 4, 7]
     assert list(frame.tables(batches(0))) == []

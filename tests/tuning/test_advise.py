@@ -227,7 +227,7 @@ def test_every_form_of_the_settings_is_complete() -> None:
 
 def test_a_topic_that_was_watched_stands_in_the_settings() -> None:
     settings = formula(PROFILE).settings
-    place = render.Place(service_url='pulsar://"x', topic="persistent://a/b/c")
+    place = render.PublishTarget(service_url='pulsar://"x', topic="persistent://a/b/c")
     for kind in render.FORMATS:
         shown = render.settings_as(kind, settings, place)
         assert '"pulsar://\\"x"' in shown

@@ -19,9 +19,9 @@ from geminga.client.admin import admin
 from geminga.errors import InvalidConfiguration, InvalidUrl, ProducerQueueIsFull
 from geminga.producer.settings import ProducerSettings
 from geminga.tuning.measuring import host, load
-from geminga.tuning.measuring.conversation import Child, ChildFailedError
+from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
 from geminga.tuning.measuring.load import Receipts, Sender, library_arguments
-from geminga.tuning.measuring.outcome import Latency, Outcome, Spread
+from geminga.tuning.measuring.outcome import Latency, RunOutcome, Spread
 from geminga.tuning.measuring.pacing import Pace
 from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, structured_json
 from geminga.tuning.measuring.perf import arguments
@@ -88,12 +88,12 @@ def test_cpu_is_counted_to_the_microsecond() -> None:
 
 def test_a_child_that_fails_says_why() -> None:
     with (
-        Child("geminga.tuning.measuring.load", {"library": "no_such_library"}) as child,
+        MeasuredProcess("geminga.tuning.measuring.load", {"library": "no_such_library"}) as child,
         pytest.raises(ChildFailedError, match="the load process failed: ModuleNotFoundError"),
     ):
         child.wait("ready", 60)
     with (
-        Child("geminga.tuning.measuring.no_such_module", {}) as child,
+        MeasuredProcess("geminga.tuning.measuring.no_such_module", {}) as child,
         pytest.raises(ChildFailedError, match="ended before it reported 'ready'"),
     ):
         child.wait("ready", 60)
@@ -244,7 +244,7 @@ def test_figures_of_runs() -> None:
     assert Latency.of_nanoseconds([]).p99_ms is None
     assert Spread.of([3.0, None, 1.0, 2.0]) == Spread(median=2.0, low=1.0, high=3.0, count=3)
     assert Spread.of([None]) is None
-    outcome = Outcome(
+    outcome = RunOutcome(
         subject="x", library="geminga", settings={}, seconds=4.0, offered=300, receipts=300,
         broker_cpu_seconds=1.0, broker_idle_per_second=0.05, window_seconds=2.0,
         by_slice={"0": 100, "19": 100, "20": 100}, wire_published_bytes=10, wire_delivered_bytes=5,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from geminga.errors import InvalidConfiguration
-from geminga.tuning.measuring.outcome import Latency, Outcome
+from geminga.tuning.measuring.outcome import Latency, RunOutcome
 from geminga.tuning.measuring.run_log import RunLog
 from geminga.tuning.proof_report import headline, picture, summary, table
 from geminga.tuning.prove import Proof
@@ -20,8 +20,8 @@ CONDITIONS = {"profile": PROFILE.to_dict(), "payload": "logs", "seconds": 10.0, 
 STOCK, TUNED = "Geminga, stock, LZ4", "Geminga, formula, ZSTD 6"
 
 
-def outcome(subject: str, run: int, *, idle: float, cpu: float, wire: int) -> Outcome:
-    return Outcome(
+def outcome(subject: str, run: int, *, idle: float, cpu: float, wire: int) -> RunOutcome:
+    return RunOutcome(
         subject=subject, library="geminga", settings={}, seconds=10.0, window_seconds=10.0, offered=10_000,
         receipts=10_000, sent=10_000, entries=400, batch_fill=25.0, client_cpu_seconds=1.0, run=run,
         broker_cpu_seconds=cpu, broker_idle_per_second=idle, wire_published_bytes=wire,

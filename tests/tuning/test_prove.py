@@ -24,7 +24,7 @@ from geminga.tuning import prove
 from geminga.tuning.measuring.broker_view import BrokerView
 from geminga.tuning.measuring.load import GRACE_SECONDS
 from geminga.tuning.proof_report import headline, kept, picture, table
-from geminga.tuning.prove import Plan, Proof, Prover, subjects
+from geminga.tuning.prove import Proof, ProofPlan, Prover, subjects
 from geminga.tuning.traffic import TrafficProfile
 
 PROFILE = TrafficProfile(rate_messages_per_second=4000, message_bytes=200, partitions=4)
@@ -38,13 +38,13 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield running
 
 
-def plan(broker: EmbeddedBroker, **chosen: object) -> Plan:
+def plan(broker: EmbeddedBroker, **chosen: object) -> ProofPlan:
     values = {
         "service_url": broker.service_url, "admin_url": broker.admin_url, "profile": PROFILE,
         "clients": ("geminga",), "repeats": 1, "seconds": 1.0, "warm_seconds": 0.3, "idle_seconds": 0.1,
         **chosen,
     }  # fmt: skip
-    return Plan(**values)  # type: ignore[arg-type]
+    return ProofPlan(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_what_was_measured_is_kept_when_the_broker_goes_away(
     prover = Prover(wanted, tmp_path, lambda line: None)
     keep = prover._keep
 
-    def keep_and_stop(outcome: prove.Outcome) -> None:
+    def keep_and_stop(outcome: prove.RunOutcome) -> None:
         keep(outcome)
         broker.close()
 
@@ -131,7 +131,7 @@ def test_a_broker_that_is_killed_while_messages_flow_costs_the_run_it_was_in(tmp
                 admin(admin_url, "GET", "clusters")
                 break
             time.sleep(0.1)
-        wanted = Plan(
+        wanted = ProofPlan(
             service_url=service_url, admin_url=admin_url, profile=PROFILE, clients=("geminga",), repeats=1,
             seconds=1.0, warm_seconds=0.2, idle_seconds=0.1, parts=("settings",),
             only=("*stock, LZ4", "*formula, ZSTD"),
@@ -140,14 +140,14 @@ def test_a_broker_that_is_killed_while_messages_flow_costs_the_run_it_was_in(tmp
         measure = prove.Run.measure
         found = prove._settings_subjects
 
-        def impatient(plan: Plan, profile: TrafficProfile) -> list[prove.Subject]:
+        def impatient(plan: ProofPlan, profile: TrafficProfile) -> list[prove.Subject]:
             """They give up what a dead broker does not answer after 2 s instead of 30."""
             return [
                 replace(subject, settings=subject.settings.changed(send_timeout_seconds=2.0))
                 for subject in found(plan, profile)
             ]
 
-        def measured(run: prove.Run, events: object = None) -> prove.Outcome:
+        def measured(run: prove.Run, events: object = None) -> prove.RunOutcome:
             return measure(run, Kill(server) if prover.proof.outcomes else None)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +183,7 @@ def test_no_broker_at_all_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_who_takes_part() -> None:
-    wanted = Plan(
+    wanted = ProofPlan(
         service_url="pulsar://x", admin_url="http://x", profile=PROFILE,
         clients=("geminga", "java", "pulsar"), java_home=Path("/nowhere"),
     )  # fmt: skip
@@ -211,11 +211,11 @@ def test_bad_plans_are_sentences(chosen: dict[str, object], sentence: str) -> No
     values = {"service_url": "pulsar://x", "admin_url": "http://x", "profile": PROFILE, **chosen}
     values.setdefault("clients", ("geminga",))
     with pytest.raises(InvalidConfiguration, match=sentence):
-        Plan(**values)  # type: ignore[arg-type]
+        ProofPlan(**values)  # type: ignore[arg-type]
 
 
 def test_the_part_break_needs_something_to_break(tmp_path: Path) -> None:
-    wanted = Plan(
+    wanted = ProofPlan(
         service_url="pulsar://x", admin_url="http://x", profile=PROFILE, clients=("geminga",),
         parts=("break",),
     )  # fmt: skip
@@ -224,7 +224,7 @@ def test_the_part_break_needs_something_to_break(tmp_path: Path) -> None:
 
 
 def test_a_proof_survives_its_own_json() -> None:
-    outcome = prove.Outcome(
+    outcome = prove.RunOutcome(
         subject="Geminga, formula", library="geminga", settings={}, seconds=1.0, offered=10, receipts=10,
         by_slice={"0": 10}, window_seconds=1.0,
     )  # fmt: skip

@@ -20,7 +20,7 @@ _COLUMN_OVERHEAD_BYTES = 160
 _BIT_VALUES = bytes.maketrans(b"01", b"\x00\x01")
 
 
-class Column:
+class IntegerColumn:
     """Non-negative numbers of up to 64 bits; they do not change."""
 
     __slots__ = ("_above", "_count", "_least")
@@ -83,9 +83,9 @@ class Column:
         out += _little_endian(self._above).tobytes()
 
     @staticmethod
-    def decode(reader: RecordReader) -> Column:
+    def decode(reader: RecordReader) -> IntegerColumn:
         """The inverse of `encode`; raises `StoreDamaged`."""
-        column = Column(())
+        column = IntegerColumn(())
         column._count = reader.varint()
         column._least = reader.varint()
         width = reader.varint()

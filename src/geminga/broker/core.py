@@ -4,7 +4,7 @@ A shell (`server`, or a test) owns the sockets, the clock and the thread. It ope
 connection, feeds it what arrives, calls `Broker.poll` when the store wakes it up and `Broker.tick`
 when `Broker.deadline` has come. Everything is called on one thread.
 
-Within one call nothing waits. What is written to an `Output` belongs together and may be sent at the
+Within one call nothing waits. What is written to an `PeerOutput` belongs together and may be sent at the
 end of the call; acknowledgements that came in during one call are handed to the store as one delta a
 cursor, at its end, or together with others when the store has written what it is writing.
 """
@@ -15,37 +15,37 @@ from collections.abc import Callable
 from typing import cast
 
 from geminga._version import __version__
-from geminga.broker.agenda import Agenda
-from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.permissions import GUARDED_TABLE, disconnect_forbidden
 from geminga.broker.commands.services import Services
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.table import TABLE
 from geminga.broker.commands.watchers import WatchedLists
-from geminga.broker.complaints import Complaints
-from geminga.broker.delivery.limits import Limit, TopicLimits
+from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.disk import DiskGuard
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
-from geminga.broker.peer import Output
-from geminga.broker.rules.authentication import Authentication
+from geminga.broker.memory_backpressure import MemoryBackpressure
+from geminga.broker.peer import PeerOutput
+from geminga.broker.rate_limited_logger import RateLimitedLogger
+from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
 from geminga.broker.rules.dynamic import DynamicSettings
-from geminga.broker.rules.namespaces import Namespaces
-from geminga.broker.rules.policies import Rate
-from geminga.broker.rules.schemas import Schemas
+from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.rules.policies import ThrottleRate
+from geminga.broker.rules.schemas import SchemaRegistry
+from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics.compaction import CompactionLine
-from geminga.broker.topics.due import DueIndex
-from geminga.broker.topics.giving_way import GivingWay
-from geminga.broker.topics.loaded import LoadedTopics
-from geminga.broker.topics.looks import Looks
-from geminga.broker.topics.offloading import OffloadLine
+from geminga.broker.topics.compaction import CompactionQueue
+from geminga.broker.topics.expiry_index import ExpiryIndex
+from geminga.broker.topics.maintenance_queue import MaintenanceQueue
+from geminga.broker.topics.offloading import OffloadQueue
+from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import ProducerNames
-from geminga.broker.topics.publishing import EntriesUnderWay
+from geminga.broker.topics.retention_evictor import RetentionEvictor
 from geminga.broker.topics.topic import TopicServices
-from geminga.broker.topics.upkeep import Upkeep
-from geminga.broker.turns import Job, Turns
+from geminga.broker.topics.topic_maintenance import TopicMaintenance
+from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.ledger.api import EntryStore
 
 ENTRY_CACHE_BYTES = 16 * 1024 * 1024
@@ -63,7 +63,7 @@ class Broker:
         now_ms: int,
         clock: Callable[[], float] | None = None,
         wake: Callable[[], None] = lambda: None,
-        authentication: Authentication | None = None,
+        authentication: Authenticator | None = None,
         instance_id: str = "",
     ) -> None:
         """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick.
@@ -73,44 +73,44 @@ class Broker:
         self.store = store
         self.settings = settings
         self.instance_id = instance_id
-        self.agenda = Agenda(
-            now, now_ms, lambda: store.is_writing, lambda: self.turns.enough, self._go_on_later
+        self.scheduler = Scheduler(
+            now, now_ms, lambda: store.is_writing, lambda: self.slices.should_yield, self._go_on_later
         )
         self._catches_up = self._has_more = False
-        self.turns = Turns(
+        self.slices = CooperativeScheduler(
             clock or (lambda: 0.0),
             wake,
-            lambda about, error: self.agenda.failed("job", about, error),
+            lambda about, error: self.scheduler.failed("job", about, error),
         )
-        self.bytes = ByteLedger(self.agenda, settings, lambda: store.is_behind)
-        self.watched = WatchedLists(self.agenda, self.turns)
+        self.bytes = MemoryBackpressure(self.scheduler, settings, lambda: store.is_behind)
+        self.watched = WatchedLists(self.scheduler, self.slices)
         self.dynamic = DynamicSettings(store, settings)
-        self.namespaces = Namespaces(store, self.dynamic.current, is_sure=not self.dynamic.lost)
-        self.schemas = Schemas(store, self.namespaces)
-        limits = self._publishing, self._dispatching = Limit(), Limit()
+        self.namespaces = NamespaceRegistry(store, self.dynamic.current, is_sure=not self.dynamic.lost)
+        self.schemas = SchemaRegistry(store, self.namespaces)
+        limits = self._publishing, self._dispatching = RateLimit(), RateLimit()
         services = TopicServices(
-            self.agenda,
-            self.turns,
+            self.scheduler,
+            self.slices,
             store,
             settings,
             EntryCache(ENTRY_CACHE_BYTES),
             CountsCache(),
-            DueIndex(store),
-            Looks(),
-            EntriesUnderWay(),
-            CompactionLine(self.turns),
-            OffloadLine(),
+            ExpiryIndex(store),
+            MaintenanceQueue(),
+            PendingAdds(),
+            CompactionQueue(self.slices),
+            OffloadQueue(),
             limits,
             TopicLimits(limits),
         )
-        self.topics = LoadedTopics(
+        self.topics = TopicRegistry(
             services,
             self.namespaces,
         )
-        self._upkeep = Upkeep(services, self.topics, self.namespaces)
-        self.giving_way = GivingWay(services, self.topics)
-        self.disk = DiskGuard(self.agenda, store, settings, self.bytes)
-        self.disk.give_way = self.giving_way.go
+        self._upkeep = TopicMaintenance(services, self.topics, self.namespaces)
+        self.retention_evictor = RetentionEvictor(services, self.topics)
+        self.disk = DiskGuard(self.scheduler, store, settings, self.bytes)
+        self.disk.give_way = self.retention_evictor.go
         self._limit(self.dynamic.current)
         self.dynamic.watch(self._use)
         self.topics.no_room = lambda: self.disk.refusal
@@ -121,19 +121,19 @@ class Broker:
             self.authorization = Authorization(self.namespaces, settings.super_user_roles)
             self.namespaces.watch_permissions(self._permissions_changed)
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
-        self.complaints = Complaints(self.agenda)
+        self.rate_limited_log = RateLimitedLogger(self.scheduler)
         """What is wrong with peers is told there."""
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
-            agenda=self.agenda,
-            turns=self.turns,
+            scheduler=self.scheduler,
+            slices=self.slices,
             topics=self.topics,
             schemas=self.schemas,
             producer_names=ProducerNames(store, settings.cluster),
             watched=self.watched,
             bytes=self.bytes,
-            complaints=self.complaints,
+            rate_limited_log=self.rate_limited_log,
             disk=self.disk,
             instance_id=instance_id,
             authentication=authentication,
@@ -146,30 +146,34 @@ class Broker:
         self.namespaces.use(settings, is_sure=not self.dynamic.lost)
 
     def _limit(self, settings: BrokerSettings) -> None:
-        now = self.agenda.now
+        now = self.scheduler.now
         self._publishing.set(
-            Rate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max), now
+            ThrottleRate(messages=settings.publish_rate_messages_max, bytes=settings.publish_rate_bytes_max),
+            now,
         )
         self._dispatching.set(
-            Rate(messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max), now
+            ThrottleRate(
+                messages=settings.dispatch_rate_messages_max, bytes=settings.dispatch_rate_bytes_max
+            ),
+            now,
         )
         self.disk.use(settings)
 
     # --- from the shell ---
     def open_session(
-        self, output: Output, address: str, now: float, certificate_name: str | None = None
+        self, output: PeerOutput, address: str, now: float, certificate_name: str | None = None
     ) -> Session:
         """A connection was accepted; ``address`` is its peer's for logs and stats.
 
         ``certificate_name`` is the common name of a client certificate that TLS has verified.
         """
-        self.agenda.enter(now)
+        self.scheduler.enter(now)
         return Session(self._services, self._table, output, address, certificate_name)
 
     def _permissions_changed(self, tenant: str) -> None:
         assert self.authorization is not None
         sessions = list(self.sessions)
-        self.turns.start(disconnect_forbidden(sessions, self.authorization, tenant, self.turns), tenant)
+        self.slices.start(disconnect_forbidden(sessions, self.authorization, tenant, self.slices), tenant)
 
     @property
     def sessions(self) -> set[Session]:
@@ -181,67 +185,67 @@ class Broker:
 
         What a turn of the loop has no time for takes turns with the jobs from then on, in its order.
         """
-        self.agenda.enter(now, now_ms)
+        self.scheduler.enter(now, now_ms)
         self._take_in()
 
     def _take_in(self) -> None:
-        agenda = self.agenda
+        scheduler = self.scheduler
         try:
             self._has_more = False
             self.store.poll(self._is_enough)
             self.disk.look()
-            agenda.dispatch_ready()
+            scheduler.dispatch_ready()
             self.bytes.resume()
         finally:
-            agenda.flush_some()
+            scheduler.flush_some()
             if self._has_more:
                 self._go_on_later()
 
     def _is_enough(self) -> bool:
-        self._has_more = self._has_more or self.turns.enough
+        self._has_more = self._has_more or self.slices.should_yield
         return self._has_more
 
     def _go_on_later(self) -> None:
         if not self._catches_up:
             self._catches_up = True
-            self.turns.start(self._catch_up(), "what the store reported")
+            self.slices.start(self._catch_up(), "what the store reported")
 
     def _catch_up(self) -> Job:
         """A job: the rest of what a turn had no time for. It begins with the next turn."""
         try:
             yield None
-            while self._has_more or self.agenda.is_behind:
+            while self._has_more or self.scheduler.is_behind:
                 # Whatever is wrong with one report, the others are waited for.
-                self.agenda.isolated("store", "what the store reported", self._take_in)
+                self.scheduler.isolated("store", "what the store reported", self._take_in)
                 yield None
         finally:
             self._catches_up = False
 
     def turn(self, now: float, now_ms: int) -> None:
         """A new turn of the loop: go on with what did not fit into the last."""
-        self.agenda.enter(now, now_ms)
+        self.scheduler.enter(now, now_ms)
         try:
-            self.turns.turn()
+            self.slices.turn()
         finally:
-            self.agenda.leave()
+            self.scheduler.leave()
 
     def tick(self, now: float, now_ms: int) -> float:
         """Run what is due; returns the next `deadline`."""
-        self.agenda.enter(now, now_ms)
+        self.scheduler.enter(now, now_ms)
         try:
-            self.agenda.run_timers()
+            self.scheduler.run_timers()
         finally:
-            self.agenda.leave()
+            self.scheduler.leave()
         return self.deadline
 
     @property
     def deadline(self) -> float:
-        return self.agenda.deadline
+        return self.scheduler.deadline
 
     def close(self) -> None:
         """End all sessions and write what is not written yet. The store stays open."""
-        self.turns.close()
+        self.slices.close()
         for session in list(self.sessions):
-            self.agenda.isolated("session", session, session.end_at_once)
-        self.agenda.flush_cursors()
+            self.scheduler.isolated("session", session, session.end_at_once)
+        self.scheduler.flush_cursors()
         self.topics.close()

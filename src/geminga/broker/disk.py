@@ -5,7 +5,7 @@ the smaller of ``disk_low_water_bytes`` and ``disk_low_water_fraction``. By what
 
 *plenty*   twice the mark and more (on small disks more than that): nothing happens.
 *low*      less: the store works harder for space, and retention gives way
-           (`geminga.broker.topics.giving_way`).
+           (`geminga.broker.topics.retention_evictor`).
 *full*     less than the mark, or something could not be written: entries are refused, and producers are
            held as by a backlog quota, until a quarter more than the mark is free. No topic is made because
            somebody wants to use it. Acknowledgements, deletions, trimming, cursors, policies and
@@ -26,11 +26,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
-from geminga.broker.agenda import INFINITY, Agenda, Timer
-from geminga.broker.byte_ledger import ByteLedger
+from geminga.broker.memory_backpressure import MemoryBackpressure
+from geminga.broker.scheduler import INFINITY, Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreFull
-from geminga.ledger.api import EntryStore, Space
+from geminga.ledger.api import EntryStore, FreeSpace
 
 log = logging.getLogger("geminga.broker")
 
@@ -47,7 +47,7 @@ UNDER_WAY_MIN: Final = 64 * 1024
 """However little room there is, so much may be under way."""
 
 
-class Level(Enum):
+class DiskLevel(Enum):
     """How much room there is; see the module."""
 
     PLENTY = "plenty"
@@ -59,16 +59,20 @@ class DiskGuard:
     """See the module. It sets its own timer. ``give_way`` is asked to delete about so many bytes."""
 
     def __init__(
-        self, agenda: Agenda, store: EntryStore, settings: BrokerSettings, bytes_ledger: ByteLedger
+        self,
+        scheduler: Scheduler,
+        store: EntryStore,
+        settings: BrokerSettings,
+        bytes_ledger: MemoryBackpressure,
     ) -> None:
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._store = store
         self._settings = settings
         self._bytes = bytes_ledger
-        self._space: Space | None = None
+        self._space: FreeSpace | None = None
         self._samples: deque[tuple[float, int]] = deque()
         self._warned_at = self._told_low_at = -INFINITY
-        self.level = Level.PLENTY
+        self.level = DiskLevel.PLENTY
         self.refusal = ""
         """Why nothing is published now; empty while publishing goes on."""
         self.give_way: Callable[[int], None] | None = None
@@ -82,7 +86,7 @@ class DiskGuard:
 
     # --- what holds now ---
     @property
-    def space(self) -> Space | None:
+    def space(self) -> FreeSpace | None:
         """What was found last; None where there is no disk."""
         return self._space
 
@@ -114,7 +118,7 @@ class DiskGuard:
         if space is None:
             return
         if space is self._space:
-            if self.level is not Level.PLENTY:
+            if self.level is not DiskLevel.PLENTY:
                 self._press()
             return
         self._space = space
@@ -124,32 +128,32 @@ class DiskGuard:
         room = max(UNDER_WAY_MIN, (space.free_bytes - self.mark) // 2)
         self._bytes.pending_bytes_max = min(self._settings.pending_bytes_max, room)
 
-    def _level(self, free: int, mark: int) -> Level:
+    def _level(self, free: int, mark: int) -> DiskLevel:
         """With a little distance between coming and going, so that it does not flutter."""
-        if free < max(1, mark + ((self.low - mark) // 4 if self.level is Level.FULL else 0)):
-            return Level.FULL
-        wanted = self.low if self.level is Level.PLENTY else self._target
-        return Level.LOW if free < wanted else Level.PLENTY
+        if free < max(1, mark + ((self.low - mark) // 4 if self.level is DiskLevel.FULL else 0)):
+            return DiskLevel.FULL
+        wanted = self.low if self.level is DiskLevel.PLENTY else self._target
+        return DiskLevel.LOW if free < wanted else DiskLevel.PLENTY
 
-    def _changed(self, before: Level) -> None:
+    def _changed(self, before: DiskLevel) -> None:
         level = self.level
-        if level is Level.FULL:
+        if level is DiskLevel.FULL:
             self.refusal = f"the disk is full: {self._figures()}"
             self._store.refuse_entries(StoreFull(self.refusal))
             log.error(
                 "%s: nothing is published until there is more; acknowledging and deleting go on. Free space, "
                 "or lower the mark (disk_low_water_bytes): it goes on by itself", self.refusal,
             )  # fmt: skip
-        elif before is Level.FULL:
+        elif before is DiskLevel.FULL:
             self.refusal = ""
             self._store.refuse_entries(None)
             log.warning("the disk has room again: %s; publishing goes on", self._figures())
-        elif level is Level.LOW and self._agenda.now - self._told_low_at >= WARNING_SECONDS:
-            self._told_low_at = self._agenda.now
+        elif level is DiskLevel.LOW and self._scheduler.now - self._told_low_at >= WARNING_SECONDS:
+            self._told_low_at = self._scheduler.now
             log.warning("the disk has little room: %s", self._figures())
-        if Level.PLENTY in (level, before):
-            self._store.give_back(eagerly=level is not Level.PLENTY)
-            if level is not Level.PLENTY:
+        if DiskLevel.PLENTY in (level, before):
+            self._store.give_back(eagerly=level is not DiskLevel.PLENTY)
+            if level is not DiskLevel.PLENTY:
                 self._arm(0.0)
 
     def _figures(self) -> str:
@@ -165,12 +169,12 @@ class DiskGuard:
     def _arm(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._agenda.after(seconds, self._tick, self)
+        self._timer = self._scheduler.after(seconds, self._tick, self)
 
     def _tick(self) -> None:
         self._store.measure_space()
         self.look()
-        short = self.level is not Level.PLENTY
+        short = self.level is not DiskLevel.PLENTY
         self._arm(SHORT_LOOK_SECONDS if short else LOOK_SECONDS)
         self._sample()
         if short:
@@ -181,7 +185,7 @@ class DiskGuard:
     def _press(self) -> None:
         """Have retention give way, unless the space of what is deleted is still to come back."""
         space = self._space
-        if space is None or self.level is Level.PLENTY or self._store.gives_back or self.give_way is None:
+        if space is None or self.level is DiskLevel.PLENTY or self._store.gives_back or self.give_way is None:
             return
         if self._settings.disk_retention_gives_way:
             self.give_way(max(1, self._target - space.free_bytes))
@@ -190,7 +194,7 @@ class DiskGuard:
     def _sample(self) -> None:
         if self._space is None:
             return
-        samples, now = self._samples, self._agenda.now
+        samples, now = self._samples, self._scheduler.now
         samples.append((now, self._space.written_bytes))
         while len(samples) > 2 and samples[1][0] <= now - RATE_SECONDS:
             samples.popleft()
@@ -221,7 +225,7 @@ class DiskGuard:
         return self.bytes_per_second * minutes * 60 > space.used_bytes + space.free_bytes - self.mark
 
     def _forecast(self) -> None:
-        now = self._agenda.now
+        now = self._scheduler.now
         if not self.overflows or now - self._warned_at < WARNING_SECONDS:
             return
         self._warned_at = now

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Protocol
 
-from geminga.broker.columns import Column
+from geminga.broker.columns import IntegerColumn
 from geminga.broker.entries import backlog_count
 from geminga.broker.records import RecordReader, put_varint
 from geminga.errors import StoreDamaged
@@ -46,14 +46,14 @@ Tally = tuple[int, int]
 """Messages and bytes."""
 
 
-class Offsets(Protocol):
+class OffsetSet(Protocol):
     """A set of offsets (`delivery.ranges.RangeSet`)."""
 
     def bits(self, start: int, stop: int) -> int:
         """Which of ``start <= offset < stop`` are in it, ``start`` the lowest bit."""
 
 
-class Counted(Protocol):
+class CountedLedger(Protocol):
     """A ledger of the topic (`managed_ledger.Segment`)."""
 
     ledger_id: int
@@ -86,13 +86,18 @@ class CountsCache:
         self._bytes -= self._held.pop(ledger, 0)
 
 
-class Block:
+class CountBlock:
     """Counts of consecutive entries; ``messages_before`` and ``bytes_before`` are those of the ledger."""
 
     __slots__ = ("bytes_before", "first", "messages", "messages_before", "sizes")
 
     def __init__(
-        self, first: int, messages: Column, sizes: Column, messages_before: int, bytes_before: int
+        self,
+        first: int,
+        messages: IntegerColumn,
+        sizes: IntegerColumn,
+        messages_before: int,
+        bytes_before: int,
     ) -> None:
         self.first = first
         self.messages = messages
@@ -106,7 +111,7 @@ class Block:
 
 
 # What ledgers without a block share, as most are.
-_NO_BLOCKS: list[Block] = []
+_NO_BLOCKS: list[CountBlock] = []
 _NO_FIRSTS: list[int] = []
 _NO_PREFIXES: list[Tally] = []
 
@@ -178,8 +183,8 @@ class LedgerCounts:
 
     def seal(self) -> None:
         """Keep what was counted since the last block as a block."""
-        sizes = Column(self._sizes)
-        messages = Column(_ones(len(sizes)) if self._messages is None else self._messages)
+        sizes = IntegerColumn(self._sizes)
+        messages = IntegerColumn(_ones(len(sizes)) if self._messages is None else self._messages)
         record = bytearray()
         put_varint(record, self.sealed)
         messages.encode(record)
@@ -190,8 +195,8 @@ class LedgerCounts:
         self._open_bytes = 0
         self._store.merge(self._key, bytes(record))
 
-    def _take(self, messages: Column, sizes: Column) -> None:
-        block = Block(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
+    def _take(self, messages: IntegerColumn, sizes: IntegerColumn) -> None:
+        block = CountBlock(self.sealed, messages, sizes, self.sealed_messages, self.sealed_bytes)
         if self.in_memory:
             if self._blocks is _NO_BLOCKS:
                 self._blocks, self._firsts = [], []
@@ -233,7 +238,7 @@ class LedgerCounts:
     def _read(self, reader: RecordReader, entries: int) -> None:
         while reader:
             first = reader.varint()
-            messages, sizes = Column.decode(reader), Column.decode(reader)
+            messages, sizes = IntegerColumn.decode(reader), IntegerColumn.decode(reader)
             if first != self.sealed or len(messages) != len(sizes) or first + len(sizes) > entries:
                 raise reader.damaged(f"a block at {first} where {self.sealed} is expected")
             self._take(messages, sizes)
@@ -243,7 +248,7 @@ class LedgerCounts:
         self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, False
 
     # --- answers ---
-    def _block(self, entry: int) -> Block:
+    def _block(self, entry: int) -> CountBlock:
         return self._blocks[bisect_right(self._firsts, entry) - 1]
 
     def of(self, entry: int) -> Tally:
@@ -296,7 +301,7 @@ class LedgerCounts:
         messages_before, size_before = self.below(start)
         return messages - messages_before, size - size_before
 
-    def held(self, offsets: Offsets, base: int, start: int, stop: int) -> Tally:
+    def held(self, offsets: OffsetSet, base: int, start: int, stop: int) -> Tally:
         """What those of ``start <= entry < stop`` hold that are in a set; ``base`` is the ledger's offset."""
         messages = size = 0
         while start < min(stop, self.sealed):
@@ -308,8 +313,10 @@ class LedgerCounts:
             start = end
         if start < stop:
             bits = offsets.bits(base + start, base + stop) << (start - self.sealed)
-            messages += bits.bit_count() if self._messages is None else Column(self._messages).sum_where(bits)
-            size += Column(self._sizes).sum_where(bits)
+            messages += (
+                bits.bit_count() if self._messages is None else IntegerColumn(self._messages).sum_where(bits)
+            )
+            size += IntegerColumn(self._sizes).sum_where(bits)
         return messages, size
 
 
@@ -334,7 +341,7 @@ class EntryCounts:
         store: EntryStore,
         owner: str,
         cache: CountsCache,
-        ledgers: Sequence[Counted],
+        ledgers: Sequence[CountedLedger],
         bases: Sequence[int],
     ) -> None:
         self._store = store
@@ -376,7 +383,7 @@ class EntryCounts:
             return current
         return self._known.get(ledger_id)
 
-    def forget(self, ledgers: Sequence[Counted]) -> None:
+    def forget(self, ledgers: Sequence[CountedLedger]) -> None:
         """The oldest ledgers are deleted, and gone from the shared lists."""
         del self._prefixes[: len(ledgers)]
         totals = self._all_totals()
@@ -401,12 +408,12 @@ class EntryCounts:
         elif gone:
             self._store.delete(totals_key(self._owner))
 
-    def delete_all(self, ledgers: Sequence[Counted]) -> None:
+    def delete_all(self, ledgers: Sequence[CountedLedger]) -> None:
         """The topic is being deleted."""
         self.forget(ledgers)
         self._store.delete(totals_key(self._owner))
 
-    def cover(self, ledger: Counted) -> None:
+    def cover(self, ledger: CountedLedger) -> None:
         """A closed ledger's entries will be far away: keep the counts of all of them. Raises `StoreError`.
 
         What was stored before counts were kept is not counted for this.
@@ -456,7 +463,7 @@ class EntryCounts:
         messages_before, size_before = self._below(first, start)
         return messages - messages_before, size - size_before
 
-    def held(self, offsets: Offsets, start: int, stop: int) -> Tally:
+    def held(self, offsets: OffsetSet, start: int, stop: int) -> Tally:
         """What the entries at ``start <= offset < stop`` hold together that are in a set."""
         messages = size = 0
         index = max(0, bisect_right(self._bases, start) - 1)
@@ -517,13 +524,13 @@ class EntryCounts:
             self._read_some(ledger, counts)
         return counts
 
-    def _loaded(self, ledger: Counted) -> LedgerCounts:
+    def _loaded(self, ledger: CountedLedger) -> LedgerCounts:
         counts = self._know(self._fresh(ledger.ledger_id))
         if self._has_blocks(ledger):
             counts.load(ledger.entries)
         return counts
 
-    def _has_blocks(self, ledger: Counted) -> bool:
+    def _has_blocks(self, ledger: CountedLedger) -> bool:
         """Whether blocks of a ledger may be in the store: of one that is offloaded, see `cover`, always."""
         if has_blocks(ledger.entries, ledger.size_bytes):
             return True
@@ -542,7 +549,7 @@ class EntryCounts:
             self._know(counts)
         return counts
 
-    def _read_some(self, ledger: Counted, counts: LedgerCounts) -> None:
+    def _read_some(self, ledger: CountedLedger, counts: LedgerCounts) -> None:
         """Count a block's worth of entries by reading them; a damaged one counts as a message of no bytes."""
         try:
             entries = self._store.read(
@@ -597,14 +604,14 @@ class EntryCounts:
         self._read_some(ledger, self._find(ledger.ledger_id) or self._loaded(ledger))
         return True
 
-    def _uncounted(self) -> Counted | None:
+    def _uncounted(self) -> CountedLedger | None:
         totals = self._all_totals()
         for ledger in self._ledgers:
             if ledger.ledger_id not in totals and self._is_uncounted(ledger):
                 return ledger
         return None
 
-    def _is_uncounted(self, ledger: Counted) -> bool:
+    def _is_uncounted(self, ledger: CountedLedger) -> bool:
         """Whether more than a few entries would have to be read."""
         counts = self._find(ledger.ledger_id) or self._loaded(ledger)
         missing = ledger.entries - counts.counted

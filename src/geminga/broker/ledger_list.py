@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from geminga.broker.records import RecordReader, put_varint
 from geminga.errors import StoreDamaged
-from geminga.ledger.api import EntryStore, LedgerInfo
+from geminga.ledger.api import EntryStore, StoredLedger
 
 log = logging.getLogger("geminga.broker")
 
@@ -38,7 +38,7 @@ class LedgerList:
     list had to be put together and is to be written anew.
     """
 
-    ledgers: list[tuple[LedgerInfo, Place]] = field(default_factory=list)
+    ledgers: list[tuple[StoredLedger, Place]] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
     end: int = 0
     was_mended: bool = False
@@ -83,7 +83,7 @@ def _read(store: EntryStore, owner: str) -> dict[int, Place]:
     return known
 
 
-def _with_adopted(store: EntryStore, owner: str, known: Iterable[int]) -> list[LedgerInfo]:
+def _with_adopted(store: EntryStore, owner: str, known: Iterable[int]) -> list[StoredLedger]:
     """The topic's ledgers, those included that damage took from it."""
     infos = store.ledgers(owner)
     if not store.damage:
@@ -95,7 +95,7 @@ def _with_adopted(store: EntryStore, owner: str, known: Iterable[int]) -> list[L
     return store.ledgers(owner) if adopted else infos
 
 
-def _find_places(infos: list[LedgerInfo], known: dict[int, Place], now_ms: int) -> bool:
+def _find_places(infos: list[StoredLedger], known: dict[int, Place], now_ms: int) -> bool:
     """Give those ledgers a place whose own is lost; whether there were any."""
     lost = [index for index, info in enumerate(infos) if info.ledger_id not in known]
     for index in lost:

@@ -28,7 +28,7 @@ _FORM: Final = "NAME:URL, where the URL is pulsar://, pulsar+ssl://, http:// or 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Addresses(ByFields):
+class ListenerAddresses(ByFields):
     """Where clients connect to: URLs, None for a way that there is not."""
 
     pulsar: str | None = None
@@ -36,7 +36,7 @@ class Addresses(ByFields):
     http: str | None = None
     https: str | None = None
 
-    def or_else(self, other: Addresses) -> Addresses:
+    def or_else(self, other: ListenerAddresses) -> ListenerAddresses:
         """With the web addresses of another one, where this has none."""
         if self.http or self.https:
             return self
@@ -44,16 +44,16 @@ class Addresses(ByFields):
 
 
 @lru_cache(maxsize=64)
-def parse_listeners(listeners: tuple[str, ...]) -> Mapping[str, Addresses]:
+def parse_listeners(listeners: tuple[str, ...]) -> Mapping[str, ListenerAddresses]:
     """The addresses of each listener, the first one first. Raises `InvalidConfiguration`."""
-    found: dict[str, Addresses] = {}
+    found: dict[str, ListenerAddresses] = {}
     owners: dict[str, str] = {}
     for text in listeners:
         match = _URL.match(text.strip()) if isinstance(text, str) else None
         if match is None or not 0 < int(match[5]) < 65_536:
             refuse("advertised_listeners", text, _FORM)
         name, url, scheme, host, port = match.groups()
-        known = found.get(name, Addresses())
+        known = found.get(name, ListenerAddresses())
         field = _FIELD_OF_SCHEME[scheme]
         if getattr(known, field) is not None:
             raise InvalidConfiguration(

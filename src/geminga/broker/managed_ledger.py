@@ -113,7 +113,7 @@ class EntryCache:
             self._bytes -= freed
 
 
-class Rolling(Protocol):
+class RollingTopic(Protocol):
     """The topic, as far as this module knows one."""
 
     def ledger_rolled(self) -> None:
@@ -136,7 +136,7 @@ class ManagedLedger:
         counts: CountsCache,
         *,
         now_ms: int = 0,
-        topic: Rolling | None = None,
+        topic: RollingTopic | None = None,
     ) -> None:
         """``topic`` is told whenever a new ledger was begun."""
         self._topic = topic

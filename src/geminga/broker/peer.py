@@ -13,7 +13,7 @@ from typing import Protocol
 from geminga.ledger.api import Buffer
 
 
-class Output(Protocol):
+class PeerOutput(Protocol):
     """Where a peer's frames go: one connection, implemented by the shell."""
 
     def write(self, data: Buffer) -> None:
@@ -36,7 +36,7 @@ class Output(Protocol):
         """False while the peer does not read: `Session.writable_again` says when it does again."""
 
 
-class Slowing(Protocol):
+class RateHold(Protocol):
     """A limit that a peer waits for."""
 
     def wait(self, now: float) -> float:
@@ -47,7 +47,7 @@ class Peer(Protocol):
     """One client at the other end of a connection. ``producer`` and ``consumer`` are compared, never used."""
 
     @property
-    def output(self) -> Output:
+    def output(self) -> PeerOutput:
         """Where frames go. Producers and consumers write their receipts and messages to it themselves."""
 
     @property
@@ -78,7 +78,7 @@ class Peer(Protocol):
     def hold(self, why: int) -> None:
         """Do not read from the peer, for this reason too (`byte_ledger`)."""
 
-    def slow_down(self, limit: Slowing) -> None:
+    def slow_down(self, limit: RateHold) -> None:
         """Do not read from the peer until the limit lets it go on."""
 
     def release(self, why: int) -> None:

@@ -22,7 +22,7 @@ class Refused(Exception):
         return f"{pb.ServerError.Name(self.code)}: {self.reason}"
 
 
-class Busy(Refused):
+class HolderBusy(Refused):
     """Somebody has what is wanted. ``holder`` is its peer: a dead one may be found out and dropped."""
 
     def __init__(self, code: int, reason: str, holder: Peer) -> None:
@@ -30,7 +30,7 @@ class Busy(Refused):
         self.holder = holder
 
 
-class Violation(Exception):
+class ProtocolViolation(Exception):
     """The peer did what the protocol forbids: its connection is closed, nobody else notices."""
 
 

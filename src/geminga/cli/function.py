@@ -10,7 +10,7 @@ import click
 
 from geminga.cli.common import say
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 
 
 @click.group("function")
@@ -80,7 +80,7 @@ def run(
     inputs: tuple[str, ...],
     no_order: bool,
     user_config: str | None,
-    cluster: Cluster,
+    cluster: ClusterProfile,
     **options: Any,
 ) -> None:
     """Call FUNCTION (module:callable) for every message of the input topics.

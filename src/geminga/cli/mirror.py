@@ -72,7 +72,7 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     import logging
 
     from geminga.mirror.mirror import Mirror
-    from geminga.mirror.patterns import TopicPattern
+    from geminga.mirror.patterns import MirrorPattern
     from geminga.mirror.settings import MirrorSettings
     from geminga.mirror.status import MirrorStatus
 
@@ -112,6 +112,6 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     for text in status.unmatched:
         say(f"geminga: --topics {text!r} matches no topic of the source")
     if settings.once:
-        is_missing = any(TopicPattern.parse(text).is_plain for text in status.unmatched)
+        is_missing = any(MirrorPattern.parse(text).is_plain for text in status.unmatched)
         return 0 if status.caught_up and not is_missing else 1
     return 1 if status.failed else 0

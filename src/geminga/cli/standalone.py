@@ -16,7 +16,7 @@ from geminga.cli.units import SIZE
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from geminga.broker.admin.door import Key, Needs
+    from geminga.broker.admin.auth import Key, RequiredPermission
 
 DATA_DIR = "geminga-data"
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -225,7 +225,7 @@ def command(
     raise click.exceptions.Exit(run(settings, site=_console if console else None))
 
 
-def _console(application: web.Application) -> Mapping[Key, Needs]:
+def _console(application: web.Application) -> Mapping[Key, RequiredPermission]:
     """The console's pages, loaded with the first web request."""
     from geminga.console.site import attach
 

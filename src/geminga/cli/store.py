@@ -115,8 +115,8 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
     A copy only reads the files of the store that it was made of. When that one is gone for good, this gives
     them to the copy, which deletes what it does not need. Nobody may have either store open.
     """
-    from geminga.ledger.claiming import claim as claim_place
-    from geminga.ledger.claiming import holder
+    from geminga.ledger.claim_storage import claim as claim_place
+    from geminga.ledger.claim_storage import holder
 
     place = _place(offload_location)
     held = holder(folder, place)
@@ -171,7 +171,7 @@ def _place(location: str | None) -> Any:
     """The place of an option; None without."""
     if location is None:
         return None
-    from geminga.ledger.tier_places import place_at
+    from geminga.ledger.tier_storage import place_at
 
     return place_at(location, fails_soon=False)
 

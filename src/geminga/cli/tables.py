@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """``key`` of the rows; ``show`` makes its text, ``right`` is for numbers; ``style`` is click's colour for
     a value, None for none."""
 
@@ -21,7 +21,7 @@ class Column(NamedTuple):
     style: Callable[[Any], str | None] = lambda value: None
 
 
-def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, as_json: bool) -> int:
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn], *, as_json: bool) -> int:
     """How many were printed. A table has a head on a terminal and none elsewhere, so that other programs get
     rows; nothing is cut."""
     if as_json:
@@ -36,7 +36,9 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, 
     return len(kept)
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, heads: bool = True) -> list[str]:
+def table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], *, heads: bool = True
+) -> list[str]:
     """The lines of a table."""
     texts = [[_text(column, row.get(column.key)) for column in columns] for row in rows]
     titles = [column.title.upper() for column in columns] if heads else ["" for _ in columns]
@@ -52,14 +54,14 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, heads
     return lines
 
 
-def _text(column: Column, value: Any) -> str:
+def _text(column: TableColumn, value: Any) -> str:
     text = "" if value is None else column.show(value)
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _line(
     cells: Sequence[tuple[str, str | None]],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     widths: Sequence[int],
     *,
     bold: bool = False,

@@ -37,7 +37,7 @@ _UNIT_SECONDS = {
 }  # fmt: skip
 
 
-class _Span(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
     """A length of time as Pulsar's tools take it: a number (of seconds), or one with s, m, h, d, w or y."""
 
     name = "time"
@@ -122,7 +122,7 @@ def create_key_pair(algorithm: str, private_key: Path, public_key: Path) -> None
 
 @command.command("create")
 @click.option("-s", "--subject", required=True, help="The role that the token proves.")
-@click.option("-e", "--expiry-time", "span", type=_Span(), help="How long it is good, such as 1h or 3d.")
+@click.option("-e", "--expiry-time", "span", type=_Duration(), help="How long it is good, such as 1h or 3d.")
 @click.option("-sk", "--secret-key", metavar="KEY", help="The secret to sign with.")
 @click.option("-pk", "--private-key", metavar="KEY", help="The private key to sign with.")
 @click.option(

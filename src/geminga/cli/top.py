@@ -16,9 +16,9 @@ import click
 
 from geminga.cli.common import json_option
 from geminga.cli.connecting import ConnectingCommand, connecting
-from geminga.cli.tables import Column, table, trouble
+from geminga.cli.tables import TableColumn, table, trouble
 from geminga.cli.units import SPAN, count, rate, size, span
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 
@@ -27,28 +27,28 @@ LISTED_EACH_LOOK_MAX = 1000
 LIST_AGAIN_SECONDS = 30.0
 """Names of more topics than that are asked for only so often: of 600,000 they are 40 MB."""
 _TOPICS = (
-    Column("topic", "topic"),
-    Column("in", "rate_in", rate, right=True),
-    Column("in", "bytes_in", lambda v: f"{size(v)}/s", right=True),
-    Column("out", "rate_out", rate, right=True),
-    Column("backlog", "backlog", count, right=True),
-    Column("unacked", "unacknowledged", count, right=True),
-    Column("kept", "stored", size, right=True),
-    Column("producers", "producers", count, right=True),
-    Column("subscriptions", "subscriptions", count, right=True),
-    Column("consumers", "consumers", count, right=True),
+    TableColumn("topic", "topic"),
+    TableColumn("in", "rate_in", rate, right=True),
+    TableColumn("in", "bytes_in", lambda v: f"{size(v)}/s", right=True),
+    TableColumn("out", "rate_out", rate, right=True),
+    TableColumn("backlog", "backlog", count, right=True),
+    TableColumn("unacked", "unacknowledged", count, right=True),
+    TableColumn("kept", "stored", size, right=True),
+    TableColumn("producers", "producers", count, right=True),
+    TableColumn("subscriptions", "subscriptions", count, right=True),
+    TableColumn("consumers", "consumers", count, right=True),
 )
 _SUBSCRIPTIONS = (
-    Column("topic", "topic"),
-    Column("subscription", "subscription"),
-    Column("type", "type"),
-    Column("backlog", "backlog", count, right=True),
-    Column("oldest", "oldest_seconds", span, right=True),
-    Column("unacked", "unacknowledged", count, right=True),
-    Column("holes", "holes", count, right=True, style=trouble),
-    Column("out", "rate_out", rate, right=True),
-    Column("again", "rate_redelivered", rate, right=True, style=trouble),
-    Column("consumers", "consumers", count, right=True),
+    TableColumn("topic", "topic"),
+    TableColumn("subscription", "subscription"),
+    TableColumn("type", "type"),
+    TableColumn("backlog", "backlog", count, right=True),
+    TableColumn("oldest", "oldest_seconds", span, right=True),
+    TableColumn("unacked", "unacknowledged", count, right=True),
+    TableColumn("holes", "holes", count, right=True, style=trouble),
+    TableColumn("out", "rate_out", rate, right=True),
+    TableColumn("again", "rate_redelivered", rate, right=True, style=trouble),
+    TableColumn("consumers", "consumers", count, right=True),
 )
 SORTS = ("backlog", "in", "out", "name")
 
@@ -80,7 +80,7 @@ def command(
     sort: str,
     pattern: str,
     topics_max: int,
-    cluster: Cluster,
+    cluster: ClusterProfile,
     as_json: bool,
 ) -> None:
     """Topics of the namespaces (public/default) as they change, until Ctrl-C.
@@ -193,7 +193,7 @@ def _key(sort: str) -> Any:
 
 
 def _show(
-    rows: list[dict[str, Any]], columns: tuple[Column, ...], total: int, looked_at: int, live: bool
+    rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], total: int, looked_at: int, live: bool
 ) -> None:
     lines = table(rows, columns, heads=True)
     if live:

@@ -19,8 +19,8 @@ from geminga.cli.tune_options import (
     traffic_options,
     traffic_profile,
 )
-from geminga.client.cluster import Cluster
-from geminga.tuning.prove import PARTS, Plan, Prover
+from geminga.client.cluster import ClusterProfile
+from geminga.tuning.prove import PARTS, ProofPlan, Prover
 
 
 @click.command("prove", cls=ConnectingCommand)
@@ -92,7 +92,7 @@ from geminga.tuning.prove import PARTS, Plan, Prover
     help="Folder for table, picture, JSON and the runs; continued when it exists.",
 )
 def command(
-    cluster: Cluster,
+    cluster: ClusterProfile,
     sample: Path | None,
     clients: tuple[str, ...],
     pulsar_home: Path | None,
@@ -107,7 +107,7 @@ def command(
     """
     if "break" in chosen["parts"] and chosen["break_command"] is None:
         raise click.UsageError("--part break needs --break-with: a command that breaks something")
-    plan = Plan(
+    plan = ProofPlan(
         service_url=cluster.service_url, admin_url=cluster.admin_url, cluster=cluster,
         profile=traffic_profile(traffic),
         samples=read_samples(sample), clients=clients or _installed(pulsar_home), java_home=pulsar_home,

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.multi_consumer import HandleGroup
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.inbox import (
@@ -21,11 +21,11 @@ from geminga.consumer.inbox import (
     AcknowledgedThrough,
     Inbox,
     Item,
-    PutBack,
+    NegativelyAcknowledged,
     ReadThrough,
     ReceiptsWanted,
-    Refused,
-    Taken,
+    ReturnedToQueue,
+    TakenByApplication,
 )
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
@@ -46,9 +46,9 @@ Several = Sequence[Acknowledgeable]
 class Acknowledging:
     """``inbox`` may be added to on any thread; everything else runs on the loop's."""
 
-    def __init__(self, hub: ClientHub, group: HandleGroup, settings: ConsumerSettings) -> None:
+    def __init__(self, context: ClientContext, group: HandleGroup, settings: ConsumerSettings) -> None:
         self.inbox = Inbox(settings.ack_grouping_max, self._arm_soon, self._hurry)
-        self._hub = hub
+        self._context = context
         self._group = group
         self._delay_seconds = settings.ack_grouping_time_ms / 1000
         if settings.ack_timeout_seconds:
@@ -70,13 +70,13 @@ class Acknowledging:
 
     def _call_soon(self, callback: Any) -> None:
         try:
-            self._hub.loop.call_soon_threadsafe(callback)
+            self._context.loop.call_soon_threadsafe(callback)
         except RuntimeError:
             raise AlreadyClosed("the client is closed") from None
 
     def _arm(self) -> None:
         if self._timer is None and self.inbox.ended is None:
-            self._timer = self._hub.loop.call_later(self._delay_seconds, self.drain)
+            self._timer = self._context.loop.call_later(self._delay_seconds, self.drain)
 
     def end(self) -> None:
         """Take nothing more; what is there goes to the cores."""
@@ -91,19 +91,23 @@ class Acknowledging:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._hub.now()
+        now = self._context.now()
         items = self.inbox.take()
-        notes = [item for item in items if type(item) is Taken or type(item) is PutBack]
+        notes = [item for item in items if type(item) is TakenByApplication or type(item) is ReturnedToQueue]
         if notes:
             # A message's own notes precede whatever was said about it: all notes may go first. They keep
             # their order: what was put back may be taken again by now.
             for kind, run in groupby(notes, type):
                 for handle, messages in self._group.by_handle([note.message for note in run]):
-                    if kind is Taken:
+                    if kind is TakenByApplication:
                         self._core(handle).taken(messages, now)
                     else:
                         self._core(handle).put_back(messages)
-            items = [item for item in items if type(item) is not Taken and type(item) is not PutBack]
+            items = [
+                item
+                for item in items
+                if type(item) is not TakenByApplication and type(item) is not ReturnedToQueue
+            ]
         self.said += len(items)
         if set(map(type, items)) == {Message}:
             self._acknowledge_run(items, now)  # type: ignore[arg-type]
@@ -145,7 +149,7 @@ class Acknowledging:
         elif isinstance(item, ReadThrough):
             for message in list(item.newest.values()):
                 self._through(message, now)
-        elif isinstance(item, Refused):
+        elif isinstance(item, NegativelyAcknowledged):
             self._refuse(item.message, now)
         elif isinstance(item, ReceiptsWanted):
             self._await_receipts(item.token, now)
@@ -172,11 +176,11 @@ class Acknowledging:
     async def receipt(self) -> None:
         """Wait until what was acknowledged so far is stored by the broker. Raises `Timeout`, and why the
         broker refused."""
-        done = self._hub.loop.create_future()
+        done = self._context.loop.create_future()
         self.inbox.add(ReceiptsWanted(done))
         # Told in any case: a thread that says it has told may be interrupted just before it does.
-        self._hub.loop.call_soon(self.drain)
-        limit = self._hub.settings.operation_timeout_seconds
+        self._context.loop.call_soon(self.drain)
+        limit = self._context.settings.operation_timeout_seconds
         finished, _ = await asyncio.wait([done], timeout=limit)
         if not finished:
             raise Timeout(f"the broker did not receipt the acknowledgement within {limit:g} s")
@@ -187,7 +191,7 @@ class Acknowledging:
         waiting = []
         for handle in self._group.handles.values():
             if _has_unanswered(handle):
-                token = self._hub.loop.create_future()
+                token = self._context.loop.create_future()
                 self._core(handle).await_receipt(token, now)
                 waiting.append(token)
         if not waiting:

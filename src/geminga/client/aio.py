@@ -24,9 +24,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client import arguments
-from geminga.client.arguments import Asked, Topics
+from geminga.client.arguments import SubscribeArguments, Topics
 from geminga.client.authentication import Authentication
 from geminga.client.consumer import subscribe
+from geminga.client.context import ClientContext, all_or_none
 from geminga.client.crypto import KeyReader, ProducerCryptoFailureAction
 from geminga.client.enums import (
     BatchingType,
@@ -36,7 +37,6 @@ from geminga.client.enums import (
     ProducerAccessMode,
 )
 from geminga.client.failover import service_source, settings_for
-from geminga.client.hub import ClientHub, all_or_none
 from geminga.client.logs import ConsoleLogger, FileLogger, attach, detach
 from geminga.client.producer import create_producer
 from geminga.client.reader import create_reader
@@ -159,14 +159,14 @@ class Client:
         self._log_handler = attach(given["logger"])
         self._process_id = os.getpid()
         self._closed = False
-        self._hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientHub] = (
+        self._hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientContext] = (
             weakref.WeakKeyDictionary()
         )
         finalizer = weakref.finalize(self, _dropped, repr(self), self._hubs, self._process_id)
         finalizer.atexit = False
 
     @property
-    def hub(self) -> ClientHub:
+    def context(self) -> ClientContext:
         """The heart of this client on the running loop, for the modules of this package; made on first use.
 
         It ends with its loop, if that is ended as ``asyncio.run`` does it: what is pending is sent first.
@@ -177,12 +177,14 @@ class Client:
         if os.getpid() != self._process_id:
             raise ForkedProcessError("this client was created before fork(); create one in the child process")
         loop = asyncio.get_running_loop()
-        hub = self._hubs.get(loop)
-        if hub is None:
-            hub = self._hubs[loop] = ClientHub(settings_for(self._settings, self._source.current), loop)
-            hub.close_with_loop()
-            self._source.start(hub, loop.call_soon_threadsafe)
-        return hub
+        context = self._hubs.get(loop)
+        if context is None:
+            context = self._hubs[loop] = ClientContext(
+                settings_for(self._settings, self._source.current), loop
+            )
+            context.close_with_loop()
+            self._source.start(context, loop.call_soon_threadsafe)
+        return context
 
     async def create_producer(
         self,
@@ -348,13 +350,13 @@ class Client:
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
         name = arguments.checked_topic(topic)
-        return await self._ask(self.hub.partition_topics(name))
+        return await self._ask(self.context.partition_topics(name))
 
     async def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
         """A version of the topic's schema, the newest by default; None when there is none."""
         wanted = arguments.schema_version_bytes(version)
         name = arguments.checked_topic(topic)
-        return arguments.schema_info(await self._ask(self.hub.schema(name, wanted)))
+        return arguments.schema_info(await self._ask(self.context.schema(name, wanted)))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to now."""
@@ -363,41 +365,41 @@ class Client:
     # --- what the face stands on --------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        return self.hub.now_ms()
+        return self.context.now_ms()
 
     async def _ask(self, answer: Coroutine[Any, Any, A]) -> A:
         return await answer
 
     async def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
         """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
-        return await self.hub.schemas.for_topic(topic, arguments.checked_schema(schema))
+        return await self.context.schemas.for_topic(topic, arguments.checked_schema(schema))
 
     async def _open_producer(
         self, topic: str, settings: ProducerSettings, schema: Schema[T]
     ) -> AsyncProducer[T]:
-        schema.attach_client(self.hub.schemas)
-        return await self.hub.opened(create_producer, topic, settings)
+        schema.attach_client(self.context.schemas)
+        return await self.context.opened(create_producer, topic, settings)
 
     async def _open_consumer(
         self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
     ) -> AsyncConsumer[T]:
-        schema.attach_client(self.hub.schemas)
-        return await self.hub.opened(subscribe, topics, subscription, settings)
+        schema.attach_client(self.context.schemas)
+        return await self.context.opened(subscribe, topics, subscription, settings)
 
-    async def _open_consumers(self, asked: Sequence[Asked]) -> list[AsyncConsumer[Any]]:
+    async def _open_consumers(self, asked: Sequence[SubscribeArguments]) -> list[AsyncConsumer[Any]]:
         return await all_or_none([self._open_consumer(*one) for one in asked])
 
     async def _open_reader(
         self, topics: Topics, start: MessageId | int, settings: ReaderSettings, schema: Schema[T]
     ) -> AsyncReader[T]:
-        schema.attach_client(self.hub.schemas)
-        return await self.hub.opened(create_reader, topics, start, settings)
+        schema.attach_client(self.context.schemas)
+        return await self.context.opened(create_reader, topics, start, settings)
 
     async def _open_table_view(
         self, topic: str, subscription_name: str | None, schema: Schema[T]
     ) -> AsyncTableView[T]:
-        schema.attach_client(self.hub.schemas)
-        return await self.hub.opened(open_table_view, topic, subscription_name, schema)
+        schema.attach_client(self.context.schemas)
+        return await self.context.opened(open_table_view, topic, subscription_name, schema)
 
     async def close(self) -> None:
         """Close the client with all that it opened; what producers have pending is sent first.
@@ -431,25 +433,27 @@ class Client:
         await self.close()
 
 
-def _shutdown_all(cores: MutableMapping[asyncio.AbstractEventLoop, ClientHub]) -> None:
+def _shutdown_all(cores: MutableMapping[asyncio.AbstractEventLoop, ClientContext]) -> None:
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
-    for loop, hub in list(cores.items()):
+    for loop, context in list(cores.items()):
         if loop is here:
-            hub.shutdown()
+            context.shutdown()
         elif not loop.is_closed():
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(hub.shutdown)
+                loop.call_soon_threadsafe(context.shutdown)
     cores.clear()
 
 
-def _dropped(name: str, cores: MutableMapping[asyncio.AbstractEventLoop, ClientHub], process_id: int) -> None:
+def _dropped(
+    name: str, cores: MutableMapping[asyncio.AbstractEventLoop, ClientContext], process_id: int
+) -> None:
     """The client is garbage. Connections that nobody uses any more are closed."""
     if os.getpid() != process_id:
         return
-    idle = {loop: hub for loop, hub in cores.items() if not hub.closed and not hub.in_use}
+    idle = {loop: context for loop, context in cores.items() if not context.closed and not context.in_use}
     if idle:
         warnings.warn(
             f"{name} was not closed: call close(), or use it in an async with statement",

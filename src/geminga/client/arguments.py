@@ -234,7 +234,7 @@ def checked_subscription(subscription_name: object) -> str:
     return str(subscription_name)
 
 
-class Asked(NamedTuple):
+class SubscribeArguments(NamedTuple):
     """What one call of ``subscribe`` asks for."""
 
     topics: Topics
@@ -243,7 +243,7 @@ class Asked(NamedTuple):
     schema: Schema[Any]
 
 
-def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) -> list[Asked]:
+def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) -> list[SubscribeArguments]:
     """The argument of ``subscribe_many``: each a mapping of the arguments of one call of ``subscribe``, all
     of them checked. Raises what that raises, with the number of the one that is wrong."""
     if not isinstance(subscriptions, (list, tuple)):
@@ -259,7 +259,9 @@ def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) 
             topics = checked_topics(given["topic"], given.get("is_pattern_topic", False))
             schema = checked_schema(given["schema"])
             settings = consumer_settings(given, schema)
-            asked.append(Asked(topics, checked_subscription(given["subscription_name"]), settings, schema))
+            asked.append(
+                SubscribeArguments(topics, checked_subscription(given["subscription_name"]), settings, schema)
+            )
         except (TypeError, InvalidConfiguration, InvalidTopicName) as error:
             kind = InvalidConfiguration if isinstance(error, TypeError) else type(error)
             raise kind(f"{name}: {error}") from error

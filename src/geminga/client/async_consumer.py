@@ -1,7 +1,7 @@
 """Consumers for asyncio programs, and the heart of those for threads.
 
 An `AsyncConsumer` holds one `ConsumerHandle` for each topic or partition. They share a receive queue,
-from which messages are taken one by one, a line of those who wait for messages (`Receivers`), and an inbox
+from which messages are taken one by one, a line of those who wait for messages (`ReceiveWaiters`), and an inbox
 for what is said about them (`Acknowledging`). Receiving and acknowledging a message costs an atomic
 operation each, and no task, lock or thread hand-over.
 """
@@ -18,17 +18,23 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client.acknowledging import Acknowledgeable, Acknowledging, Several
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.forwarding import Forwarder
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
+from geminga.client.dead_letter_publisher import DeadLetterPublisher
 from geminga.client.multi_consumer import HandleGroup
-from geminga.client.receivers import Receivers
-from geminga.client.statistics_log import Counts
-from geminga.client.tasks import Ending
+from geminga.client.receive_waiters import ReceiveWaiters
+from geminga.client.statistics_log import HandleCounts
+from geminga.client.tasks import OnceTask
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int, check_type
 from geminga.consumer.dead_letters import plan_dead_letter, plan_retry
 from geminga.consumer.events import DeadLettered
-from geminga.consumer.inbox import AcknowledgedId, AcknowledgedThrough, PutBack, Refused, Taken
+from geminga.consumer.inbox import (
+    AcknowledgedId,
+    AcknowledgedThrough,
+    NegativelyAcknowledged,
+    ReturnedToQueue,
+    TakenByApplication,
+)
 from geminga.consumer.message import Message
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerBatchReceivePolicy, ConsumerSettings
@@ -62,30 +68,35 @@ class AsyncConsumer(Generic[T_co]):
     """
 
     def __init__(
-        self, hub: ClientHub, topics: TopicSet, subscription: str, name: str, settings: ConsumerSettings
+        self,
+        context: ClientContext,
+        topics: TopicSet,
+        subscription: str,
+        name: str,
+        settings: ConsumerSettings,
     ) -> None:
-        self.hub = hub
+        self.context = context
         self.settings = settings
         self.queue = ReceiveQueue()
-        self.receivers = Receivers(self.queue, hub.loop)
+        self.receive_waiters = ReceiveWaiters(self.queue, context.loop)
         self.tracks_taken = settings.ack_timeout_seconds > 0
         self.reads_versions = bool(getattr(settings.schema, "reads_versions", False))
         self.closed = False
         self.draining = False
         self.failure: Exception | None = None
         self.group = HandleGroup(
-            hub, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
+            context, topics, settings, subscription=subscription, consumer_name=name, queue=self.queue,
             on_dead_letters=self._on_dead_letters, on_failure=self._on_failure,
             before_messages=self._drain, on_active=self._on_active,
         )  # fmt: skip
-        self.acknowledging = Acknowledging(hub, self.group, settings)
+        self.acknowledging = Acknowledging(context, self.group, settings)
         self.inbox = self.acknowledging.inbox
         self._topics = topics
         self._subscription = subscription
         self._name = name
-        self.forwarder = Forwarder(hub, name, settings.decryptor)
+        self.forwarder = DeadLetterPublisher(context, name, settings.decryptor)
         self._forwarding: set[asyncio.Task[None]] = set()
-        self._ending = Ending(hub.loop)
+        self._ending = OnceTask(context.loop)
         self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What the event listener is to be told; the first is under way."""
 
@@ -119,10 +130,10 @@ class AsyncConsumer(Generic[T_co]):
         handles = self.group.handles.values()
         return bool(handles) and all(handle.consumer.reached_end for handle in handles)
 
-    def counts(self) -> Counts:
+    def counts(self) -> HandleCounts:
         """For the log; see `StatisticsLog`."""
         cores = [handle.consumer for handle in self.group.handles.values()]
-        return Counts(
+        return HandleCounts(
             f"consumer {self._subscription!r} of {self.topic()!r} {self._name!r}",
             {
                 "received_messages": sum(core.flow.received_messages for core in cores),
@@ -165,13 +176,13 @@ class AsyncConsumer(Generic[T_co]):
         if self.reads_versions:
             await self._prepare(message)
         if self.tracks_taken:
-            self.inbox.add(Taken(message))
+            self.inbox.add(TakenByApplication(message))
         return message
 
     async def _await_message(self, timeout_millis: int | None) -> Message[T_co]:
         if timeout_millis is not None:
             check_int("timeout_millis", timeout_millis, -MILLISECONDS_MAX, MILLISECONDS_MAX)
-        deadline = None if timeout_millis is None else self.hub.now() + timeout_millis / 1000
+        deadline = None if timeout_millis is None else self.context.now() + timeout_millis / 1000
         while True:
             waited = await self.wait(deadline)
             message = self.take()
@@ -186,7 +197,7 @@ class AsyncConsumer(Generic[T_co]):
         self.check_coming()
         if self.group.starved:
             self.group.feed()
-        return await self.receivers.wait(None if deadline is None else deadline - self.hub.now())
+        return await self.receive_waiters.wait(None if deadline is None else deadline - self.context.now())
 
     def take(self) -> Message[T_co] | None:
         """The next message with its permits accounted for, on the loop's thread."""
@@ -213,7 +224,7 @@ class AsyncConsumer(Generic[T_co]):
     async def _prepare(self, message: Message[Any]) -> None:
         """Have the schema version of a message at hand: decoding must not wait."""
         try:
-            await self.hub.schemas.prepare(message)
+            await self.context.schemas.prepare(message)
         except asyncio.CancelledError:
             self.queue.put_back([message])
             raise
@@ -235,10 +246,10 @@ class AsyncConsumer(Generic[T_co]):
         """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
         policy = self.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
-        deadline = None if policy.timeout_ms <= 0 else self.hub.now() + policy.timeout_ms / 1000
+        deadline = None if policy.timeout_ms <= 0 else self.context.now() + policy.timeout_ms / 1000
         try:
             while not batch.full:
-                left = None if deadline is None else max(0, round((deadline - self.hub.now()) * 1000))
+                left = None if deadline is None else max(0, round((deadline - self.context.now()) * 1000))
                 try:
                     batch.add(await self.receive(left))
                 except Timeout:
@@ -251,7 +262,7 @@ class AsyncConsumer(Generic[T_co]):
             self.queue.put_back(batch.messages)
             if self.tracks_taken and not self.closed:
                 for message in batch.messages:
-                    self.inbox.add(PutBack(message))
+                    self.inbox.add(ReturnedToQueue(message))
             raise
         return batch.messages
 
@@ -331,7 +342,7 @@ class AsyncConsumer(Generic[T_co]):
         """`negative_acknowledge`, on any thread."""
         self.check_place(message)
         with contextlib.suppress(AlreadyClosed):  # the broker redelivers what a closed consumer had
-            self.inbox.add_urgent(Refused(message))
+            self.inbox.add_urgent(NegativelyAcknowledged(message))
 
     def redeliver_unacknowledged_messages(self) -> asyncio.Future[None]:
         """Have all unacknowledged messages delivered again, those that wait in the queue included.
@@ -339,7 +350,7 @@ class AsyncConsumer(Generic[T_co]):
         A plain call, as in ``pulsar.asyncio``: it is done when it returns. What it returns may be awaited.
         """
         self.redeliver_all()
-        done = self.hub.loop.create_future()
+        done = self.context.loop.create_future()
         done.set_result(None)
         return done
 
@@ -375,11 +386,11 @@ class AsyncConsumer(Generic[T_co]):
         await self.acknowledge(message)
 
     def _on_dead_letters(self, handle: ConsumerHandle, event: DeadLettered) -> None:
-        task = self.hub.task(self._bury(handle, event))
+        task = self.context.task(self._send_to_dead_letter_topic(handle, event))
         self._forwarding.add(task)
         task.add_done_callback(self._forwarding.discard)
 
-    async def _bury(self, handle: ConsumerHandle, event: DeadLettered) -> None:
+    async def _send_to_dead_letter_topic(self, handle: ConsumerHandle, event: DeadLettered) -> None:
         """Publish dead messages and acknowledge them; if that fails they are redelivered later."""
         policy = self.settings.dead_letter_policy
         published = True
@@ -395,7 +406,7 @@ class AsyncConsumer(Generic[T_co]):
             logger.warning(
                 "a message of %s could not be sent to its dead letter topic: %s", handle.topic, error
             )
-        handle.consumer.dead_letters_settled(event, published, self.hub.now())
+        handle.consumer.dead_letters_settled(event, published, self.context.now())
         handle.flush()
 
     # --- positions -------------------------------------------------------------------------------
@@ -482,9 +493,9 @@ class AsyncConsumer(Generic[T_co]):
             return 0
         self.draining = True
         await self.group.begin_drain()
-        self.receivers.wake_all()
-        deadline = self.hub.now() + timeout_millis / 1000
-        while not self.closed and (left := deadline - self.hub.now()) > 0:
+        self.receive_waiters.wake_all()
+        deadline = self.context.now() + timeout_millis / 1000
+        while not self.closed and (left := deadline - self.context.now()) > 0:
             self._drain()
             if not self.queue and not any(c.unsettled.in_hand for c in self.group.cores()):
                 break
@@ -506,23 +517,23 @@ class AsyncConsumer(Generic[T_co]):
         try:
             await self.group.close()
         finally:
-            if not self.hub.loop.is_closed():
+            if not self.context.loop.is_closed():
                 await self.forwarder.close()
-                self.hub.unregister(self)
+                self.context.unregister(self)
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """End at once and tell nobody but those who wait here: for a client that shuts down."""
         if not self.closed:
             self._end()
-            self.hub.unregister(self)
-            self.group.abandon()
+            self.context.unregister(self)
+            self.group.abort()
 
     def _end(self) -> None:
         self.acknowledging.end()
         self.closed = True
         for task in list(self._forwarding):
             task.cancel()
-        self.receivers.wake_all()
+        self.receive_waiters.wake_all()
 
     def _on_active(self, partition: int, is_active: bool) -> None:
         listener = self.settings.event_listener
@@ -539,7 +550,7 @@ class AsyncConsumer(Generic[T_co]):
 
         self._events.append(tell)
         if len(self._events) == 1:
-            task = self.hub.task(self._tell_events())
+            task = self.context.task(self._tell_events())
             self._forwarding.add(task)
             task.add_done_callback(self._forwarding.discard)
 
@@ -553,7 +564,7 @@ class AsyncConsumer(Generic[T_co]):
         # The other partitions go on arriving, but nobody should believe that this is all there is.
         logger.error("the consumer of %s has failed: %s", handle.topic, error)
         self.failure = error
-        self.receivers.wake_all()
+        self.receive_waiters.wake_all()
 
     async def __aenter__(self) -> Self:
         return self

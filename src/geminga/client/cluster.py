@@ -1,4 +1,4 @@
-"""`Cluster`: where a cluster is and how one shows oneself there, as command lines and files name it.
+"""`ClusterProfile`: where a cluster is and how one shows oneself there, as command lines and files name it.
 
 One frozen object instead of a service URL, an admin URL and half a dozen options: it makes clients and
 admins, and goes to other processes as JSON.
@@ -24,7 +24,7 @@ DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
+class ClusterProfile:
     """Where a cluster is, and how one shows oneself there."""
 
     service_url: str = ""
@@ -119,7 +119,7 @@ class Cluster:
         from geminga.client.web_address import find_admin_url
 
         with self.client(operation_timeout_seconds=10) as client:
-            return client.runtime.call(find_admin_url(client.hub), 10)
+            return client.runtime.call(find_admin_url(client.context), 10)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults, for JSON: **with the secrets**."""
@@ -130,10 +130,10 @@ class Cluster:
         }
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> Cluster:
+    def from_dict(given: Mapping[str, Any]) -> ClusterProfile:
         """The inverse. Raises `InvalidConfiguration` for names that are none."""
-        known = {one.name for one in dataclasses.fields(Cluster)}
+        known = {one.name for one in dataclasses.fields(ClusterProfile)}
         for name in given:
             if name not in known:
                 raise InvalidConfiguration(f"a cluster has no {name!r}{suggestion(name, known)}")
-        return Cluster(**given)
+        return ClusterProfile(**given)

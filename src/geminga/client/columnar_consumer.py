@@ -72,7 +72,7 @@ async def collect_entries(
         )
     if timeout_millis is not None:
         check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
-    deadline = None if timeout_millis is None else consumer.hub.now() + timeout_millis / 1000
+    deadline = None if timeout_millis is None else consumer.context.now() + timeout_millis / 1000
     consumer.group.receive_whole_entries()
     queue = consumer.queue
     consumer.check_receiving()
@@ -143,7 +143,7 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
 
 def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
     """The acknowledgement time-out of whole entries runs."""
-    now = consumer.hub.now()
+    now = consumer.context.now()
     for entry in entries:
         handle = consumer.group.handles.get(entry.origin.topic)
         if handle is not None:
@@ -275,7 +275,7 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBa
         table = pa.Table.from_batches([table])
     elif not isinstance(table, pa.Table):
         raise TypeError(f"table must be a pyarrow.Table or RecordBatch, not {type(table).__name__}")
-    now = consumer.hub.now()
+    now = consumer.context.now()
     known = _origins.pop(id(table), None)
     if known is not None and known[0]() is table:
         for entry in known[1]:
@@ -295,7 +295,7 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBa
 def refuse_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
     """On the loop's thread: negatively acknowledge the messages of a table, which has the columns of
     `receive_table`. They come again after the delay that their redeliveries so far call for."""
-    now = consumer.hub.now()
+    now = consumer.context.now()
     counts = table.column("redelivery_count").to_numpy()
     for rows in _rows_by_entry(consumer, table):
         rows.consumer.negative_acknowledge_id(MessageId(-1, *rows.key), now, int(counts[rows.first]))

@@ -29,7 +29,7 @@ from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import Seal, SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.settings import SEQUENCE_ID_MAX, BatchingType
-from geminga.producer.states import State
+from geminga.producer.states import ProducerState
 from geminga.wire.checksum import Buffer
 from geminga.wire.compression import compress
 
@@ -215,7 +215,7 @@ class _Job:
 
 
 @dataclass(slots=True)
-class _Placing:
+class _QueuedOperation:
     """An operation on its way to its partition; ``index`` is -1 for any."""
 
     job: _Job
@@ -259,7 +259,7 @@ class ColumnarProducer:
         encryptor = publisher.settings.encryptor
         self._seal = None if encryptor is None else encryptor.seal
         self._in_flight_bytes = 0
-        self._held: deque[_Placing] = deque()
+        self._held: deque[_QueuedOperation] = deque()
         """What waits for the client's memory_limit."""
         self._line: deque[tuple[int, Waiter]] = deque()
         """Threads that wait until less is in flight, and for how many bytes."""
@@ -387,7 +387,7 @@ class ColumnarProducer:
                 if self._in_flight_bytes + job.handed_bytes - job.taken_bytes + size > IN_FLIGHT_BYTES_MAX:
                     self._wait_for_room(size)
                 job.handed_bytes += size
-                self._do(partial(self._place, _Placing(job, operation, index)))
+                self._do(partial(self._place, _QueuedOperation(job, operation, index)))
                 if job.failed:
                     break
         finally:
@@ -412,7 +412,7 @@ class ColumnarProducer:
         self._line.append((size, waiter))
         self._serve()
 
-    def _place(self, placing: _Placing) -> None:
+    def _place(self, placing: _QueuedOperation) -> None:
         """Give an operation to its partition, in order. What there are no bytes for waits."""
         if self._held or self._publisher.hold_behind_promised(self._serve):
             placing.job.held += 1
@@ -422,7 +422,7 @@ class ColumnarProducer:
             self._held.append(placing)
             self._listen_for_bytes()
 
-    def _try(self, placing: _Placing) -> bool:
+    def _try(self, placing: _QueuedOperation) -> bool:
         """False when the operation has to wait for bytes."""
         job, operation = placing.job, placing.operation
         if job.failed:
@@ -452,7 +452,7 @@ class ColumnarProducer:
             index = state.router.of_unkeyed(state.partitions, now)
             state.router.batch_filled(now)
         partition = state.partitions[index]
-        if partition.state is State.NOT_STARTED:
+        if partition.state is ProducerState.NOT_STARTED:
             state.unstarted.append(partition)
             partition.start()
         partition.check_accepting()

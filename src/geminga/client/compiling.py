@@ -17,7 +17,7 @@ logger = logging.getLogger("geminga")
 COMPILING_SECONDS_MAX = 120.0
 
 
-class _Elsewhere:
+class _CompilerProcess:
     """The process, if there is one, and whether there is no sense in another."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class _Elsewhere:
         self.lock = threading.Lock()
 
 
-_elsewhere = _Elsewhere()
+_elsewhere = _CompilerProcess()
 
 
 def compile_elsewhere() -> None:

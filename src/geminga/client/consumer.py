@@ -24,14 +24,14 @@ from geminga.client.async_consumer import (
     AsyncConsumer,
     ReceivedBatch,
 )
-from geminga.client.hub import ClientHub
-from geminga.client.listener import ListenerThreads, Listening
+from geminga.client.context import ClientContext
+from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
-from geminga.client.sync_faces import ConsumerFace
+from geminga.client.sync_handles import SyncConsumerBase
 from geminga.client.topic_set import TopicSet
 from geminga.config import MILLISECONDS_MAX, check_int
 from geminga.consumer.dead_letters import retry_topic
-from geminga.consumer.inbox import AcknowledgedThrough, PutBack, Taken
+from geminga.consumer.inbox import AcknowledgedThrough, ReturnedToQueue, TakenByApplication
 from geminga.consumer.message import Message
 from geminga.consumer.settings import ConsumerSettings
 from geminga.errors import (
@@ -61,7 +61,7 @@ _new_message = Message.__new__
 __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
-class Consumer(ConsumerFace, Generic[T_co]):
+class Consumer(SyncConsumerBase, Generic[T_co]):
     """A consumer for threads; ``for message in consumer`` receives without end.
 
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
@@ -78,11 +78,11 @@ class Consumer(ConsumerFace, Generic[T_co]):
         self._add = consumer.inbox.add
         self._receipts = consumer.settings.ack_receipt_enabled
         self._tracks_taken = consumer.tracks_taken
-        self._listener: Listening | None = None
+        self._listener: ListenerRunner | None = None
         _live.add(self)
         listener = consumer.settings.message_listener
         if listener is not None and threads is not None:
-            self._listener = Listening(self, listener, self._take_now, self._tell)
+            self._listener = ListenerRunner(self, listener, self._take_now, self._tell)
             if consumer.settings.start_paused:
                 self._listener.pause()
             self._listener.start(threads)
@@ -136,7 +136,7 @@ class Consumer(ConsumerFace, Generic[T_co]):
         if self._tracks_taken:
             for message in messages:
                 with contextlib.suppress(PulsarException):
-                    self._add(PutBack(message))
+                    self._add(ReturnedToQueue(message))
         if self._queue.waiting and self._queue:
             with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
                 self._runtime.post(self._queue.wake)
@@ -146,7 +146,7 @@ class Consumer(ConsumerFace, Generic[T_co]):
         if releases and message._index in releases:
             self._runtime.post(self._consumer.group.took, message)
         if self._tracks_taken:
-            self._add(Taken(message))
+            self._add(TakenByApplication(message))
 
     def _await_message(self, timeout_millis: int | None, deadline: float | None) -> float | None:
         """Until there may be one. The deadline, which the first call makes."""
@@ -187,7 +187,7 @@ class Consumer(ConsumerFace, Generic[T_co]):
         if threading.current_thread() is self._runtime.thread:
             raise UsageError("a blocking receive on the client's own I/O thread; use another thread")
         left = None if deadline is None else deadline - time.monotonic()
-        return self._consumer.receivers.wait_here(left, self._check_receiving)
+        return self._consumer.receive_waiters.wait_here(left, self._check_receiving)
 
     def _check_receiving(self) -> None:
         self._consumer.check_coming()
@@ -229,7 +229,7 @@ class Consumer(ConsumerFace, Generic[T_co]):
     # --- listening: what the listener's thread calls ---------------------------------------------
 
     def _take_now(self) -> Message[Any] | None:
-        """See `Listening`."""
+        """See `ListenerRunner`."""
         message = self._look()
         if message is None:
             self._check_receiving()
@@ -237,9 +237,9 @@ class Consumer(ConsumerFace, Generic[T_co]):
             self._note_taken(message)
         return message
 
-    def _tell(self, listening: Listening) -> None:
-        """See `Listening`."""
-        self._consumer.receivers.tell(listening)
+    def _tell(self, listening: ListenerRunner) -> None:
+        """See `ListenerRunner`."""
+        self._consumer.receive_waiters.tell(listening)
         if self._consumer.closed or self._consumer.failure is not None:
             listening.wake()
 
@@ -251,7 +251,7 @@ class Consumer(ConsumerFace, Generic[T_co]):
         """Call the listener again."""
         self._require_listener().resume()
 
-    def _require_listener(self) -> Listening:
+    def _require_listener(self) -> ListenerRunner:
         if self._listener is None:
             raise InvalidConfiguration("the consumer has no message_listener")
         return self._listener
@@ -398,18 +398,18 @@ if hasattr(os, "register_at_fork"):
 
 
 async def subscribe(
-    hub: ClientHub,
+    context: ClientContext,
     topic: str | Sequence[str] | re.Pattern[str],
     subscription: str,
     settings: ConsumerSettings,
 ) -> AsyncConsumer[Any]:
     """A consumer on a topic, a list of topics, or the topics that match a compiled pattern."""
-    topics = TopicSet(hub, topic, settings.regex_subscription_mode)
+    topics = TopicSet(context, topic, settings.regex_subscription_mode)
     if settings.retry_enabled:
         if len(topics.topics) != 1:
             raise InvalidConfiguration("retry_enabled needs a single topic to subscribe to")
         topics.topics.append(retry_topic(topics.topics[0], subscription, settings.dead_letter_policy))
-    name = settings.consumer_name or f"{hub.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(hub, topics, subscription, name, settings)
+    name = settings.consumer_name or f"{context.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(context, topics, subscription, name, settings)
     await consumer.open()
     return consumer

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from geminga.client.context import ClientContext
 from geminga.client.driver import HandleDriver
-from geminga.client.hub import ClientHub
 from geminga.client.pool import BrokerConnection
 from geminga.consumer import commands
 from geminga.consumer.core import ConsumerCore
@@ -24,7 +24,7 @@ from geminga.consumer.events import (
 from geminga.consumer.flow import Release
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.settings import ConsumerSettings
-from geminga.consumer.state import State
+from geminga.consumer.state import ConsumerState
 from geminga.errors import (
     AlreadyClosed,
     BrokerMetadataError,
@@ -62,7 +62,7 @@ class ConsumerHandle:
 
     def __init__(
         self,
-        hub: ClientHub,
+        context: ClientContext,
         settings: ConsumerSettings,
         *,
         topic: str,
@@ -79,14 +79,14 @@ class ConsumerHandle:
         self.topic = topic
         self.partition = partition
         self.consumer = ConsumerCore(
-            settings, topic=topic, subscription=subscription, consumer_id=hub.new_consumer_id(),
+            settings, topic=topic, subscription=subscription, consumer_id=context.new_consumer_id(),
             consumer_name=consumer_name, queue=queue, partition=partition, queue_size=queue_size,
         )  # fmt: skip
-        self.driver = HandleDriver(hub, self)
-        if hub.metrics is not None:
-            hub.metrics.add_consumer(self.consumer)
-        self._hub = hub
-        self._moves_before = hub.moves
+        self.driver = HandleDriver(context, self)
+        if context.metrics is not None:
+            context.metrics.add_consumer(self.consumer)
+        self._context = context
+        self._moves_before = context.moves
         self._on_dead_letters = on_dead_letters
         self._on_failure = on_failure
         self._before_messages = before_messages
@@ -111,7 +111,7 @@ class ConsumerHandle:
     async def attach(self, connection: BrokerConnection) -> None:
         """Subscribe on ``connection``. A seek that is under way is waited for: it decides the position."""
         if self._seek_answer is not None:
-            await asyncio.wait([self._seek_answer], timeout=self._hub.settings.operation_timeout_seconds)
+            await asyncio.wait([self._seek_answer], timeout=self._context.settings.operation_timeout_seconds)
         consumer = self.consumer
         self._note_cluster()
         if consumer.settings.must_exist:
@@ -120,7 +120,7 @@ class ConsumerHandle:
         command = consumer.subscribe(request_id)
         connection.add_consumer(consumer.consumer_id, self)
         try:
-            await connection.request(command, request_id, self._hub.settings.operation_timeout_seconds)
+            await connection.request(command, request_id, self._context.settings.operation_timeout_seconds)
         except BaseException as error:
             consumer.refused()
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
@@ -136,16 +136,16 @@ class ConsumerHandle:
         self.gives_all = connection.server_version.startswith("Geminga")
         if self.gives_all:
             consumer.flow.overshoot = 1  # it stops at the entry that takes the last permit
-        consumer.subscribed(self._hub.now())
+        consumer.subscribed(self._context.now())
         self.flush()
         if self._attached is not None and not self._attached.done():
             self._attached.set_result(None)
 
     async def _check_exists(self, connection: BrokerConnection) -> None:
         """Raise `SubscriptionNotFound` where the durable subscription is not there."""
-        consumer, hub = self.consumer, self._hub
-        timeout = hub.settings.operation_timeout_seconds
-        consumer_id, request_id = hub.new_consumer_id(), connection.new_request_id()
+        consumer, context = self.consumer, self._context
+        timeout = context.settings.operation_timeout_seconds
+        consumer_id, request_id = context.new_consumer_id(), connection.new_request_id()
         command = commands.ask_for_durable(
             self.topic, consumer.subscription, consumer_id=consumer_id, consumer_name=consumer.consumer_name,
             request_id=request_id,
@@ -164,7 +164,7 @@ class ConsumerHandle:
 
     def _note_cluster(self) -> None:
         """Tell the consumer when this connection is to another cluster than the last one."""
-        cluster = self._hub.moves - self._moves_before
+        cluster = self._context.moves - self._moves_before
         if cluster != self.consumer.origin.cluster:
             logger.warning(
                 "%s of %s goes on in another cluster: what was received before is not acknowledged there, "
@@ -181,7 +181,7 @@ class ConsumerHandle:
 
     def on_detached(self, error: Exception | None) -> None:
         self._connection = None
-        self.consumer.disconnected(self._hub.now())
+        self.consumer.disconnected(self._context.now())
         self.flush()
 
     def is_terminal(self, error: Exception) -> bool:
@@ -213,8 +213,8 @@ class ConsumerHandle:
         """`flush` at the end of this loop turn, once. The clocks too are read once a turn."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._turn_now, self._turn_now_ms = self._hub.now(), self._hub.now_ms()
-            self._hub.loop.call_soon(self.flush)
+            self._turn_now, self._turn_now_ms = self._context.now(), self._context.now_ms()
+            self._context.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what the core wants to say, handle its events, and set the timer."""
@@ -238,18 +238,18 @@ class ConsumerHandle:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        self._timer = self._hub.loop.call_at(deadline, self._tick)
+        self._timer = self._context.loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self._timer_at = float("inf")
         state = self.consumer.state
-        if state in (State.CLOSED, State.FAILED):
+        if state in (ConsumerState.CLOSED, ConsumerState.FAILED):
             return
-        if state is not State.READY:
+        if state is not ConsumerState.READY:
             # What is due waits for the connection; the reconnect sends it.
             return
-        self.consumer.tick(self._hub.now())
+        self.consumer.tick(self._context.now())
         self.flush()
 
     def _handle(self, event: ConsumerEvent) -> None:
@@ -258,7 +258,7 @@ class ConsumerHandle:
                 _settle_token(token, event.error)
         elif isinstance(event, DeadLettered):
             if self._on_dead_letters is None:
-                self.consumer.dead_letters_settled(event, False, self._hub.now())
+                self.consumer.dead_letters_settled(event, False, self._context.now())
             else:
                 self._on_dead_letters(self, event)
         elif isinstance(event, EntryRefused):
@@ -297,7 +297,7 @@ class ConsumerHandle:
 
     @property
     def connected(self) -> bool:
-        return self.consumer.state in (State.READY, State.SEEKING)
+        return self.consumer.state in (ConsumerState.READY, ConsumerState.SEEKING)
 
     def released(self, releases: Iterable[Release]) -> None:
         """What carried these permits was taken."""
@@ -308,7 +308,7 @@ class ConsumerHandle:
     def _require_connection(self, what: str) -> BrokerConnection:
         if self.consumer.error is not None:
             raise self.consumer.error
-        if self.consumer.state in (State.CLOSING, State.CLOSED):
+        if self.consumer.state in (ConsumerState.CLOSING, ConsumerState.CLOSED):
             raise AlreadyClosed("the consumer is closed")
         if self._connection is None:
             raise NotConnected(f"{what} needs a connection, and {self.topic} is reconnecting")
@@ -320,10 +320,10 @@ class ConsumerHandle:
             return
         if self.consumer.error is not None:
             raise self.consumer.error
-        if self.consumer.state in (State.CLOSING, State.CLOSED):
+        if self.consumer.state in (ConsumerState.CLOSING, ConsumerState.CLOSED):
             raise AlreadyClosed("the consumer is closed")
         if self._attached is None or self._attached.done():
-            self._attached = self._hub.loop.create_future()
+            self._attached = self._context.loop.create_future()
         try:
             await asyncio.wait_for(asyncio.shield(self._attached), timeout)
         except TimeoutError as error:
@@ -333,17 +333,17 @@ class ConsumerHandle:
 
     async def seek(self, target: MessageId | int) -> None:
         """Move the subscription. Returns when the broker has moved it and the consumer is back."""
-        timeout = self._hub.settings.operation_timeout_seconds
+        timeout = self._context.settings.operation_timeout_seconds
         await self.connected_within(timeout)
         connection = self._require_connection("seek")
         request_id = connection.new_request_id()
         command = self.consumer.begin_seek(target, request_id)
         self.flush()
-        answer = self._seek_answer = self._hub.loop.create_future()
+        answer = self._seek_answer = self._context.loop.create_future()
         try:
             await connection.request(command, request_id, timeout)
         except BaseException:
-            self.consumer.seek_failed(self._hub.now(), self._hub.now_ms())
+            self.consumer.seek_failed(self._context.now(), self._context.now_ms())
             raise
         else:
             self.consumer.seek_done()
@@ -357,19 +357,21 @@ class ConsumerHandle:
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """The topic's last message (entry -1 when empty) and the subscription's mark-delete position."""
-        timeout = self._hub.settings.operation_timeout_seconds
-        deadline = self._hub.now() + timeout
+        timeout = self._context.settings.operation_timeout_seconds
+        deadline = self._context.now() + timeout
         while True:
-            await self.connected_within(max(0.0, deadline - self._hub.now()))
+            await self.connected_within(max(0.0, deadline - self._context.now()))
             connection = self._require_connection("asking for the last message id")
             request_id = connection.new_request_id()
             command = commands.get_last_message_id(self.consumer.consumer_id, request_id)
             try:
-                answer = await connection.request(command, request_id, max(0.0, deadline - self._hub.now()))
+                answer = await connection.request(
+                    command, request_id, max(0.0, deadline - self._context.now())
+                )
             except (TransientError, BrokerMetadataError) as error:
                 # After a seek or an unload Apache Pulsar may not know the consumer until it is back.
                 again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
-                if not again or self._hub.now() >= deadline or self._hub.closed:
+                if not again or self._context.now() >= deadline or self._context.closed:
                     raise
                 await asyncio.sleep(0.05)
                 continue
@@ -383,7 +385,7 @@ class ConsumerHandle:
     async def next_turn(self, timeout: float) -> bool:
         """Wait until the next frames of this consumer were handled; False when the time is over."""
         if self._turn is None or self._turn.done():
-            self._turn = self._hub.loop.create_future()
+            self._turn = self._context.loop.create_future()
         done, _ = await asyncio.wait({self._turn}, timeout=timeout)
         return bool(done)
 
@@ -392,41 +394,41 @@ class ConsumerHandle:
     ) -> tuple[pb.CommandConsumerStatsResponse, int | None]:
         """What the broker says of this consumer, and the subscription's ack holes if it tells them; an answer
         that is not older is not asked for again."""
-        now = self._hub.now()
+        now = self._context.now()
         if self._told is None or now - self._told[0] >= age_seconds_max:
-            timeout = self._hub.settings.operation_timeout_seconds
+            timeout = self._context.settings.operation_timeout_seconds
             await self.connected_within(timeout)
             connection = self._require_connection("asking for statistics")
             request_id = connection.new_request_id()
             command = commands.consumer_stats(self.consumer.consumer_id, request_id)
-            left = max(0.0, now + timeout - self._hub.now())
+            left = max(0.0, now + timeout - self._context.now())
             answer = await connection.request(command, request_id, left)
             body = answer.consumerStatsResponse
             holes: int | None = body.gemingaAckHoles
             if not body.HasField("gemingaAckHoles"):
                 holes = await self._ack_holes()
-            self._told = self._hub.now(), body, holes
+            self._told = self._context.now(), body, holes
         return self._told[1:]
 
     async def _ack_holes(self) -> int | None:
         """By the REST interface, where the client knows one."""
         try:
-            async with asyncio.timeout(self._hub.settings.operation_timeout_seconds):
-                return await self._hub.service.ack_holes(self.topic, self.consumer.subscription)
+            async with asyncio.timeout(self._context.settings.operation_timeout_seconds):
+                return await self._context.service.ack_holes(self.topic, self.consumer.subscription)
         except (PulsarException, TimeoutError) as error:
             logger.debug("the ack holes of %s are not told: %s", self.topic, error)
             return None
 
     async def unsubscribe(self, force: bool = False) -> None:
         """Remove the subscription from the topic; the consumer ends with it."""
-        await self.connected_within(self._hub.settings.operation_timeout_seconds)
+        await self.connected_within(self._context.settings.operation_timeout_seconds)
         connection = self._require_connection("unsubscribe")
         self.consumer.begin_close()
         self.flush()
         request_id = connection.new_request_id()
         command = commands.unsubscribe(self.consumer.consumer_id, request_id, force=force)
         try:
-            await connection.request(command, request_id, self._hub.settings.operation_timeout_seconds)
+            await connection.request(command, request_id, self._context.settings.operation_timeout_seconds)
         except ServerReportedError:
             self.consumer.close_failed()
             raise
@@ -437,7 +439,7 @@ class ConsumerHandle:
 
     async def close(self) -> None:
         """Send what is pending, tell the broker, and end; always succeeds. A second call does nothing."""
-        if self.consumer.state is State.CLOSED:
+        if self.consumer.state is ConsumerState.CLOSED:
             return
         attached = self.consumer.begin_close()
         self.flush()
@@ -452,15 +454,15 @@ class ConsumerHandle:
         finally:
             await self._finish()
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """End at once, without a word to the broker."""
-        if self.consumer.state is not State.CLOSED:
+        if self.consumer.state is not ConsumerState.CLOSED:
             self.consumer.begin_close()
-            self.driver.abandon()
+            self.driver.abort()
             self._ended()
 
     async def _finish(self) -> None:
-        if self._hub.loop.is_closed():
+        if self._context.loop.is_closed():
             return  # an interrupt has ended it, and everybody who waits here
         await self.driver.close()
         self._ended()

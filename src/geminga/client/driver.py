@@ -11,7 +11,7 @@ import logging
 from enum import Enum
 from typing import Protocol
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
 from geminga.errors import AlreadyClosed, ConnectError, PulsarException, Timeout
@@ -65,12 +65,12 @@ class DriverState(Enum):
 class HandleDriver:
     """One driver serves one handle once: `start`, then `close`."""
 
-    def __init__(self, hub: ClientHub, handle: Handle) -> None:
+    def __init__(self, context: ClientContext, handle: Handle) -> None:
         self.state = DriverState.CONNECTING
         self.connection: BrokerConnection | None = None
-        self._hub = hub
+        self._context = context
         self._handle = handle
-        self._backoff = hub.backoff()
+        self._backoff = context.backoff()
         self._task: asyncio.Task[None] | None = None
         self._detached: asyncio.Future[Exception | None] | None = None
         self._assigned: Address | None = None
@@ -98,7 +98,7 @@ class HandleDriver:
         are raised at once.
         """
         try:
-            await self._hub.retrying(
+            await self._context.retrying(
                 f"opening {self._handle.topic!r}", self._attach_first, self._handle.topic, timeout=timeout
             )
         except BaseException:
@@ -106,7 +106,7 @@ class HandleDriver:
             self.state = DriverState.CLOSED
             raise
         self._backoff.reset()
-        self._task = self._hub.task(self._run(), f"geminga {self._handle.topic}")
+        self._task = self._context.task(self._run(), f"geminga {self._handle.topic}")
 
     async def close(self) -> None:
         """Stop driving and take the handle off its connection. Says nothing to the broker: a handle that
@@ -119,7 +119,7 @@ class HandleDriver:
             await asyncio.wait([task])
         self._let_go()
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """`close` without waiting for what runs to end."""
         if self.state is not DriverState.FAILED:
             self.state = DriverState.CLOSED
@@ -149,7 +149,7 @@ class HandleDriver:
     # --- the loop --------------------------------------------------------------------------------
 
     async def _attach_first(self, topic: str, remaining: float) -> None:
-        await self._attach(await self._hub.connection_to(topic, remaining))
+        await self._attach(await self._context.connection_to(topic, remaining))
 
     async def _run(self) -> None:
         try:
@@ -174,7 +174,7 @@ class HandleDriver:
                 await self._attach(await self._find_connection())
             except (PulsarException, OSError) as error:
                 self.state = DriverState.WAITING
-                if self._hub.closed:
+                if self._context.closed:
                     self._fail(AlreadyClosed("the client is closed"))
                     return False
                 transient = isinstance(error, (ConnectError, Timeout)) and error.retriable
@@ -195,13 +195,13 @@ class HandleDriver:
 
     async def _find_connection(self) -> BrokerConnection:
         assigned, self._assigned = self._assigned, None
-        if assigned is not None and self._assigned_in == self._hub.moves:
+        if assigned is not None and self._assigned_in == self._context.moves:
             try:
-                return await self._hub.assigned_connection(assigned)
+                return await self._context.assigned_connection(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
         # Where no host of the service URL answers, `_reconnect` waits and tells.
-        return await self._hub.connection_to(self._handle.topic, awaits_service=False)
+        return await self._context.connection_to(self._handle.topic, awaits_service=False)
 
     async def _wait_backoff(self) -> None:
         # A broker that names the new owner is ready there: no delay (algorithms.md section 14). Two that name
@@ -209,7 +209,7 @@ class HandleDriver:
         if self._skip_delay or (self._assigned is not None and self._hops <= HOPS_MAX):
             self._skip_delay = False
             return
-        self._wake = self._hub.loop.create_future()
+        self._wake = self._context.loop.create_future()
         try:
             await asyncio.wait([self._wake], timeout=self._backoff.next())
         finally:
@@ -218,7 +218,7 @@ class HandleDriver:
 
     async def _attach(self, connection: BrokerConnection) -> None:
         self.connection = connection
-        self._detached = self._hub.loop.create_future()
+        self._detached = self._context.loop.create_future()
         connection.watch(self._handle, self._on_detached)
         try:
             await self._handle.attach(connection)
@@ -226,7 +226,7 @@ class HandleDriver:
             self._let_go()
             raise
         self.state = DriverState.ATTACHED
-        self._attached_at = self._hub.now()
+        self._attached_at = self._context.now()
         if connection.closed and not self._detached.done():
             self._on_detached(ConnectError(f"the connection to {connection.peer} was lost"), None)
         elif self._detached.done():
@@ -235,11 +235,13 @@ class HandleDriver:
 
     def _on_detached(self, error: Exception | None, assigned: Address | None) -> None:
         self._assigned = assigned
-        self._assigned_in = self._hub.moves
+        self._assigned_in = self._context.moves
         detached = self._detached
         if detached is None or detached.done():
             return
-        lasted = self.state is DriverState.ATTACHED and self._hub.now() - self._attached_at >= LASTING_SECONDS
+        lasted = (
+            self.state is DriverState.ATTACHED and self._context.now() - self._attached_at >= LASTING_SECONDS
+        )
         self._hops = 0 if assigned is None or lasted else self._hops + 1
         detached.set_result(error)
         if self.state is DriverState.ATTACHED:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.columnar_consumer import raw_entry
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, reader_subscription
 from geminga.client.topic_set import TopicSet
 from geminga.config import check_int, check_seconds
@@ -79,7 +79,7 @@ class EntryReader:
         check_int("queue_bytes_max", queue_bytes_max, 1)
         consumer = client.runtime.call(
             open_entries(
-                client.hub,
+                client.context,
                 topic,
                 start,
                 inclusive=inclusive,
@@ -129,7 +129,7 @@ class EntryReader:
         last = entries[-1]
         handle = self._inner.group.handles.get(last.origin.topic)
         if handle is not None:
-            handle.consumer.acknowledge_entry_through(last, self._inner.hub.now())
+            handle.consumer.acknowledge_entry_through(last, self._inner.context.now())
 
     @property
     def gives_all(self) -> bool:
@@ -196,7 +196,7 @@ def _settings(
 
 
 async def open_entries(
-    hub: ClientHub,
+    context: ClientContext,
     topic: str,
     start: MessageId,
     *,
@@ -209,22 +209,22 @@ async def open_entries(
 ) -> AsyncConsumer[Any]:
     """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
     settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max, compacted)
-    random_hex = f"{hub.random.getrandbits(40):010x}"
+    random_hex = f"{context.random.getrandbits(40):010x}"
     names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
-    topics = TopicSet(hub, topic)
+    topics = TopicSet(context, topic)
     parts = await topics.current()
     if len(parts) != 1:
         raise OperationNotSupported(f"{topic} has {len(parts)} partitions: open a reader for each of them")
-    consumer = AsyncConsumer(hub, topics, reader_subscription(names, random_hex), random_hex, settings)
+    consumer = AsyncConsumer(context, topics, reader_subscription(names, random_hex), random_hex, settings)
     consumer.group.whole_entries = True
     consumer.group.untouched_entries = True
     await consumer.open()
-    hub.register(consumer)
+    context.register(consumer)
     return consumer
 
 
 async def open_cursor(
-    hub: ClientHub, topic: str, subscription: str, *, from_latest: bool, must_exist: bool = False
+    context: ClientContext, topic: str, subscription: str, *, from_latest: bool, must_exist: bool = False
 ) -> AsyncConsumer[Any]:
     """A durable subscription that receives nothing: somebody else reads, and it is moved by ids.
 
@@ -241,22 +241,22 @@ async def open_cursor(
         ack_grouping_time_ms=0,
         force_topic_creation=False,
     )
-    name = f"{subscription}-{hub.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(hub, TopicSet(hub, topic), subscription, name, settings)
+    name = f"{subscription}-{context.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(context, TopicSet(context, topic), subscription, name, settings)
     await consumer.open()
-    hub.register(consumer)
+    context.register(consumer)
     return consumer
 
 
-async def make_cursor(hub: ClientHub, topic: str, subscription: str, *, from_latest: bool) -> None:
+async def make_cursor(context: ClientContext, topic: str, subscription: str, *, from_latest: bool) -> None:
     """Make the durable subscription, behind the newest message or before the first, where it is not there."""
-    deadline = hub.now() + hub.settings.operation_timeout_seconds
+    deadline = context.now() + context.settings.operation_timeout_seconds
     while True:
         try:
-            consumer = await open_cursor(hub, topic, subscription, from_latest=from_latest)
+            consumer = await open_cursor(context, topic, subscription, from_latest=from_latest)
         except NotAllowedError:
             # Apache Pulsar forgets the one that was made to ask whether it is there a moment after its end.
-            if hub.now() > deadline:
+            if context.now() > deadline:
                 raise
             await asyncio.sleep(_FORGETTING_SECONDS)
         else:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.pool import ConnectionPool
 from geminga.client.service import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from geminga.client.settings import ClientSettings
@@ -57,7 +57,7 @@ class ServiceSource(Protocol):
 
     current: ServiceInfo
 
-    def start(self, hub: ClientHub, call_soon: CallSoon) -> None:
+    def start(self, context: ClientContext, call_soon: CallSoon) -> None:
         """The client has a hub; again when an asyncio client gets one on another loop."""
 
     def stop(self) -> None:
@@ -70,7 +70,7 @@ class FixedService:
     def __init__(self, info: ServiceInfo) -> None:
         self.current = info
 
-    def start(self, hub: ClientHub, call_soon: CallSoon) -> None:
+    def start(self, context: ClientContext, call_soon: CallSoon) -> None:
         pass
 
     def stop(self) -> None:
@@ -83,12 +83,12 @@ class ProvidedService:
     def __init__(self, provider: ServiceInfoProvider) -> None:
         self.current = checked_info(provider.initial_service_info())
         self._provider = provider
-        self._targets: list[tuple[ClientHub, CallSoon]] = []
+        self._targets: list[tuple[ClientContext, CallSoon]] = []
         self._initialized = False
         self._stopped = False
 
-    def start(self, hub: ClientHub, call_soon: CallSoon) -> None:
-        self._targets = [*(target for target in self._targets if not target[0].closed), (hub, call_soon)]
+    def start(self, context: ClientContext, call_soon: CallSoon) -> None:
+        self._targets = [*(target for target in self._targets if not target[0].closed), (context, call_soon)]
         if not self._initialized:
             self._initialized = True
             self._provider.initialize(self._update)
@@ -99,13 +99,13 @@ class ProvidedService:
         if not targets:
             self.current = info  # for the hub that comes next
         elif not self._stopped:
-            for hub, call_soon in targets:
+            for context, call_soon in targets:
                 with contextlib.suppress(RuntimeError):  # its loop has ended
-                    call_soon(self._move, hub, info)
+                    call_soon(self._move, context, info)
 
-    def _move(self, hub: ClientHub, info: ServiceInfo) -> None:
-        if not hub.closed:
-            hub.move_to(settings_for(hub.settings, info))
+    def _move(self, context: ClientContext, info: ServiceInfo) -> None:
+        if not context.closed:
+            context.move_to(settings_for(context.settings, info))
         self.current = info
 
     def stop(self) -> None:
@@ -138,39 +138,39 @@ class FailoverService:
             switch_back_threshold=failover.switch_back_threshold,
         )
 
-    def start(self, hub: ClientHub, call_soon: CallSoon) -> None:
-        call_soon(self._start, hub)
+    def start(self, context: ClientContext, call_soon: CallSoon) -> None:
+        call_soon(self._start, context)
 
-    def _start(self, hub: ClientHub) -> None:
-        hub.background.add(hub.task(self._watch(hub), "geminga cluster failover"))
+    def _start(self, context: ClientContext) -> None:
+        context.background.add(context.task(self._watch(context), "geminga cluster failover"))
 
     def stop(self) -> None:
         """Nothing: the task ends with the client's hub."""
 
-    async def _watch(self, hub: ClientHub) -> None:
-        settings = hub.settings
+    async def _watch(self, context: ClientContext) -> None:
+        settings = context.settings
         candidates = [settings_for(settings, info) for info in self._infos]
         while True:
             await asyncio.sleep(self._interval_seconds)
             wanted = self._choice.wanted()
-            reachable = await asyncio.gather(*(self._probe(hub, candidates[index]) for index in wanted))
+            reachable = await asyncio.gather(*(self._probe(context, candidates[index]) for index in wanted))
             for index in self._choice.probed(reachable):
-                if await self._probe(hub, candidates[index]):
+                if await self._probe(context, candidates[index]):
                     logger.warning(
                         "moving from cluster %s to %s",
                         self.current.service_url,
                         candidates[index].service_url,
                     )
                     self._choice.moved(index)
-                    hub.move_to(candidates[index])
+                    context.move_to(candidates[index])
                     self.current = self._infos[index]
                     break
 
-    async def _probe(self, hub: ClientHub, settings: ClientSettings) -> bool:
+    async def _probe(self, context: ClientContext, settings: ClientSettings) -> bool:
         """Whether a host of a cluster lets us in now."""
         url = ServiceUrl.parse(settings.service_url)
         limit = min(settings.connection_timeout_seconds, max(PROBE_SECONDS_MIN, self._interval_seconds))
-        pool = ConnectionPool(settings, hub.loop)
+        pool = ConnectionPool(settings, context.loop)
         try:
             for address in url.addresses:
                 try:

@@ -33,22 +33,22 @@ stray = 0
 """The thread, in a child that the application's code has forked on one of the library's; else 0."""
 
 
-class Connection(Protocol):
+class ForkedConnection(Protocol):
     """What a child lets go of."""
 
     def descriptor(self) -> int:
         """That of the socket; -1 when there is none."""
 
 
-connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+connections: weakref.WeakSet[ForkedConnection] = weakref.WeakSet()
 """Every connection of this process."""
 
 
-class _Here(threading.local):
+class _ProcessState(threading.local):
     is_ours = False
 
 
-_here = _Here()
+_here = _ProcessState()
 
 
 def thread_is_ours() -> None:

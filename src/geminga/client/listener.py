@@ -31,7 +31,7 @@ MESSAGES_PER_TURN = 100
 """So many messages go to one listener before others of the same thread have their turn."""
 
 
-class Listening:
+class ListenerRunner:
     """Gives messages to ``listener(owner, message)`` as long as it is not stopped.
 
     On the listener's thread, ``take`` gives the next message, or None when there is none yet, and raises what
@@ -44,7 +44,7 @@ class Listening:
         owner: Any,
         listener: Callable[[Any, Any], Any],
         take: Callable[[], Any | None],
-        tell: Callable[[Listening], None],
+        tell: Callable[[ListenerRunner], None],
     ) -> None:
         self._owner = owner
         self._listener = listener
@@ -123,7 +123,7 @@ class Listening:
         self._thread.put(self)
 
 
-class EventTeller:
+class ConsumerEventNotifier:
     """Stands for ``listener``, a `ConsumerEventListener`, on the loop: what is told here, it is told on a
     listener thread, in order, as soon as its consumer is there (`belongs_to`)."""
 

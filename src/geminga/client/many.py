@@ -1,6 +1,6 @@
 """Many messages in one call: what `send_many` does beyond `send_async` in a loop, which is little.
 
-Plain messages are handed over in large pieces, each by one atomic step (`Handover.offer_many`), and with one
+Plain messages are handed over in large pieces, each by one atomic step (`SubmitQueue.offer_many`), and with one
 callback for all of them no object is made a message: a whole number stands for each (its place in the call,
 above a base of the call's own), and what a receipt says is kept for a batch at a time.
 """
@@ -227,9 +227,9 @@ def stored_together(
 
 
 def fail(token: Any, error: Exception) -> None:
-    from geminga.client.tokens import fail_token
+    from geminga.client.completions import fail_completion
 
-    fail_token(token, error)
+    fail_completion(token, error)
 
 
 class Rows:
@@ -331,7 +331,7 @@ class Rows:
         """Hand over as much as needs no question; True when that was all. May run on any thread."""
         count = len(self.payloads)
         if self.messages is None and self._publisher.state.plain_path:
-            self._publisher.handover.offer_many(self)
+            self._publisher.submit_queue.offer_many(self)
         return self.done >= count
 
     def next(self) -> tuple[bytes, Any, OutgoingMessage | None]:

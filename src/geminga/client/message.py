@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from geminga.consumer.message import Message, Origin, ReceivedEntry, messages_of
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry, messages_of
 from geminga.consumer.unbatching import split_batch
 from geminga.ids import MessageId
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -31,7 +31,7 @@ class MessageBatch:
     def parse_from(self, data: bytes, size: int) -> list[Message[Any]]:
         """The ``size`` messages of an uncompressed batch payload. Raises `CorruptPayload`."""
         place = self._message_id
-        origin = Origin(place.topic, place.partition)
+        origin = ConsumerOrigin(place.topic, place.partition)
         starts, removed = split_batch(bytes(data), size)
         metadata = pb.MessageMetadata(num_messages_in_batch=size)
         entry = ReceivedEntry(

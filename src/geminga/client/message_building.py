@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
-from geminga.client.hub import ClientHub
-from geminga.client.tokens import FullToken, fail_token, receipt_token
+from geminga.client.completions import CompletionCallback, fail_completion, receipt_token
+from geminga.client.context import ClientContext
 from geminga.ids import MessageId
 from geminga.producer.interceptors import InterceptorChain
 from geminga.producer.message import KeyedContent, OutgoingMessage, build_message, payload_of
@@ -65,11 +65,13 @@ class MessageBuilder:
     that to the producer, whose own version its entries carry.
     """
 
-    def __init__(self, owner: Any, hub: ClientHub, settings: ProducerSettings, partitioned: bool) -> None:
+    def __init__(
+        self, owner: Any, context: ClientContext, settings: ProducerSettings, partitioned: bool
+    ) -> None:
         # Its owner holds this: were it held in turn, dropping it would free it, its client and their thread
         # only when the garbage collector comes round.
         self._owner = weakref.ref(owner)
-        self._now_ms = hub.now_ms
+        self._now_ms = context.now_ms
         self._encode = settings.encode
         self._schema_version: bytes | None = None
         self._interceptors = InterceptorChain(settings.interceptors)
@@ -143,15 +145,15 @@ class MessageBuilder:
         for value, key, own in zip(values, repeat(None) if keys is None else keys, each, strict=False):
             yield self._prepare(value, (own, key, *NO_EXTRAS[2:]))
 
-    def intercepted(self, message: OutgoingMessage, token: Any) -> FullToken:
+    def intercepted(self, message: OutgoingMessage, token: Any) -> CompletionCallback:
         """The token of a message that interceptors want to hear about."""
         owner = self._owner()
 
         def done(message_id: MessageId | None, error: Exception | None) -> None:
             self._interceptors.on_send_acknowledgement(owner, message, message_id, error)
             if error is not None:
-                fail_token(token, error)
+                fail_completion(token, error)
             elif message_id is not None and token is not None:
                 receipt_token(token, message_id)
 
-        return FullToken(done)
+        return CompletionCallback(done)

@@ -28,9 +28,9 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from geminga._version import __version__
 from geminga.client.pool import ConnectionPool
 from geminga.consumer.core import ConsumerCore
-from geminga.consumer.message import Origin
+from geminga.consumer.message import ConsumerOrigin
 from geminga.consumer.queue import ReceiveQueue
-from geminga.consumer.state import State
+from geminga.consumer.state import ConsumerState
 from geminga.ids import TopicName
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.states import ENDED
@@ -102,11 +102,11 @@ Values = dict[str, dict[Attributes, int]]
 
 Read = tuple[bool, dict[str, int]]
 """Whether a part has ended, and its values by instrument."""
-Waiting = Mapping[Origin, tuple[int, int]]
+Waiting = Mapping[ConsumerOrigin, tuple[int, int]]
 """Messages and bytes in receive queues."""
 
 
-class _Part:
+class _Counted:
     """A producer's or consumer's partition, or a pool of connections: somebody who counts.
 
     What it counts in is held, and it itself is not: nobody lives longer for being measured. Who is gone has
@@ -136,7 +136,7 @@ class _Part:
         return ended, values
 
 
-class _Producer(_Part):
+class _Producer(_Counted):
     def __init__(self, partition: PartitionProducer, attributes: Attributes) -> None:
         super().__init__(attributes)
         self._partition = weakref.ref(partition)
@@ -160,7 +160,7 @@ class _Producer(_Part):
         }
 
 
-class _Consumer(_Part):
+class _Consumer(_Counted):
     def __init__(self, consumer: ConsumerCore, attributes: Attributes) -> None:
         super().__init__(attributes)
         self._consumer = weakref.ref(consumer)
@@ -173,7 +173,7 @@ class _Consumer(_Part):
 
     def look(self, waiting: Waiting) -> Read:
         consumer, counted, flow = self._consumer(), self._counted, self._flow
-        ended = consumer is None or consumer.state in (State.CLOSED, State.FAILED)
+        ended = consumer is None or consumer.state in (ConsumerState.CLOSED, ConsumerState.FAILED)
         messages, size = (0, 0) if consumer is None else waiting.get(consumer.origin, (0, 0))
         received = "pulsar.client.consumer.message.received"
         return ended, {
@@ -190,7 +190,7 @@ class _Consumer(_Part):
         }
 
 
-class _Connections(_Part):
+class _Connections(_Counted):
     """Those of one client, counted from one side: opened and closed, or failed in one way."""
 
     def __init__(self, pool: ConnectionPool, failure: str = "") -> None:
@@ -213,14 +213,14 @@ class _Connections(_Part):
 TCP_FAILED, HANDSHAKE = "tcp-failed", "handshake"
 
 
-class _Hub:
+class _Instruments:
     """The instruments of one meter, of which a process has one set, and all that is read for them.
 
     Partitions are added on any loop's thread and read on the reader's; nobody who adds waits for a reader.
     """
 
     def __init__(self, meter: metrics.Meter) -> None:
-        self._parts: dict[_Part, None] = {}
+        self._parts: dict[_Counted, None] = {}
         self._gone: Values = {}
         self._reading = threading.Lock()
         self._sweep_at = PARTS_BEFORE_SWEEP
@@ -239,7 +239,7 @@ class _Hub:
             for name, description in HISTOGRAMS.items()
         }
 
-    def add(self, part: _Part) -> None:
+    def add(self, part: _Counted) -> None:
         self._parts[part] = None
         if len(self._parts) >= self._sweep_at and self._reading.acquire(blocking=False):
             # Perhaps nobody ever collects.
@@ -276,7 +276,7 @@ class _Hub:
             for part in parts
             if isinstance(part, _Consumer) and (queue := part.queue) is not None
         }
-        waiting: dict[Origin, tuple[int, int]] = {}
+        waiting: dict[ConsumerOrigin, tuple[int, int]] = {}
         for queue in queues.values():
             waiting.update(queue.held_by_origin())
         values: Values = {name: {} for name in INSTRUMENTS}
@@ -303,8 +303,8 @@ class _Durations:
     """A histogram that harms nobody: it is told of sends in the middle of their being settled, and what is on
     its other side is not ours."""
 
-    def __init__(self, hub: _Hub, name: str) -> None:
-        self._histogram = hub.histograms[name]
+    def __init__(self, context: _Instruments, name: str) -> None:
+        self._histogram = context.histograms[name]
         self._name = name
         self._failed = False
 
@@ -322,9 +322,9 @@ class _Durations:
 class _SendDurations:
     """How long the sends of one set of attributes took: as often as `SAMPLES_PER_SECOND_MAX` allows."""
 
-    def __init__(self, hub: _Hub, attributes: Attributes) -> None:
-        self._whole = _Durations(hub, "pulsar.client.producer.message.send.duration").record
-        self._written = _Durations(hub, "pulsar.client.producer.rpc.send.duration").record
+    def __init__(self, context: _Instruments, attributes: Attributes) -> None:
+        self._whole = _Durations(context, "pulsar.client.producer.message.send.duration").record
+        self._written = _Durations(context, "pulsar.client.producer.rpc.send.duration").record
         self._attributes = tuple({**dict(attributes), **_STATUS[failed]} for failed in (False, True))
         self._next = [float("-inf"), float("-inf")]
 
@@ -349,27 +349,27 @@ class ClientMetrics:
     """
 
     def __init__(self, provider: MeterProvider | None, *, by_topic: bool = False, http: bool = False) -> None:
-        self._hub = _hub_of(provider)
+        self._context = _hub_of(provider)
         self._by_topic = by_topic
         self.transport = "http" if http else "binary"
         self._durations: dict[Attributes, _SendDurations] = {}
-        self._lookups = _Durations(self._hub, "pulsar.client.lookup.duration")
+        self._lookups = _Durations(self._context, "pulsar.client.lookup.duration")
 
     def add_pool(self, pool: ConnectionPool) -> None:
         for failure in ("", TCP_FAILED, HANDSHAKE):
-            self._hub.add(_Connections(pool, failure))
+            self._context.add(_Connections(pool, failure))
 
     def add_producer(self, partition: PartitionProducer) -> None:
         attributes = self._attributes(partition.topic)
         durations = self._durations.get(attributes)
         if durations is None:
-            durations = self._durations[attributes] = _SendDurations(self._hub, attributes)
+            durations = self._durations[attributes] = _SendDurations(self._context, attributes)
         partition.counters.heard, partition.counters.heard_at = durations, float("-inf")
-        self._hub.add(_Producer(partition, attributes))
+        self._context.add(_Producer(partition, attributes))
 
     def add_consumer(self, consumer: ConsumerCore) -> None:
         attributes = (*self._attributes(consumer.topic), ("pulsar.subscription", consumer.subscription))
-        self._hub.add(_Consumer(consumer, attributes))
+        self._context.add(_Consumer(consumer, attributes))
 
     async def lookup(self, kind: str, answer: Awaitable[A]) -> A:
         """Measure a question about topics. ``kind``: topic, metadata, schema or list-topics."""
@@ -396,34 +396,34 @@ class ClientMetrics:
         return tuple(attributes)
 
 
-_hubs: weakref.WeakKeyDictionary[MeterProvider, _Hub] = weakref.WeakKeyDictionary()
+_hubs: weakref.WeakKeyDictionary[MeterProvider, _Instruments] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def _hub_of(provider: MeterProvider | None) -> _Hub:
+def _hub_of(provider: MeterProvider | None) -> _Instruments:
     """One a provider: a meter takes an instrument's callbacks once. The global provider may be set later:
     until then its stand-in takes them, and hands them on."""
     with _making:
         everybodys = metrics.get_meter_provider()
         found = everybodys if provider is None else provider
-        hub = _hubs.get(found)
-        if hub is None and found is everybodys and _global:
-            hub = _global[0]
-        if hub is None:
-            hub = _hubs[found] = _Hub(found.get_meter("geminga", __version__))
+        context = _hubs.get(found)
+        if context is None and found is everybodys and _global:
+            context = _global[0]
+        if context is None:
+            context = _hubs[found] = _Instruments(found.get_meter("geminga", __version__))
             if found is everybodys:
-                _global.append(hub)
-        return hub
+                _global.append(context)
+        return context
 
 
-_global: list[_Hub] = []
+_global: list[_Instruments] = []
 
 
 def _after_fork_in_child() -> None:
     global _making
     _making = threading.Lock()
-    for hub in {*_hubs.values(), *_global}:
-        hub.forget()
+    for context in {*_hubs.values(), *_global}:
+        context.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.hub import ClientHub
-from geminga.client.topic_set import Part, TopicSet
+from geminga.client.context import ClientContext
+from geminga.client.topic_set import SubscribedPart, TopicSet
 from geminga.client.topic_watcher import TopicWatcher
 from geminga.consumer.core import ConsumerCore
 from geminga.consumer.events import DeadLettered
-from geminga.consumer.message import Message, Origin, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, Message, ReceivedEntry
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import is_end
 from geminga.consumer.settings import ConsumerSettings, InitialPosition, RegexSubscriptionMode
@@ -34,7 +34,7 @@ class HandleGroup:
 
     def __init__(
         self,
-        hub: ClientHub,
+        context: ClientContext,
         topics: TopicSet,
         settings: ConsumerSettings,
         *,
@@ -51,7 +51,7 @@ class HandleGroup:
         """Handles queue entries as they are, for readers of columns."""
         self.untouched_entries = False
         """Not even chunks are put together, and nothing is left out."""
-        self._hub = hub
+        self._context = context
         self._topics = topics
         self._settings = settings
         self._subscription = subscription
@@ -75,9 +75,11 @@ class HandleGroup:
         """Subscribe to all parts that exist now. All or none: the first error closes the others."""
         await self._add(await self._topics.current(), self._settings, timeout)
         if self._topics.can_grow:
-            self._watcher = self._hub.task(self._watch())
+            self._watcher = self._context.task(self._watch())
 
-    async def _add(self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None) -> None:
+    async def _add(
+        self, parts: Sequence[SubscribedPart], settings: ConsumerSettings, timeout: float | None
+    ) -> None:
         """Subscribe to all of them. All or none: raises the first error, and closes the others."""
         added, errors = await self._start(parts, settings, timeout)
         if errors:
@@ -86,7 +88,7 @@ class HandleGroup:
             await asyncio.gather(*(handle.close() for handle in added))
             raise errors[0]
 
-    async def _grow(self, parts: Sequence[Part], settings: ConsumerSettings) -> None:
+    async def _grow(self, parts: Sequence[SubscribedPart], settings: ConsumerSettings) -> None:
         """Subscribe to as many as can be: one that is refused is no reason to read none of the others, and is
         tried again when the parts are looked for the next time."""
         added, errors = await self._start(parts, settings, None)
@@ -100,7 +102,7 @@ class HandleGroup:
             )  # fmt: skip
 
     async def _start(
-        self, parts: Sequence[Part], settings: ConsumerSettings, timeout: float | None
+        self, parts: Sequence[SubscribedPart], settings: ConsumerSettings, timeout: float | None
     ) -> tuple[list[ConsumerHandle], list[Exception]]:
         """Subscribe to each: those that stand, and why others do not. One that has vanished is neither."""
         if self._topics.pattern is not None:
@@ -144,9 +146,9 @@ class HandleGroup:
             self._had_others = True
         self._only = None if self._had_others else handle
 
-    def _make(self, part: Part, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
+    def _make(self, part: SubscribedPart, settings: ConsumerSettings, queue_size: int) -> ConsumerHandle:
         handle = ConsumerHandle(
-            self._hub, settings, topic=part.topic, partition=part.partition,
+            self._context, settings, topic=part.topic, partition=part.partition,
             subscription=self._subscription, consumer_name=self._consumer_name, queue=self._queue,
             queue_size=queue_size, on_dead_letters=self._on_dead_letters, on_failure=self._failed,
             on_active=self._on_active,
@@ -189,7 +191,7 @@ class HandleGroup:
         if pattern is not None:
             period = settings.pattern_auto_discovery_period
             if settings.regex_subscription_mode is not RegexSubscriptionMode.NonPersistentOnly:
-                watcher = TopicWatcher(self._hub, pattern, changed.set)
+                watcher = TopicWatcher(self._context, pattern, changed.set)
         try:
             while True:
                 if watcher is not None:
@@ -279,7 +281,7 @@ class HandleGroup:
             if {message._entry.origin for message in messages} == {only.consumer.origin}:
                 return ((only, messages),)
             messages = _of_topic(only.topic, messages)
-        runs: dict[Origin, list[Message[Any]]] = {}
+        runs: dict[ConsumerOrigin, list[Message[Any]]] = {}
         for message in messages:
             origin = message._entry.origin
             run = runs.get(origin)
@@ -384,12 +386,12 @@ class HandleGroup:
         """Of all handles that there are now."""
         return [handle.consumer for handle in self.handles.values()]
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """End at once, without a word to the broker."""
         if self._watcher is not None:
             self._watcher.cancel()
         for handle in list(self.handles.values()):
-            handle.abandon()
+            handle.abort()
 
     async def close(self) -> None:
         await self._stop_watching()

@@ -21,12 +21,12 @@ from geminga.connection.authentication import Credentials, CredentialsProvider, 
 from geminga.connection.core import (
     ClientConnection,
     Connected,
+    ConnectionState,
     CredentialsWanted,
     HandleClosed,
     RequestAnswered,
     RequestMustWait,
     RequestTimedOut,
-    State,
     TopicMoved,
     WatchUpdate,
 )
@@ -208,7 +208,7 @@ class BrokerConnection(asyncio.Protocol):
         finally:
             self._answers.pop(request_id, None)
             self._on_wait.pop(request_id, None)
-            self._core.abandon(request_id)
+            self._core.abort(request_id)
 
     # --- handles ---------------------------------------------------------------------------------
 
@@ -695,4 +695,4 @@ def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectErr
     return ConnectError(f"cannot connect to {address}: {reason}")
 
 
-__all__ = ["BrokerConnection", "ConnectionPool", "FrameReceiver", "State"]
+__all__ = ["BrokerConnection", "ConnectionPool", "ConnectionState", "FrameReceiver"]

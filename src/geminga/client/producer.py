@@ -1,7 +1,7 @@
 """Producers: `AsyncProducer` for asyncio, `Producer` for threads, with ``pulsar-client``'s methods.
 
 Both hand messages over to the same `Publisher`. A message that is bytes and nothing else takes the shortest
-way, `Handover.offer`; everything else is prepared first.
+way, `SubmitQueue.offer`; everything else is prepared first.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from geminga.client.hub import ClientHub
-from geminga.client.in_turn import InTurn
+from geminga.client.completions import ReceiptWaiter, fail_completion
+from geminga.client.context import ClientContext
 from geminga.client.many import ManySent, ManyWaiter, Rows, callbacks_of, set_outcome
 from geminga.client.message_building import NO_EXTRAS, MessageBuilder
+from geminga.client.ordered_calls import OrderedCalls
 from geminga.client.publisher import Publisher
 from geminga.client.runtime import LoopThread
-from geminga.client.statistics_log import Counts
-from geminga.client.sync_faces import ProducerFace
-from geminga.client.tasks import Ending
-from geminga.client.tokens import ReceiptWaiter, fail_token
+from geminga.client.statistics_log import HandleCounts
+from geminga.client.sync_handles import SyncProducerBase
+from geminga.client.tasks import OnceTask
 from geminga.config import check_type
 from geminga.errors import AlreadyClosed, CryptoError, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
@@ -51,7 +51,9 @@ ManyCallback = Callable[[ManySent], object]
 """Called once, on the client's I/O thread, when all messages of a `send_many` have their outcome."""
 
 
-async def create_producer(hub: ClientHub, topic: str, settings: ProducerSettings) -> AsyncProducer[Any]:
+async def create_producer(
+    context: ClientContext, topic: str, settings: ProducerSettings
+) -> AsyncProducer[Any]:
     """Open a producer on ``topic``, partitioned or not.
 
     Raises what the broker reports (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or
@@ -60,15 +62,15 @@ async def create_producer(hub: ClientHub, topic: str, settings: ProducerSettings
     name = str(TopicName.parse(topic))
     if settings.encryptor is not None:
         # Before the broker hears of us: without a key there is nothing that could be sent.
-        await renew_data_key(hub, settings.encryptor)
-    partitions = await hub.partitions(name)
-    publisher = Publisher(hub, name, partitions, settings)
-    producer = AsyncProducer(hub, publisher)
+        await renew_data_key(context, settings.encryptor)
+    partitions = await context.partitions(name)
+    publisher = Publisher(context, name, partitions, settings)
+    producer = AsyncProducer(context, publisher)
     state = publisher.state
     first = state.partitions
     if settings.lazy_start_partitioned_producers and partitions:
         # One is started at once, so that a refusal shows here and not with the first message.
-        first = [state.choose(None, hub.now())]
+        first = [state.choose(None, context.now())]
     try:
         await publisher.start(list(first))
     except BaseException:
@@ -81,14 +83,14 @@ async def create_producer(hub: ClientHub, topic: str, settings: ProducerSettings
     return producer
 
 
-async def renew_data_key(hub: ClientHub, encryptor: PayloadEncryptor) -> None:
+async def renew_data_key(context: ClientContext, encryptor: PayloadEncryptor) -> None:
     """Make the first data key, or the next, off the loop: key readers may wait for a key server.
 
     Raises `CryptoError`; with ``plain_on_failure`` it is logged, and what is sent is not encrypted as long
     as there is no data key.
     """
     try:
-        await hub.loop.run_in_executor(None, encryptor.renew)
+        await context.loop.run_in_executor(None, encryptor.renew)
     except CryptoError as error:
         if not encryptor.plain_on_failure:
             raise
@@ -101,7 +103,7 @@ def waiters_close_batches(settings: ProducerSettings) -> bool:
 
 
 def never(payload: bytes, token: Any) -> bool:
-    """Stands for `Handover.offer` where every message has to be looked at."""
+    """Stands for `SubmitQueue.offer` where every message has to be looked at."""
     return False
 
 
@@ -118,23 +120,23 @@ def not_noted(payload: bytes, token: Any, key: str) -> bool:
 class AsyncProducer(Generic[T_contra]):
     """A producer for asyncio code. Use it on the loop that its client belongs to."""
 
-    def __init__(self, hub: ClientHub, publisher: Publisher) -> None:
-        self._hub = hub
+    def __init__(self, context: ClientContext, publisher: Publisher) -> None:
+        self._context = context
         self._publisher = publisher
         self._settings = publisher.settings
         state = publisher.state
         self._state = state
-        self._messages = MessageBuilder(self, hub, publisher.settings, state.partitioned)
+        self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
         # The short way is only for bytes that nobody has to look at.
-        self._offer = publisher.handover.offer if state.plain_path else never
+        self._offer = publisher.submit_queue.offer if state.plain_path else never
         self._offer_keyed = not_noted if state.plain_path else never_keyed
         self._at_once = waiters_close_batches(publisher.settings)
-        self._offer_waited = publisher.handover.offer_urgent if state.plain_path else never
+        self._offer_waited = publisher.submit_queue.offer_urgent if state.plain_path else never
         if not self._at_once:
             self._offer_waited = self._offer
         self._columnar: ColumnarProducer | None = None
-        self._in_turn = InTurn(hub.loop)
-        self._ending = Ending(hub.loop)
+        self._in_turn = OrderedCalls(context.loop)
+        self._ending = OnceTask(context.loop)
         self._watching: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._blocking = publisher.settings.block_if_queue_full
@@ -190,7 +192,7 @@ class AsyncProducer(Generic[T_contra]):
         `MemoryBufferIsFull`, `Timeout`, `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and what
         else the broker reports.
         """
-        future: asyncio.Future[MessageId] = self._hub.loop.create_future()
+        future: asyncio.Future[MessageId] = self._context.loop.create_future()
         extras = (
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
             event_timestamp, deliver_at, deliver_after,
@@ -204,7 +206,7 @@ class AsyncProducer(Generic[T_contra]):
     ) -> MessageId:
         """`send` for all but the shortest way; ``extras`` are its arguments behind ``content``."""
         if future is None:
-            future = self._hub.loop.create_future()
+            future = self._context.loop.create_future()
         payload, token, message = self._messages.prepare(content, future, extras)
         try:
             if self._blocking:
@@ -214,7 +216,7 @@ class AsyncProducer(Generic[T_contra]):
         except PulsarException as error:
             if token is future:
                 raise
-            fail_token(token, error)  # the interceptors are told, and the future after them
+            fail_completion(token, error)  # the interceptors are told, and the future after them
         return await future
 
     def send_async(
@@ -258,7 +260,7 @@ class AsyncProducer(Generic[T_contra]):
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=False)
         except PulsarException as error:
-            fail_token(token, error)
+            fail_completion(token, error)
             if callback is None:
                 raise
 
@@ -287,7 +289,7 @@ class AsyncProducer(Generic[T_contra]):
         done, each = callbacks_of(callback)
         future: asyncio.Future[ManySent] | None = None
         if callback is None:
-            future = self._hub.loop.create_future()
+            future = self._context.loop.create_future()
             done = partial(set_outcome, future)
         rows = Rows(self._publisher, self._messages, values, keys, properties, each, done)
         try:
@@ -338,18 +340,18 @@ class AsyncProducer(Generic[T_contra]):
         self._stop_tasks()
         if await self._publisher.close():
             self._messages.interceptors.close()
-        self._hub.unregister(self)
+        self._context.unregister(self)
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """End at once: what is pending fails."""
         self._stop_tasks()
-        self._hub.unregister(self)
-        self._publisher.abandon()
+        self._context.unregister(self)
+        self._publisher.abort()
 
-    def counts(self) -> Counts:
+    def counts(self) -> HandleCounts:
         """For the log; see `StatisticsLog`."""
         now = self._state.statistics()
-        return Counts(
+        return HandleCounts(
             f"producer {now.topic!r} {self._state.producer_name!r}",
             {
                 "sent_messages": now.sent_messages,
@@ -392,9 +394,9 @@ class AsyncProducer(Generic[T_contra]):
         partitions = self._state.partitions
         # With lazily started partitions some have no topic on the broker yet.
         topic = next((p.topic for p in partitions if p.connected), partitions[0].topic)
-        schema = await self._hub.schemas.for_topic(topic, schema)
+        schema = await self._context.schemas.for_topic(topic, schema)
         info = schema.told_to_topic()
-        return schema, b"" if info is None else await self._hub.schemas.register(topic, info)
+        return schema, b"" if info is None else await self._context.schemas.register(topic, info)
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -434,18 +436,18 @@ class AsyncProducer(Generic[T_contra]):
             while True:
                 await asyncio.sleep(RENEWAL_SECONDS)
                 try:
-                    await renew_data_key(self._hub, encryptor)
+                    await renew_data_key(self._context, encryptor)
                 except CryptoError as error:
                     logger.warning("%s keeps its data key: %s", self._state.topic, error)
 
-        self._renewing = self._hub.task(renew())
+        self._renewing = self._context.task(renew())
 
     # --- partitions -------------------------------------------------------------------------------
 
     def watch_partitions(self) -> None:
         """Look for added partitions every ``partitions_refresh_seconds``."""
         if self._state.partitioned and self._settings.partitions_refresh_seconds > 0:
-            self._watching = self._hub.task(self._watch_partitions())
+            self._watching = self._context.task(self._watch_partitions())
 
     async def _watch_partitions(self) -> None:
         while True:
@@ -457,7 +459,7 @@ class AsyncProducer(Generic[T_contra]):
 
     async def refresh_partitions(self) -> int:
         """Read the partition count again and start producers for added ones; returns the count."""
-        count = await self._hub.partitions(self._state.topic)
+        count = await self._context.partitions(self._state.topic)
         if self._state.partitioned and count > len(self._state.partitions):
             fresh = self._publisher.grow(count)
             if not self._settings.lazy_start_partitioned_producers:
@@ -465,21 +467,21 @@ class AsyncProducer(Generic[T_contra]):
             self._messages.interceptors.on_partitions_change(self._state.topic, count)
         return count
 
-    def _shell(self) -> tuple[ClientHub, Publisher]:
-        return self._hub, self._publisher
+    def _shell(self) -> tuple[ClientContext, Publisher]:
+        return self._context, self._publisher
 
 
-class Producer(ProducerFace, Generic[T_contra]):
+class Producer(SyncProducerBase, Generic[T_contra]):
     """A producer for threads: any number of them may use it at once."""
 
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
         self._producer = producer
-        hub, publisher = producer._shell()
+        context, publisher = producer._shell()
         self._publisher = publisher
         self._offer = producer._offer
         self._offer_keyed = not_noted if publisher.state.plain_path else never_keyed
-        self._messages = MessageBuilder(self, hub, publisher.settings, publisher.state.partitioned)
+        self._messages = MessageBuilder(self, context, publisher.settings, publisher.state.partitioned)
         self._blocking = publisher.settings.block_if_queue_full
 
     def __repr__(self) -> str:
@@ -534,7 +536,7 @@ class Producer(ProducerFace, Generic[T_contra]):
             publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
         except PulsarException as error:
             if token is not waiter:  # which the end of the loop may have told already
-                fail_token(token, error)  # the interceptors are told too
+                fail_completion(token, error)  # the interceptors are told too
             raise
         waiter.wait()
         if waiter.error is not None:
@@ -599,7 +601,7 @@ class Producer(ProducerFace, Generic[T_contra]):
         try:
             self._publisher.publish(payload, token, message, urgent=False, waits=self._blocking)
         except PulsarException as error:
-            fail_token(token, error)
+            fail_completion(token, error)
             if callback is None:
                 raise
 

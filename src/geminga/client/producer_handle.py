@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from geminga.client.driver import HandleDriver
 from geminga.client.pool import BrokerConnection
 from geminga.errors import PulsarException, Timeout, UnsupportedVersionError
-from geminga.producer.partition import PartitionProducer, Verdict
+from geminga.producer.partition import PartitionProducer, SendErrorVerdict
 from geminga.producer.settings import ProducerAccessMode
-from geminga.producer.states import State
+from geminga.producer.states import ProducerState
 from geminga.wire.frames import Frame, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
@@ -33,10 +33,10 @@ class ProducerHandle:
         self.topic = partition.topic
         self.partition = partition
         self.connection: BrokerConnection | None = None
-        self.driver = HandleDriver(publisher.hub, self)
+        self.driver = HandleDriver(publisher.context, self)
         self._publisher = publisher
-        if publisher.hub.metrics is not None:
-            publisher.hub.metrics.add_producer(partition)
+        if publisher.context.metrics is not None:
+            publisher.context.metrics.add_producer(partition)
 
     async def start(self) -> None:
         """Attach for the first time; raises what the creation fails with."""
@@ -52,7 +52,7 @@ class ProducerHandle:
         connection.add_producer(partition.producer_id, self)
         request_id = connection.new_request_id()
         command = partition.create_command(request_id)
-        timeout = publisher.hub.settings.operation_timeout_seconds
+        timeout = publisher.context.settings.operation_timeout_seconds
         try:
             answer = await connection.request(command, request_id, timeout, self._must_wait)
             partition.check_granted(answer.producer_success, connection.server_version)
@@ -96,9 +96,9 @@ class ProducerHandle:
             body = frame.command.send_error
             verdict = partition.send_error(body.error, body.sequence_id, body.message, time.monotonic())
             logger.warning("%s: the broker refused a message: %s", self.topic, body.message)
-            if verdict is Verdict.DETACH:
+            if verdict is SendErrorVerdict.DETACH:
                 self.driver.reattach(PulsarException(body.message))
-            elif verdict is Verdict.ENDED:
+            elif verdict is SendErrorVerdict.ENDED:
                 publisher.spawn(self.driver.close())
             publisher.schedule()
 
@@ -123,15 +123,15 @@ class ProducerHandle:
                 request_id = connection.new_request_id()
                 command = _close_command(self.partition.producer_id, request_id)
                 await connection.request(
-                    command, request_id, publisher.hub.settings.operation_timeout_seconds
+                    command, request_id, publisher.context.settings.operation_timeout_seconds
                 )
         except PulsarException as error:
             logger.info("closing the producer of %s: %s", self.topic, error)
         finally:
-            if not publisher.hub.loop.is_closed():  # as it is under those whom an interrupt has ended
+            if not publisher.context.loop.is_closed():  # as it is under those whom an interrupt has ended
                 self.connection = None
                 await self.driver.close()
-                if self.partition.state is not State.CLOSED:
+                if self.partition.state is not ProducerState.CLOSED:
                     self.partition.closed(time.monotonic())
                 publisher.schedule()
 

@@ -1,6 +1,6 @@
 """The engine between a producer's shells and its partitions.
 
-Messages are handed over on any thread (`geminga.client.handover`). All else, the sans-IO state
+Messages are handed over on any thread (`geminga.client.submit_queue`). All else, the sans-IO state
 (`geminga.producer.partitioned`), frames, receipts, time and callbacks, belongs to the client's event loop:
 one wake-up serves whatever has come by then, and nothing is ever locked. Batches that are to be compressed or
 encrypted are serialised on threads of the loop's executor, while the loop goes on.
@@ -18,20 +18,20 @@ from collections.abc import Callable
 from typing import Any
 
 from geminga.client import forks
-from geminga.client.handover import (
-    Asked,
-    AskedByTask,
-    AskedByThread,
-    Handed,
-    Handover,
-    Work,
-)
-from geminga.client.hub import ClientHub
-from geminga.client.intake import Intake
+from geminga.client.completions import fail_completion, finisher, run_completions, set_done
+from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
 from geminga.client.producer_handle import ProducerHandle
-from geminga.client.room import Room, free_permits
-from geminga.client.tokens import deliver, fail_token, finisher, set_done
+from geminga.client.send_credits import SendCredits, free_permits
+from geminga.client.submit_queue import (
+    QueuedSend,
+    QueuedWork,
+    SubmitQueue,
+    TaskWaitingSend,
+    ThreadWaitingSend,
+    WaitingSend,
+)
+from geminga.client.submitting import SubmitWorker
 from geminga.errors import (
     AlreadyClosed,
     ForkedProcessError,
@@ -43,7 +43,7 @@ from geminga.producer.operation import SendOperation
 from geminga.producer.partition import PartitionProducer
 from geminga.producer.partitioned import PartitionedProducer
 from geminga.producer.settings import CompressionType, ProducerSettings
-from geminga.producer.states import ACCEPTING, ENDED, State
+from geminga.producer.states import ACCEPTING, ENDED, ProducerState
 from geminga.producer.statistics import ProducerStatistics
 
 logger = logging.getLogger("geminga.producer")
@@ -64,23 +64,25 @@ CONNECTED_LOOK_SECONDS = 0.1
 class Publisher:
     """See the module's text. Made and run on the client's loop; `publish` may come from any thread."""
 
-    def __init__(self, hub: ClientHub, topic: str, partitions: int, settings: ProducerSettings) -> None:
-        self.hub = hub
+    def __init__(
+        self, context: ClientContext, topic: str, partitions: int, settings: ProducerSettings
+    ) -> None:
+        self.context = context
         self.settings = settings
-        self.memory = hub.memory_budget
+        self.memory = context.memory_budget
         self.state = PartitionedProducer(
             topic=topic,
             partitions=partitions,
             settings=settings,
             memory=self.memory,
-            new_producer_id=hub.new_producer_id,
-            random=hub.random.random,
+            new_producer_id=context.new_producer_id,
+            random=context.random.random,
             plain_path=settings.encode is None
             and not settings.interceptors
             and settings.message_router is None,
         )
         self.handles: dict[PartitionProducer, ProducerHandle] = {}
-        self.handover = Handover(self._tell)
+        self.submit_queue = SubmitQueue(self._tell)
         self.at_end: list[Callable[[], None]] = []
         """Called when everything that was pending has its outcome."""
         self.closed = False
@@ -89,11 +91,11 @@ class Publisher:
         self._swept = False
         """The loop has ended: nobody would ever take what is handed over."""
         self._scheduled = False
-        self._loop = hub.loop
+        self._loop = context.loop
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
-        self._room = Room(self.state, settings)
-        self._intake = Intake(self.state, self.handover, self._room)
+        self._room = SendCredits(self.state, settings)
+        self._intake = SubmitWorker(self.state, self.submit_queue, self._room)
         self._line = self._intake.line
         self._behind_promised: dict[Callable[[], None], None] = {}
         self._listens_for_bytes = False
@@ -105,7 +107,7 @@ class Publisher:
         self._progress: list[asyncio.Future[None]] = []
         self._turns: list[asyncio.Future[None]] = []
         """Those who wait for the end of the next `_run`."""
-        hub.publishers[self] = hub.handovers[self] = None
+        context.publishers[self] = context.handovers[self] = None
         _live.add(self)
 
     # --- messages in: any thread ------------------------------------------------------------------
@@ -144,11 +146,11 @@ class Publisher:
             return
         if self.on_loop_thread():
             self._intake.take_in()
-            self._intake.take_now(Handed(payload, token, message, partition, urgent))
+            self._intake.take_now(QueuedSend(payload, token, message, partition, urgent))
             self.schedule()
             return
-        asked = AskedByThread(payload, token, message, partition, urgent=urgent, waits=waits)
-        self.handover.put_and_tell(asked)
+        asked = ThreadWaitingSend(payload, token, message, partition, urgent=urgent, waits=waits)
+        self.submit_queue.put_and_tell(asked)
         asked.wait()
 
     @property
@@ -158,9 +160,9 @@ class Publisher:
 
     def offer_keyed(self, payload: bytes, token: Any, key: str) -> bool:
         """Hand over bytes with a key, which is not empty and ASCII; False: `publish` has to look."""
-        handover, state = self.handover, self.state
-        pairs = handover.pairs
-        if len(pairs) >= handover.room or len(payload) > handover.size_max:
+        submit_queue, state = self.submit_queue, self.state
+        pairs = submit_queue.pairs
+        if len(pairs) >= submit_queue.room or len(payload) > submit_queue.size_max:
             return False
         partitions = state.partitions
         if len(partitions) == 1:
@@ -171,7 +173,9 @@ class Publisher:
                 return False
         message = keyed_message(payload, key)
         # Where a batch is open, its timer takes along what does not fill it.
-        handover.put(message, token, tell_at=handover.tell_rich_at if partition.batch is not None else 1)
+        submit_queue.put(
+            message, token, wake_at=submit_queue.tell_rich_at if partition.batch is not None else 1
+        )
         return True
 
     async def publish_waiting(
@@ -181,15 +185,15 @@ class Publisher:
         self._check_open()
         partition = self._router_choice(message)
         if not self._hand_over(payload, token, message, partition, urgent):
-            asked = AskedByTask(payload, token, message, partition, urgent=urgent, waits=True)
-            self.handover.put_and_tell(asked)
+            asked = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
+            self.submit_queue.put_and_tell(asked)
             await asked.wait()
 
     def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
         """Run a function on the loop in its place between the messages, or ``ended`` when the loop has ended
         before; from any thread."""
         self._check_open()
-        self.handover.put_and_tell(Work(run, ended))
+        self.submit_queue.put_and_tell(QueuedWork(run, ended))
 
     def holds(self, token: Any) -> bool:
         """On the loop's thread: whether the message with this token was taken, and its outcome is to come."""
@@ -207,11 +211,11 @@ class Publisher:
 
     def close_batches_soon(self) -> None:
         """Somebody waits for what was handed over: from any thread."""
-        self.handover.put_and_tell(Work(_nothing, _nothing), urgent=True)
+        self.submit_queue.put_and_tell(QueuedWork(_nothing, _nothing), urgent=True)
 
     def soon(self, run: Callable[[], None]) -> None:
         """On the loop's thread: run a function with the messages that come next."""
-        self.handover.put_and_tell(Work(run, run))
+        self.submit_queue.put_and_tell(QueuedWork(run, run))
 
     def check_process(self) -> None:
         """Raises `ForkedProcessError` in a child."""
@@ -241,10 +245,10 @@ class Publisher:
         urgent: bool,
     ) -> bool:
         """Put a message on its way that is sure of its permit; False: the loop has to be asked."""
-        handover = self.handover
+        submit_queue = self.submit_queue
         if message is None and partition is None:
-            return (handover.offer_urgent if urgent else handover.offer)(payload, token)
-        if not handover.has_room(len(payload)):
+            return (submit_queue.offer_urgent if urgent else submit_queue.offer)(payload, token)
+        if not submit_queue.has_room(len(payload)):
             return False
         state = self.state
         if partition is None:
@@ -255,14 +259,14 @@ class Publisher:
             open_batch = bool(state.hot.payloads)
         else:
             open_batch = partition.batch is not None
-            if handover.lying() >= free_permits(partition) or partition.state not in ACCEPTING:
+            if submit_queue.depth() >= free_permits(partition) or partition.state not in ACCEPTING:
                 return False
-        handed = Handed(payload, token, message, partition, urgent)
+        handed = QueuedSend(payload, token, message, partition, urgent)
         if urgent:
-            handover.put_and_tell(handed, urgent=True)
+            submit_queue.put_and_tell(handed, urgent=True)
         else:
             # Where a batch is open, its timer takes along what does not fill it.
-            handover.put(handed, None, tell_at=handover.tell_rich_at if open_batch else 1)
+            submit_queue.put(handed, None, wake_at=submit_queue.tell_rich_at if open_batch else 1)
         return True
 
     # --- the loop's side --------------------------------------------------------------------------
@@ -270,9 +274,9 @@ class Publisher:
     def _run(self) -> None:
         """Everything that was handed over or that the agenda asks for: messages in, time, frames out,
         receipts to their tokens, the timer."""
-        handover, state, agenda = self.handover, self.state, self.state.agenda
+        submit_queue, state, ready_set = self.submit_queue, self.state, self.state.ready_set
         self._scheduled = False
-        urgent = handover.begin()
+        urgent = submit_queue.begin()
         self._intake.take_in()
         if urgent:
             state.close_batches()
@@ -282,8 +286,8 @@ class Publisher:
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
-        settled = agenda.take_settled()
-        agenda.attention = False  # whatever closed or settled above is taken care of here
+        settled = ready_set.take_settled()
+        ready_set.attention = False  # whatever closed or settled above is taken care of here
         unstarted, state.unstarted = state.unstarted, []
         self._arm_timer(state.next_deadline(), now)
         self._open_room()
@@ -293,7 +297,7 @@ class Publisher:
         for partition in unstarted:
             self.spawn(self._start_late(partition))
         if settled:
-            deliver(settled)
+            run_completions(settled)
         self._intake.tell_failures()
         forks.returned()
         turns, self._turns = self._turns, []
@@ -301,24 +305,24 @@ class Publisher:
             set_done(turn)
         if self._progress:
             self._check_progress()
-        if agenda.writable or agenda.attention:
+        if ready_set.writable or ready_set.attention:
             self.schedule()
 
     def _take_output(self, now: float) -> list[tuple[BrokerConnection, list[Any]]]:
         """What to write, and to which connection."""
-        agenda = self.state.agenda
+        ready_set = self.state.ready_set
         writes: list[tuple[BrokerConnection, list[Any]]] = []
-        if agenda.writable:
-            now_ms = self.hub.now_ms()
-            for partition in list(agenda.writable):
+        if ready_set.writable:
+            now_ms = self.context.now_ms()
+            for partition in list(ready_set.writable):
                 handle = self.handles.get(partition)
                 connection = None if handle is None else handle.connection
                 if handle is None or connection is None or connection.closed:
-                    del agenda.writable[partition]
+                    del ready_set.writable[partition]
                 elif connection.writable:
                     writes.append((connection, partition.take_output(now, now_ms)))
                 else:
-                    del agenda.writable[partition]
+                    del ready_set.writable[partition]
                     self._await_drained(handle, connection)
         return writes
 
@@ -350,32 +354,32 @@ class Publisher:
         elif self._line.wants_bytes:
             numbers = (0, 0, 1, 1)  # whatever comes has to wait behind it
         else:
-            numbers = self._room.numbers(len(self.hub.publishers), self._line.standing)
-        if self.handover.open(*numbers):
+            numbers = self._room.numbers(len(self.context.publishers), self._line.standing)
+        if self.submit_queue.open(*numbers):
             self.schedule()
 
     # --- time -------------------------------------------------------------------------------------
 
     def _arm_timer(self, deadline: float, now: float) -> None:
-        agenda = self.state.agenda
+        ready_set = self.state.ready_set
         timer = self._timer
         if timer is not None:
-            if agenda.timer_at <= deadline:
+            if ready_set.timer_at <= deadline:
                 return
             timer.cancel()
             self._timer = None
-        agenda.timer_at = deadline
+        ready_set.timer_at = deadline
         if deadline != float("inf"):
             self._timer = self._loop.call_later(max(0.0, deadline - now), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.state.agenda.timer_at = float("inf")
+        self.state.ready_set.timer_at = float("inf")
         self._run()
 
     def _encode_ahead(self) -> None:
         """Have what is to be compressed or encrypted serialised on other threads."""
-        for partition in self.state.agenda.writable:
+        for partition in self.state.ready_set.writable:
             if not partition.created_once:
                 continue  # its sequence ids may still move
             for operation in partition.pending.first_unsent(ENCODING_AHEAD_MAX):
@@ -425,7 +429,7 @@ class Publisher:
 
     def spawn(self, coroutine: Any) -> None:
         """Run a coroutine on the loop in the background."""
-        task = self.hub.task(coroutine)
+        task = self.context.task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -434,7 +438,7 @@ class Publisher:
     async def start(self, partitions: list[PartitionProducer]) -> None:
         """Start these partitions together. When one cannot be created, its error is raised."""
         for partition in partitions:
-            if partition.state is State.NOT_STARTED:
+            if partition.state is ProducerState.NOT_STARTED:
                 partition.start()
         self._open_room()
         handles = [self._handle(partition) for partition in partitions]
@@ -510,7 +514,7 @@ class Publisher:
         where another call does so."""
         if self.closed:
             return False
-        deadline = time.monotonic() + self.hub.settings.operation_timeout_seconds
+        deadline = time.monotonic() + self.context.settings.operation_timeout_seconds
         await self._keep_promises(deadline)
         if self.closed:
             return False  # meanwhile
@@ -543,12 +547,12 @@ class Publisher:
         """Whether permits may come back there."""
         return any(p.connected for p in self.state.partitions) if place is None else place.connected
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """End at once: what is pending fails."""
         if not self.closed:
             self._refuse_more()
         for handle in list(self.handles.values()):
-            handle.driver.abandon()
+            handle.driver.abort()
         self._end()
 
     def _refuse_more(self) -> None:
@@ -575,19 +579,19 @@ class Publisher:
             self._timer = None
         for task in list(self._tasks):
             task.cancel()
-        self.hub.publishers.pop(self, None)
+        self.context.publishers.pop(self, None)
 
-    def sweep(self) -> None:
+    def fail_leftovers(self) -> None:
         """The loop has ended: what was handed over in its last moment is told."""
         self._swept = True
         error = AlreadyClosed("the client is closed")
-        for item, token in zip(*self.handover.take(), strict=True):
-            if isinstance(item, Asked):
+        for item, token in zip(*self.submit_queue.take(), strict=True):
+            if isinstance(item, WaitingSend):
                 item.settle(error)
-            elif isinstance(item, Work):
+            elif isinstance(item, QueuedWork):
                 item.ended()
             else:
-                fail_token(item.token if isinstance(item, Handed) else token, error)
+                fail_completion(item.token if isinstance(item, QueuedSend) else token, error)
 
     def _drained(self) -> bool:
         """Nothing is pending where a receipt could still come."""
@@ -611,7 +615,7 @@ def _after_fork_in_child() -> None:
     """Nobody in the child empties the handover: refuse at once instead of taking messages in."""
     for publisher in list(_live):
         publisher.forked = True
-        publisher.handover.room = 0
+        publisher.submit_queue.room = 0
 
 
 if hasattr(os, "register_at_fork"):

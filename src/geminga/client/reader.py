@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 from geminga.client.async_consumer import AsyncConsumer
 from geminga.client.consumer import Consumer
 from geminga.client.consumer_handle import ConsumerHandle
-from geminga.client.hub import ClientHub
-from geminga.client.listener import ListenerThreads, Listening
+from geminga.client.context import ClientContext
+from geminga.client.listener import ListenerRunner, ListenerThreads
 from geminga.client.runtime import LoopThread
-from geminga.client.sync_faces import ReaderFace
+from geminga.client.sync_handles import SyncReaderBase
 from geminga.client.topic_set import TopicSet
 from geminga.config import refuse
 from geminga.consumer.inbox import ReadThrough
@@ -36,7 +36,7 @@ from geminga.wire.metadata import parse_entry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from geminga.client.statistics_log import Counts
+    from geminga.client.statistics_log import HandleCounts
 
 logger = logging.getLogger("geminga")
 
@@ -60,7 +60,7 @@ class AsyncReader(Generic[T_co]):
         """The topic, the topics separated by commas, or the pattern."""
         return self.consumer.topic()
 
-    def counts(self) -> Counts:
+    def counts(self) -> HandleCounts:
         """For the log; see `StatisticsLog`."""
         return self.consumer.counts()
 
@@ -146,11 +146,11 @@ class AsyncReader(Generic[T_co]):
 
     async def _comes(self, handle: ConsumerHandle, last: MessageId) -> bool:
         """Whether a message is there of those up to ``last``; True, too, when the broker sends nothing."""
-        consumer, hub = self.consumer, self.consumer.hub
-        deadline = hub.now() + hub.settings.operation_timeout_seconds
+        consumer, context = self.consumer, self.consumer.context
+        deadline = context.now() + context.settings.operation_timeout_seconds
         while not consumer.queue and handle.consumer.flow.arrived_last < (last.ledger_id, last.entry_id):
             consumer.check_receiving()
-            if not await handle.next_turn(deadline - hub.now()):
+            if not await handle.next_turn(deadline - context.now()):
                 return True
         return bool(consumer.queue)
 
@@ -181,11 +181,11 @@ class AsyncReader(Generic[T_co]):
         """End the reader; its subscription disappears from the broker. A second call waits for the same end,
         and cancelling a call does not take it back."""
         await self.consumer.close()
-        self.consumer.hub.unregister(self)
+        self.consumer.context.unregister(self)
 
-    def abandon(self) -> None:
-        """See `AsyncConsumer.abandon`."""
-        self.consumer.abandon()
+    def abort(self) -> None:
+        """See `AsyncConsumer.abort`."""
+        self.consumer.abort()
 
     def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
@@ -208,7 +208,7 @@ class AsyncReader(Generic[T_co]):
         return f"<AsyncReader of {self.topic()}>"
 
 
-class Reader(ReaderFace, Generic[T_co]):
+class Reader(SyncReaderBase, Generic[T_co]):
     """A reader for threads; ``for message in reader`` reads without end.
 
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
@@ -220,9 +220,9 @@ class Reader(ReaderFace, Generic[T_co]):
         self._runtime = runtime
         self._reader = reader
         self._consumer: Consumer[T_co] = Consumer(runtime, reader.consumer)
-        self._listener: Listening | None = None
+        self._listener: ListenerRunner | None = None
         if reader.listener is not None and threads is not None:
-            self._listener = Listening(self, reader.listener, self._take_now, self._tell)
+            self._listener = ListenerRunner(self, reader.listener, self._take_now, self._tell)
             self._listener.start(threads)
 
     def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
@@ -274,14 +274,14 @@ class Reader(ReaderFace, Generic[T_co]):
         return pyarrow.RecordBatchReader.from_batches(schema, batches)
 
     def _take_now(self) -> Message[Any] | None:
-        """See `Listening`."""
+        """See `ListenerRunner`."""
         while True:
             message = self._consumer._take_now()
             if message is None or self._reader.note_read(message):
                 return message
 
-    def _tell(self, listening: Listening) -> None:
-        """See `Listening`."""
+    def _tell(self, listening: ListenerRunner) -> None:
+        """See `ListenerRunner`."""
         self._consumer._tell(listening)
 
     def has_message_available(self) -> bool:
@@ -331,7 +331,7 @@ def reader_subscription(settings: ReaderSettings, random_hex: str) -> str:
 
 
 async def create_reader(
-    hub: ClientHub,
+    context: ClientContext,
     topic: str | Sequence[str] | re.Pattern[str],
     start: MessageId | int,
     settings: ReaderSettings,
@@ -342,7 +342,7 @@ async def create_reader(
     """
     if not topic:
         refuse("topic", topic, "at least one topic name")
-    topics = TopicSet(hub, topic)
+    topics = TopicSet(context, topic)
     start_message_id = MessageId.earliest if isinstance(start, int) else start
     if not isinstance(topic, str) and not is_end(start_message_id):
         refuse("start_message_id", start, "earliest or latest for several topics (or start_time)")
@@ -356,9 +356,9 @@ async def create_reader(
         decryptor=settings.decryptor,
         crypto_failure_action=settings.crypto_failure_action,
     )
-    subscription = reader_subscription(settings, f"{hub.random.getrandbits(40):010x}")
-    name = settings.reader_name or f"{hub.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(hub, topics, subscription, name, consumer_settings)
+    subscription = reader_subscription(settings, f"{context.random.getrandbits(40):010x}")
+    name = settings.reader_name or f"{context.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(context, topics, subscription, name, consumer_settings)
     await consumer.open()
     reader = AsyncReader(consumer, start, settings.start_message_id_inclusive)
     reader.listener = settings.reader_listener

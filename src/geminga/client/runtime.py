@@ -114,7 +114,7 @@ class _Loop:
         self.calls: set[_Call] = set()
         self.farewell: Farewell | None = None
         self.drop: Callable[[], None] | None = None
-        self.sweep: Callable[[], None] | None = None
+        self.fail_leftovers: Callable[[], None] | None = None
         self._stopped = False
         self._turned = False
         self._broken = False
@@ -228,10 +228,10 @@ class _Loop:
                 # From here on nobody can post; those who could, just before, are told.
                 for call in list(self.calls):
                     call.ended()
-                if self.sweep is not None:
-                    self.sweep()
+                if self.fail_leftovers is not None:
+                    self.fail_leftovers()
                 # Whoever still holds this (a finalizer does, for ever) holds nothing of the client's.
-                self.farewell = self.drop = self.sweep = None
+                self.farewell = self.drop = self.fail_leftovers = None
                 _leaving.discard(self)
 
     def _turn(self) -> None:
@@ -327,15 +327,15 @@ class LoopThread:
         name: str,
         farewell: Farewell,
         drop: Callable[[], None] | None = None,
-        sweep: Callable[[], None] | None = None,
+        fail_leftovers: Callable[[], None] | None = None,
     ) -> None:
         """``farewell`` is what is to be done, in `FAREWELL_SECONDS_MAX`, when this is dropped or the
         interpreter ends without `close`; ``name`` is what the warning calls it. ``drop`` is called where the
-        loop ends, however it came to that, and ``sweep`` after its very end."""
+        loop ends, however it came to that, and ``fail_leftovers`` after its very end."""
         self._inner.name = name
         self._inner.farewell = farewell
         self._inner.drop = drop
-        self._inner.sweep = sweep
+        self._inner.fail_leftovers = fail_leftovers
 
     def check(self) -> None:
         """Raises `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""

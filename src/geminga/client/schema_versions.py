@@ -20,7 +20,7 @@ from geminga.schema.schema import Schema, SchemaInfo, from_wire, to_wire
 from geminga.values import T
 
 if TYPE_CHECKING:
-    from geminga.client.hub import ClientHub
+    from geminga.client.context import ClientContext
     from geminga.client.runtime import LoopThread
 
 logger = logging.getLogger("geminga")
@@ -33,10 +33,10 @@ Key = tuple[str, str]
 
 
 class SchemaVersions:
-    """Belongs to a `ClientHub`: methods that wait run on its loop, `known` on any thread."""
+    """Belongs to a `ClientContext`: methods that wait run on its loop, `known` on any thread."""
 
-    def __init__(self, hub: ClientHub) -> None:
-        self._hub = hub
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
         self.generation = 0
         """Grows when versions that were known before mean something else."""
         self._known: dict[Key, SchemaInfo] = {}
@@ -78,7 +78,7 @@ class SchemaVersions:
             return info
         task = self._asking.get(key)
         if task is None:
-            task = self._asking[key] = run_task(self._hub.loop, self._ask(key))
+            task = self._asking[key] = run_task(self._context.loop, self._ask(key))
             task.add_done_callback(lambda _: self._asking.pop(key, None))
             task.add_done_callback(seen)
         return await asyncio.shield(task)
@@ -86,7 +86,7 @@ class SchemaVersions:
     async def _ask(self, key: Key) -> SchemaInfo | None:
         topic, version = key
         generation = self.generation
-        schema = await self._hub.schema(topic, version.encode("latin-1"))
+        schema = await self._context.schema(topic, version.encode("latin-1"))
         if schema is None:
             return None
         info = from_wire(schema)
@@ -96,12 +96,12 @@ class SchemaVersions:
 
     async def newest(self, topic: str) -> SchemaInfo | None:
         """The topic's newest schema; None when it has none, or when there is no such topic yet."""
-        schema = await self._hub.schema(topic)
+        schema = await self._context.schema(topic)
         return None if schema is None else from_wire(schema)
 
     async def newest_with_version(self, topic: str) -> tuple[SchemaInfo, bytes] | None:
         """The same with its version, as messages name it."""
-        answer = await self._hub.schema_answer(topic)
+        answer = await self._context.schema_answer(topic)
         return None if answer is None else (from_wire(answer.schema), bytes(answer.schema_version))
 
     async def prepare(self, message: Any) -> None:
@@ -133,7 +133,7 @@ class SchemaVersions:
         """
         name = str(TopicName.parse(topic))
         schema = to_wire(info)
-        answer = await self._hub.request_on_topic(
+        answer = await self._context.request_on_topic(
             name, lambda request_id: commands.get_or_create_schema(name, request_id, schema)
         )
         return bytes(answer.getOrCreateSchemaResponse.schema_version)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from geminga.client.pool import BrokerConnection, Unreachable, connect_error, obtain_credentials
 from geminga.connection import commands, http_lookup
 from geminga.connection.addresses import Address, ServiceUrl
-from geminga.connection.lookup import BrokerPlace, TopicLookup
+from geminga.connection.lookup import BrokerLocation, TopicLookup
 from geminga.connection.partitions import partition_count
 from geminga.connection.redirects import followed
 from geminga.errors import (
@@ -30,7 +30,7 @@ from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 if TYPE_CHECKING:
-    from geminga.client.hub import ClientHub
+    from geminga.client.context import ClientContext
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class ServiceUnreachable(ConnectError):
         self.worth_waiting = worth_waiting
 
 
-class ServiceAwaitedInVain(Timeout, ServiceUnreachable):
+class ServiceUnreachableInTime(Timeout, ServiceUnreachable):
     """`ServiceUnreachable`, for as long as the operation was allowed to take; ``Result.Timeout``, as in
     pulsar-client."""
 
@@ -63,7 +63,7 @@ class ServiceLookup(Protocol):
     async def connection(self) -> BrokerConnection:
         """A binary connection to a host of the service URL."""
 
-    async def place(self, topic: str, remaining: float) -> BrokerPlace:
+    async def place(self, topic: str, remaining: float) -> BrokerLocation:
         """The broker that serves ``topic``, a full name with its partition suffix."""
 
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
@@ -128,24 +128,24 @@ class Hosts:
 class BinaryLookup:
     """Asks in the binary protocol (framing.md section 4)."""
 
-    def __init__(self, hub: ClientHub, url: ServiceUrl, start: int) -> None:
+    def __init__(self, context: ClientContext, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
-        self._hub = hub
+        self._context = context
         self._url = url
 
     async def connection(self) -> BrokerConnection:
-        return await self.hosts.first_that(lambda address: self._hub.pool.get(address, slot=0))
+        return await self.hosts.first_that(lambda address: self._context.pool.get(address, slot=0))
 
-    async def place(self, topic: str, remaining: float) -> BrokerPlace:
-        deadline = self._hub.now() + remaining
-        settings = self._hub.settings
+    async def place(self, topic: str, remaining: float) -> BrokerLocation:
+        deadline = self._context.now() + remaining
+        settings = self._context.settings
         lookup = TopicLookup(topic, tls=self._url.tls, redirects_max=settings.lookup_redirects_max)
         while True:
             question = lookup.question
             if question.address is None:
                 connection = await self.connection()
             else:
-                connection = await self._hub.pool.get(question.address, slot=0)
+                connection = await self._context.pool.get(question.address, slot=0)
             request_id = connection.new_request_id()
             command = commands.lookup(
                 topic,
@@ -154,7 +154,9 @@ class BinaryLookup:
                 listener_name=settings.listener_name,
             )
             try:
-                answer = await connection.request(command, request_id, max(0.0, deadline - self._hub.now()))
+                answer = await connection.request(
+                    command, request_id, max(0.0, deadline - self._context.now())
+                )
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
                 raise
@@ -183,26 +185,28 @@ class BinaryLookup:
         return None  # no command asks for it
 
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
-        deadline = self._hub.now() + remaining
+        deadline = self._context.now() + remaining
         connection = await self.connection()
         request_id = connection.new_request_id()
-        return await connection.request(make(request_id), request_id, max(0.0, deadline - self._hub.now()))
+        return await connection.request(
+            make(request_id), request_id, max(0.0, deadline - self._context.now())
+        )
 
 
 class HttpLookup:
     """Asks the REST interface; each question has a connection of its own."""
 
-    def __init__(self, hub: ClientHub, url: ServiceUrl, start: int) -> None:
+    def __init__(self, context: ClientContext, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
-        self._hub = hub
+        self._context = context
         self._url = url
 
     async def connection(self) -> BrokerConnection:
         """Always raises `OperationNotSupported`: the hosts of this service URL speak HTTP."""
         raise OperationNotSupported(f"{self._url.text} is no address for the binary protocol")
 
-    async def place(self, topic: str, remaining: float) -> BrokerPlace:
-        path = http_lookup.place_path(topic, self._hub.settings.listener_name)
+    async def place(self, topic: str, remaining: float) -> BrokerLocation:
+        path = http_lookup.place_path(topic, self._context.settings.listener_name)
         content = await self._ask(path, f"lookup of {topic!r}")
         return http_lookup.place_of(content, topic, tls=self._url.tls)
 
@@ -225,7 +229,7 @@ class HttpLookup:
         async def attempt(address: Address) -> object:
             target = path
             answer = await self.get(address, target)
-            for _ in range(self._hub.settings.lookup_redirects_max):
+            for _ in range(self._context.settings.lookup_redirects_max):
                 if not answer.redirected:
                     return http_lookup.content_of(answer, what)
                 address, target = followed(answer.status, answer.location or "", address, target)
@@ -238,17 +242,17 @@ class HttpLookup:
         self, address: Address, path: str, *, with_credentials: bool = True
     ) -> http_lookup.HttpAnswer:
         """The answer of ``address`` to one GET, with any status. Raises `ConnectError`."""
-        settings = self._hub.settings
+        settings = self._context.settings
         headers: tuple[tuple[str, str], ...] = ()
         if with_credentials:
-            headers = (await obtain_credentials(self._hub.loop, settings.credentials)).http_headers
+            headers = (await obtain_credentials(self._context.loop, settings.credentials)).http_headers
         question = http_lookup.request(address, path, headers)
         try:
             async with asyncio.timeout(settings.connection_timeout_seconds):
                 reader, writer = await asyncio.open_connection(
                     address.host,
                     address.port,
-                    ssl=self._hub.pool.tls_context() if address.tls else None,
+                    ssl=self._context.pool.tls_context() if address.tls else None,
                     server_hostname=address.host if address.tls else None,
                 )
         except (OSError, ssl.SSLError) as error:
@@ -278,8 +282,8 @@ async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
     return b"".join(pieces)
 
 
-def make_lookup(hub: ClientHub, url: ServiceUrl) -> ServiceLookup:
+def make_lookup(context: ClientContext, url: ServiceUrl) -> ServiceLookup:
     """The way of asking that a service URL names. The first host is chosen at random, so that many clients
     do not all begin with the same one."""
-    start = hub.random.randrange(len(url.addresses))
-    return HttpLookup(hub, url, start) if url.http else BinaryLookup(hub, url, start)
+    start = context.random.randrange(len(url.addresses))
+    return HttpLookup(context, url, start) if url.http else BinaryLookup(context, url, start)

@@ -16,7 +16,7 @@ logger = logging.getLogger("geminga.statistics")
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class HandleCounts:
     """What a handle has done since it was opened (``totals``), and how it stands (``present``)."""
 
     who: str
@@ -50,12 +50,12 @@ class StatisticsLog:
     def _tell(self) -> None:
         self._timer = None
         for handle in self._handles():
-            counts: Callable[[], Counts] | None = getattr(handle, "counts", None)
+            counts: Callable[[], HandleCounts] | None = getattr(handle, "counts", None)
             if counts is not None:
                 self._tell_one(handle, counts())
         self.start()
 
-    def _tell_one(self, handle: Any, counts: Counts) -> None:
+    def _tell_one(self, handle: Any, counts: HandleCounts) -> None:
         before = self._before.get(handle, {})
         did = {name: total - before.get(name, 0) for name, total in counts.totals.items()}
         self._before[handle] = counts.totals

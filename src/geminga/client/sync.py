@@ -300,13 +300,13 @@ class Client(SyncBase):
     def get_topic_partitions(self, topic: str) -> list[str]:
         """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
         name = arguments.checked_topic(topic)
-        return self._ask(self.hub.partition_topics(name))
+        return self._ask(self.context.partition_topics(name))
 
     def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
         """A version of the topic's schema, the newest by default; None when there is none."""
         wanted = arguments.schema_version_bytes(version)
         name = arguments.checked_topic(topic)
-        return arguments.schema_info(self._ask(self.hub.schema(name, wanted)))
+        return arguments.schema_info(self._ask(self.context.schema(name, wanted)))
 
     def get_service_info(self) -> ServiceInfo:
         """Where this client connects to now."""

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from geminga.client import arguments
-from geminga.client.arguments import Asked, Topics
+from geminga.client.arguments import SubscribeArguments, Topics
+from geminga.client.context import ClientContext, Closable, all_or_none
 from geminga.client.enums import ProducerAccessMode
 from geminga.client.failover import service_source
-from geminga.client.hub import ClientHub, Closable, all_or_none
-from geminga.client.listener import STOP_SECONDS_MAX, EventTeller, ListenerThreads
+from geminga.client.listener import STOP_SECONDS_MAX, ConsumerEventNotifier, ListenerThreads
 from geminga.client.logs import attach, detach
 from geminga.client.runtime import LoopThread
 from geminga.client.schema_versions import ThreadSchemaVersions
@@ -53,15 +53,17 @@ class SyncBase:
         self._log_handler = attach(given["logger"])
         self._listener_threads = ListenerThreads(self._settings.listener_threads)
         self._runtime = LoopThread()
-        self._hub = self._runtime.call(_make_hub(self._settings))
-        self._schemas = ThreadSchemaVersions(self._runtime, self._hub.schemas)
-        self._runtime.at_end(repr(self), self._hub.close, self._hub.shutdown, self._hub.sweep)
-        self._source.start(self._hub, self._hub.loop.call_soon_threadsafe)
+        self._context = self._runtime.call(_make_hub(self._settings))
+        self._schemas = ThreadSchemaVersions(self._runtime, self._context.schemas)
+        self._runtime.at_end(
+            repr(self), self._context.close, self._context.shutdown, self._context.fail_leftovers
+        )
+        self._source.start(self._context, self._context.loop.call_soon_threadsafe)
 
     @property
-    def hub(self) -> ClientHub:
+    def context(self) -> ClientContext:
         """The heart of this client, for the modules of this package; it belongs to `runtime`'s thread."""
-        return self._hub
+        return self._context
 
     @property
     def runtime(self) -> LoopThread:
@@ -80,7 +82,7 @@ class SyncBase:
             steps.callback(self._runtime.close)
             if not self._runtime.closed and not self._runtime.forked and not self._runtime.is_here:
                 with contextlib.suppress(PulsarException):
-                    self._runtime.call(_shutdown(self._hub), _GRACE_SECONDS)
+                    self._runtime.call(_shutdown(self._context), _GRACE_SECONDS)
 
     def close(self) -> None:
         """Close the client with all that it opened; what producers have pending is sent first, and a call of
@@ -96,7 +98,7 @@ class SyncBase:
         try:
             # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
             with contextlib.suppress(AlreadyClosed):
-                self._ask(self._hub.close())
+                self._ask(self._context.close())
         finally:
             self._end(STOP_SECONDS_MAX)
 
@@ -115,7 +117,7 @@ class SyncBase:
     # --- what the face stands on --------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        return self._hub.now_ms()
+        return self._context.now_ms()
 
     def _ask(self, answer: Coroutine[Any, Any, A]) -> A:
         return self._runtime.call(answer, self._settings.operation_timeout_seconds + _GRACE_SECONDS)
@@ -123,46 +125,48 @@ class SyncBase:
     def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
         """The handle that a coroutine opens. One that comes after the wait has ended is closed again."""
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
-        return self._runtime.call(coroutine, limit, discard=self._hub.discard)
+        return self._runtime.call(coroutine, limit, discard=self._context.discard)
 
     def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
         """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
         checked = arguments.checked_schema(schema)
-        return self._ask(self._hub.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
+        return self._ask(self._context.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
 
     def _open_producer(self, topic: str, settings: ProducerSettings, schema: Schema[T]) -> Producer[T]:
         from geminga.client.producer import Producer, create_producer
 
         schema.attach_client(self._schemas)
         bounded = settings.access_mode is not ProducerAccessMode.WaitForExclusive
-        producer = self._open(self._hub.opened(create_producer, topic, settings), bounded=bounded)
+        producer = self._open(self._context.opened(create_producer, topic, settings), bounded=bounded)
         return Producer(self._runtime, producer)
 
     def _open_consumer(
         self, topics: Topics, subscription: str, settings: ConsumerSettings, schema: Schema[T]
     ) -> Consumer[T]:
-        return self._open_consumers([Asked(topics, subscription, settings, schema)])[0]
+        return self._open_consumers([SubscribeArguments(topics, subscription, settings, schema)])[0]
 
-    def _open_consumers(self, asked: Sequence[Asked]) -> list[Consumer[Any]]:
+    def _open_consumers(self, asked: Sequence[SubscribeArguments]) -> list[Consumer[Any]]:
         from geminga.client.consumer import Consumer, subscribe
 
-        tellers: list[EventTeller | None] = []
+        tellers: list[ConsumerEventNotifier | None] = []
         openings = []
         for topics, subscription, settings, schema in asked:
             schema.attach_client(self._schemas)
             events = None
             if settings.event_listener is not None:
-                events = EventTeller(settings.event_listener)
+                events = ConsumerEventNotifier(settings.event_listener)
                 settings = replace(settings, event_listener=events)
             tellers.append(events)
-            openings.append(functools.partial(self._hub.opened, subscribe, topics, subscription, settings))
+            openings.append(
+                functools.partial(self._context.opened, subscribe, topics, subscription, settings)
+            )
 
         async def open_all() -> list[AsyncConsumer[Any]]:
             return await all_or_none(opening() for opening in openings)
 
         def discard_all(opened: list[AsyncConsumer[Any]]) -> None:
             for each in opened:
-                self._hub.discard(each)
+                self._context.discard(each)
 
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS
         consumers: list[Consumer[Any]] = []
@@ -179,7 +183,7 @@ class SyncBase:
         from geminga.client.reader import Reader, create_reader
 
         schema.attach_client(self._schemas)
-        reader = self._open(self._hub.opened(create_reader, topics, start, settings))
+        reader = self._open(self._context.opened(create_reader, topics, start, settings))
         return Reader(self._runtime, reader, self._listener_threads)
 
     def _open_table_view(self, topic: str, subscription_name: str | None, schema: Schema[T]) -> TableView[T]:
@@ -187,13 +191,13 @@ class SyncBase:
 
         schema.attach_client(self._schemas)
         open_view = functools.partial(open_table_view, threaded=True)
-        view = self._open(self._hub.opened(open_view, topic, subscription_name, schema), bounded=False)
+        view = self._open(self._context.opened(open_view, topic, subscription_name, schema), bounded=False)
         return TableView(self._runtime, view)
 
 
-async def _make_hub(settings: ClientSettings) -> ClientHub:
-    return ClientHub(settings)
+async def _make_hub(settings: ClientSettings) -> ClientContext:
+    return ClientContext(settings)
 
 
-async def _shutdown(hub: ClientHub) -> None:
-    hub.shutdown()
+async def _shutdown(context: ClientContext) -> None:
+    context.shutdown()

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from geminga.client import forks
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.reader import AsyncReader, create_reader
 from geminga.client.runtime import LoopThread
-from geminga.client.tasks import Ending
+from geminga.client.tasks import OnceTask
 from geminga.consumer.settings import ReaderSettings
 from geminga.errors import AlreadyClosed, OperationNotSupported, PulsarException
 from geminga.ids import MessageId, TopicName
@@ -67,7 +67,7 @@ class AsyncTableView(Generic[T_co]):
 
     def __init__(
         self,
-        hub: ClientHub,
+        context: ClientContext,
         topic: str,
         subscription: str | None,
         schema: Schema,
@@ -79,20 +79,20 @@ class AsyncTableView(Generic[T_co]):
         self.subscription = subscription
         self.schema = schema
         self.values: dict[str, bytes | _Kept] = {}
-        self._hub = hub
+        self._context = context
         self._readers: dict[str, AsyncReader[Any]] = {}
         self._places: dict[str, tuple[str, int]] | None = None
         """While partitions are read side by side: which one a key's newest message is in, and when that was
         published. A key that was removed has such a place, too."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._ending = Ending(hub.loop)
+        self._ending = OnceTask(context.loop)
         self._listeners: tuple[_Listening, ...] = ()
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(CHANGES_MAX)
 
     async def open(self) -> None:
         """Read all that the topic holds now, then go on in the background."""
         try:
-            topics = await self._hub.partition_topics(self.topic)
+            topics = await self._context.partition_topics(self.topic)
             readers = [await self._read(topic) for topic in topics]
             self._places = {} if len(readers) > 1 else None
             await asyncio.gather(*(self._catch_up(reader) for reader in readers))
@@ -100,14 +100,14 @@ class AsyncTableView(Generic[T_co]):
         except BaseException:
             await self.close()
             raise
-        self._tasks = [self._hub.task(self._follow(reader)) for reader in readers]
-        self._tasks.append(self._hub.task(self._tell_changes()))
+        self._tasks = [self._context.task(self._follow(reader)) for reader in readers]
+        self._tasks.append(self._context.task(self._tell_changes()))
         if topics != [str(TopicName.parse(self.topic))]:
-            self._tasks.append(self._hub.task(self._watch()))
+            self._tasks.append(self._context.task(self._watch()))
 
     async def _read(self, topic: str) -> AsyncReader[Any]:
         settings = ReaderSettings(is_read_compacted=True, subscription_name=self.subscription)
-        reader = await create_reader(self._hub, topic, MessageId.earliest, settings)
+        reader = await create_reader(self._context, topic, MessageId.earliest, settings)
         self._readers[topic] = reader
         return reader
 
@@ -116,9 +116,9 @@ class AsyncTableView(Generic[T_co]):
         while True:
             await asyncio.sleep(PARTITIONS_SECONDS)
             try:
-                for topic in await self._hub.partition_topics(self.topic):
+                for topic in await self._context.partition_topics(self.topic):
                     if topic not in self._readers:
-                        self._tasks.append(self._hub.task(self._follow(await self._read(topic))))
+                        self._tasks.append(self._context.task(self._follow(await self._read(topic))))
             except PulsarException as error:
                 logger.warning("looking for new partitions of %s failed: %s", self.topic, error)
             except Exception:  # the next time may go better, and nobody else would look
@@ -134,20 +134,20 @@ class AsyncTableView(Generic[T_co]):
         if self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*(each.close() for each in self._readers.values()), return_exceptions=True)
-        self._hub.unregister(self)
+        self._context.unregister(self)
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """End at once, without a word to the broker."""
-        self._hub.unregister(self)
+        self._context.unregister(self)
         for task in self._tasks:
             task.cancel()
         for reader in self._readers.values():
-            reader.abandon()
+            reader.abort()
 
     async def listen(self, callback: AsyncListener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
         """Have ``callback`` told of changes from now on, as soon as `caught_up` is called; returns what the
         view holds at this moment."""
-        listening = _Listening(callback, self._hub.loop.create_future())
+        listening = _Listening(callback, self._context.loop.create_future())
         self._listeners += (listening,)
         return listening, dict(self.values)
 
@@ -166,7 +166,7 @@ class AsyncTableView(Generic[T_co]):
     async def _next(self, reader: AsyncReader[Any]) -> Message[Any]:
         message = await reader.read_next()
         if self.schema.reads_versions and not self._threaded:
-            await self._hub.schemas.prepare(message)  # decoding on the loop must not have to ask
+            await self._context.schemas.prepare(message)  # decoding on the loop must not have to ask
         return message
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
@@ -212,7 +212,7 @@ class AsyncTableView(Generic[T_co]):
                     continue
                 if self._threaded:
                     # Off the loop: listeners are the application's code and may take their time.
-                    await self._hub.loop.run_in_executor(None, self._tell, listening.callback, change)
+                    await self._context.loop.run_in_executor(None, self._tell, listening.callback, change)
                 else:
                     await self._tell_here(listening.callback, change)
 
@@ -337,12 +337,12 @@ class _Kept:
 
 
 async def open_table_view(
-    hub: ClientHub, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
+    context: ClientContext, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
 ) -> AsyncTableView[Any]:
     """Raises `OperationNotSupported` for a topic that is not persistent: it keeps nothing to view."""
     if not TopicName.parse(topic).persistent:
         raise OperationNotSupported(f"a table view needs a persistent topic, not {topic!r}")
-    view = AsyncTableView(hub, topic, subscription, schema, threaded=threaded)
+    view = AsyncTableView(context, topic, subscription, schema, threaded=threaded)
     await view.open()
     return view
 

@@ -1,6 +1,6 @@
 """Tasks of the client's own: they end with their loop, and say nothing when it is closed under them.
 
-`Ending` is one that everybody may wait for and nobody takes back.
+`OnceTask` is one that everybody may wait for and nobody takes back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run_task(
     return task
 
 
-class Ending:
+class OnceTask:
     """The end of something, begun once. Whoever asks for it waits for the same; one who is cancelled does not
     wait any longer, and it goes on: half an end would stay attached to the broker, with nobody left to say
     so."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.consumer.settings import RegexSubscriptionMode
 from geminga.errors import InvalidTopicName
 from geminga.ids import TopicName
@@ -20,7 +20,7 @@ _MODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubscribedPart:
     """A topic that is subscribed to as such: a partition, or a topic without partitions (-1)."""
 
     topic: str
@@ -63,11 +63,11 @@ class TopicSet:
 
     def __init__(
         self,
-        hub: ClientHub,
+        context: ClientContext,
         topics: str | Sequence[str] | re.Pattern[str],
         mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
     ) -> None:
-        self._hub = hub
+        self._context = context
         self._mode = mode
         self.pattern: TopicPattern | None = None
         self.topics: list[str] = []
@@ -85,24 +85,24 @@ class TopicSet:
         """False for a single topic without partitions: there is nothing to look for again."""
         return self.pattern is not None or any(self.partition_counts.values())
 
-    async def current(self) -> list[Part]:
+    async def current(self) -> list[SubscribedPart]:
         """The parts in the order of topics and partitions."""
         if self.pattern is not None:
             return await self._matching(self.pattern)
-        parts: list[Part] = []
+        parts: list[SubscribedPart] = []
         for topic in self.topics:
             name = TopicName.parse(topic)
-            count = 0 if name.partition >= 0 else await self._hub.partitions(topic)
+            count = 0 if name.partition >= 0 else await self._context.partitions(topic)
             # Partitions never become fewer; an answer that says so is an error of the moment.
             count = self.partition_counts[topic] = max(count, self.partition_counts.get(topic, 0))
             if count == 0:
-                parts.append(Part(topic, name.partition))
+                parts.append(SubscribedPart(topic, name.partition))
             else:
-                parts += [Part(str(name.partition_name(index)), index) for index in range(count)]
+                parts += [SubscribedPart(str(name.partition_name(index)), index) for index in range(count)]
         return parts
 
-    async def _matching(self, pattern: TopicPattern) -> list[Part]:
-        answer = await self._hub.topics_of_namespace(pattern.namespace, _MODES[self._mode])
+    async def _matching(self, pattern: TopicPattern) -> list[SubscribedPart]:
+        answer = await self._context.topics_of_namespace(pattern.namespace, _MODES[self._mode])
         names = [TopicName.parse(text) for text in answer.topics]
         matching = [name for name in names if not name.local.startswith("__") and pattern.matches(name)]
-        return [Part(str(name), name.partition) for name in sorted(matching, key=str)]
+        return [SubscribedPart(str(name), name.partition) for name in sorted(matching, key=str)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
 from geminga.client.topic_set import TopicPattern
 from geminga.errors import NotAllowedError, PulsarException
@@ -26,12 +26,12 @@ PATTERN_CHARACTERS_MAX = 50
 class TopicWatcher:
     """Calls ``changed`` when the broker reports new or deleted persistent topics that match."""
 
-    def __init__(self, hub: ClientHub, pattern: TopicPattern, changed: Callable[[], None]) -> None:
-        self._hub = hub
+    def __init__(self, context: ClientContext, pattern: TopicPattern, changed: Callable[[], None]) -> None:
+        self._context = context
         self._namespace = pattern.namespace
         self._text = f"persistent://{pattern.namespace}/{pattern.local.pattern}"
         self._changed = changed
-        self._watcher_id = hub.new_consumer_id()
+        self._watcher_id = context.new_consumer_id()
         self._connection: BrokerConnection | None = None
         self._refused = len(self._text) > PATTERN_CHARACTERS_MAX
 
@@ -44,7 +44,7 @@ class TopicWatcher:
         if self.active or self._refused:
             return
         try:
-            connection = await self._hub.service_connection()
+            connection = await self._context.service_connection()
             if not connection.supports_topic_watchers:
                 return
             request_id = connection.new_request_id()
@@ -55,7 +55,9 @@ class TopicWatcher:
             command.watchTopicList.topics_pattern = self._text
             connection.add_topic_watcher(self._watcher_id, self._on_update)
             try:
-                await connection.request(command, request_id, self._hub.settings.operation_timeout_seconds)
+                await connection.request(
+                    command, request_id, self._context.settings.operation_timeout_seconds
+                )
             except BaseException:
                 connection.remove_topic_watcher(self._watcher_id)
                 raise

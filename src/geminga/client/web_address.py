@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.service_lookup import HttpLookup
 from geminga.connection.addresses import DEFAULT_PORTS, PLAIN_SCHEME, TLS_SCHEME, Address, ServiceUrl
 from geminga.errors import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException
@@ -22,40 +22,40 @@ _PATH = "/admin/v2/brokers/version"
 _GIVE = "give the address: --admin-url, in programs admin_url"
 
 
-async def find_admin_url(hub: ClientHub) -> str:
-    """Return ``http(s)://host:port`` of the broker that ``hub`` connects to.
+async def find_admin_url(context: ClientContext) -> str:
+    """Return ``http(s)://host:port`` of the broker that ``context`` connects to.
 
     Raises `InvalidConfiguration` if no address is confirmed as that broker's, `ConnectError` if it cannot be
     reached, and what the handshake ends with.
     """
-    url = ServiceUrl.parse(hub.settings.service_url)
+    url = ServiceUrl.parse(context.settings.service_url)
     if url.http:
         return url.text
     try:
-        connection = await hub.service_connection()
+        connection = await context.service_connection()
     except ConnectError as error:
         error.args = (f"{error}; the broker's web address is learned from it: start it, or {_GIVE}",)
         raise
     if connection.connected.instance_id:
-        return await _by_instance_id(hub, connection.connected)
-    return await _by_lookup(hub, url)
+        return await _by_instance_id(context, connection.connected)
+    return await _by_lookup(context, url)
 
 
-async def _by_instance_id(hub: ClientHub, connected: pb.CommandConnected) -> str:
+async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected) -> str:
     """The first address whose answers carry the id of CONNECTED. Credentials are not sent."""
-    host = hub.service.hosts.current
+    host = context.service.hosts.current
     sent = connected.https_url if host.tls else connected.http_url or connected.https_url
     try:
         own = ServiceUrl.parse(sent).addresses[0]
     except InvalidUrl:
         raise InvalidConfiguration(f"the broker at {host} has no web port that can be used here") from None
-    lookup = HttpLookup(hub, ServiceUrl.parse(sent), 0)
+    lookup = HttpLookup(context, ServiceUrl.parse(sent), 0)
     failures: list[str] = []
     is_reached = False
     # The host that this client reached comes first; published ports of a container may be the default ones.
     for address in dict.fromkeys((Address(host.host, own.port, own.tls), own, _default(host))):
         try:
-            async with asyncio.timeout(hub.settings.connection_timeout_seconds):
+            async with asyncio.timeout(context.settings.connection_timeout_seconds):
                 answer = await lookup.get(address, _PATH, with_credentials=False)
         except (PulsarException, TimeoutError) as error:
             failures.append(str(error) or f"{address.host_port} did not answer in time")
@@ -64,25 +64,25 @@ async def _by_instance_id(hub: ClientHub, connected: pb.CommandConnected) -> str
             return _text(address)
         is_reached = True
         failures.append(f"{_text(address)} belongs to another broker")
-    _refuse(hub, "; ".join(failures), is_reached=is_reached)
+    _refuse(context, "; ".join(failures), is_reached=is_reached)
 
 
-async def _by_lookup(hub: ClientHub, url: ServiceUrl) -> str:
+async def _by_lookup(context: ClientContext, url: ServiceUrl) -> str:
     """The default web ports of the hosts with the default port where a lookup gives the same answer."""
     default = DEFAULT_PORTS[TLS_SCHEME if url.tls else PLAIN_SCHEME]
     hosts = [one for one in url.addresses if one.port == default]
     if not hosts:
-        _refuse(hub, f"it does not send one, and its port is not {default}", is_reached=True)
+        _refuse(context, f"it does not send one, and its port is not {default}", is_reached=True)
     try:
-        broker = (await hub.lookup(LOOKED_UP)).broker
+        broker = (await context.lookup(LOOKED_UP)).broker
     except PulsarException as error:
-        _refuse(hub, str(error), is_reached=not error.retriable)
+        _refuse(context, str(error), is_reached=not error.retriable)
 
     async def confirmed(address: Address) -> str | None:
         """Return why an address is not taken; None if it is confirmed."""
-        web = HttpLookup(hub, ServiceUrl.parse(_text(address)), 0)
+        web = HttpLookup(context, ServiceUrl.parse(_text(address)), 0)
         try:
-            async with asyncio.timeout(hub.settings.connection_timeout_seconds):
+            async with asyncio.timeout(context.settings.connection_timeout_seconds):
                 found = (await web.place(LOOKED_UP, 0)).broker
         except ConnectError as error:
             unreached.append(address)
@@ -96,13 +96,15 @@ async def _by_lookup(hub: ClientHub, url: ServiceUrl) -> str:
     failures = await asyncio.gather(*map(confirmed, addresses))
     good = [one for one, failure in zip(addresses, failures, strict=True) if failure is None]
     if not good:
-        _refuse(hub, "; ".join(filter(None, failures)), is_reached=len(unreached) < len(addresses))
+        _refuse(context, "; ".join(filter(None, failures)), is_reached=len(unreached) < len(addresses))
     return _text(*good)
 
 
-def _refuse(hub: ClientHub, why: str, *, is_reached: bool) -> NoReturn:
+def _refuse(context: ClientContext, why: str, *, is_reached: bool) -> NoReturn:
     kind = InvalidConfiguration if is_reached else ConnectError
-    raise kind(f"the web address of the broker at {hub.settings.service_url} is not known ({why}); {_GIVE}")
+    raise kind(
+        f"the web address of the broker at {context.settings.service_url} is not known ({why}); {_GIVE}"
+    )
 
 
 def _default(host: Address) -> Address:

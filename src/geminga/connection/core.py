@@ -24,7 +24,7 @@ from enum import Enum
 from geminga.connection import commands
 from geminga.connection.addresses import Address, parse_broker_url
 from geminga.connection.authentication import Credentials
-from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, Pulse
+from geminga.connection.keepalive import INTERVAL_SECONDS, KeepAlive, KeepAliveAction
 from geminga.connection.requests import ANSWERS, RequestTable, is_interim, request_id_of
 from geminga.errors import ConnectError, InvalidUrl, ProtocolError, Timeout, from_server
 from geminga.wire.frames import (
@@ -46,7 +46,7 @@ ANNOUNCED_MESSAGE_SIZE_MAX = 1 << 30
 """A broker that announces a larger ``max_message_size`` is believed up to this."""
 
 
-class State(Enum):
+class ConnectionState(Enum):
     START = "start"
     HANDSHAKE = "handshake"
     CHALLENGED = "challenged"
@@ -54,7 +54,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Input(Enum):
+class ConnectionInput(Enum):
     """What can happen to a connection. The first group comes from the owner, the second from the peer."""
 
     OPENED = "transport opened"
@@ -70,33 +70,35 @@ class Input(Enum):
     PONG = "PONG"
 
 
-OWNER_INPUTS = frozenset({Input.OPENED, Input.CREDENTIALS, Input.REQUEST, Input.CLOSE})
+OWNER_INPUTS = frozenset(
+    {ConnectionInput.OPENED, ConnectionInput.CREDENTIALS, ConnectionInput.REQUEST, ConnectionInput.CLOSE}
+)
 
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.START, Input.OPENED): State.HANDSHAKE,
-    (State.START, Input.CLOSE): State.CLOSED,
-    (State.HANDSHAKE, Input.CONNECTED): State.READY,
-    (State.HANDSHAKE, Input.CHALLENGE): State.CHALLENGED,
-    (State.HANDSHAKE, Input.PING): State.HANDSHAKE,
-    (State.HANDSHAKE, Input.PONG): State.HANDSHAKE,
-    (State.HANDSHAKE, Input.ANSWER): State.CLOSED,
-    (State.HANDSHAKE, Input.CLOSE): State.CLOSED,
-    (State.CHALLENGED, Input.CREDENTIALS): State.HANDSHAKE,
-    (State.CHALLENGED, Input.PING): State.CHALLENGED,
-    (State.CHALLENGED, Input.PONG): State.CHALLENGED,
-    (State.CHALLENGED, Input.ANSWER): State.CLOSED,
-    (State.CHALLENGED, Input.CLOSE): State.CLOSED,
-    (State.READY, Input.CHALLENGE): State.READY,
-    (State.READY, Input.CREDENTIALS): State.READY,
-    (State.READY, Input.REQUEST): State.READY,
-    (State.READY, Input.ANSWER): State.READY,
-    (State.READY, Input.HANDLE_FRAME): State.READY,
-    (State.READY, Input.PING): State.READY,
-    (State.READY, Input.PONG): State.READY,
-    (State.READY, Input.CLOSE): State.CLOSED,
-    (State.CLOSED, Input.CLOSE): State.CLOSED,
+TRANSITIONS: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
+    (ConnectionState.START, ConnectionInput.OPENED): ConnectionState.HANDSHAKE,
+    (ConnectionState.START, ConnectionInput.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.HANDSHAKE, ConnectionInput.CONNECTED): ConnectionState.READY,
+    (ConnectionState.HANDSHAKE, ConnectionInput.CHALLENGE): ConnectionState.CHALLENGED,
+    (ConnectionState.HANDSHAKE, ConnectionInput.PING): ConnectionState.HANDSHAKE,
+    (ConnectionState.HANDSHAKE, ConnectionInput.PONG): ConnectionState.HANDSHAKE,
+    (ConnectionState.HANDSHAKE, ConnectionInput.ANSWER): ConnectionState.CLOSED,
+    (ConnectionState.HANDSHAKE, ConnectionInput.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.CHALLENGED, ConnectionInput.CREDENTIALS): ConnectionState.HANDSHAKE,
+    (ConnectionState.CHALLENGED, ConnectionInput.PING): ConnectionState.CHALLENGED,
+    (ConnectionState.CHALLENGED, ConnectionInput.PONG): ConnectionState.CHALLENGED,
+    (ConnectionState.CHALLENGED, ConnectionInput.ANSWER): ConnectionState.CLOSED,
+    (ConnectionState.CHALLENGED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.READY, ConnectionInput.CHALLENGE): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.CREDENTIALS): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.REQUEST): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.ANSWER): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.HANDLE_FRAME): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.PING): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.PONG): ConnectionState.READY,
+    (ConnectionState.READY, ConnectionInput.CLOSE): ConnectionState.CLOSED,
+    (ConnectionState.CLOSED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
     # Credentials may come late: the connection ended while a supplier was asked for them.
-    (State.CLOSED, Input.CREDENTIALS): State.CLOSED,
+    (ConnectionState.CLOSED, ConnectionInput.CREDENTIALS): ConnectionState.CLOSED,
 }
 
 HANDLE_FRAMES = frozenset(
@@ -114,14 +116,14 @@ HANDLE_FRAMES = frozenset(
 NOTICES = frozenset({Type.CLOSE_PRODUCER, Type.CLOSE_CONSUMER, Type.TOPIC_MIGRATED, Type.WATCH_TOPIC_UPDATE})
 """Frames about one producer, consumer or watcher that the connection turns into events."""
 
-INPUT_OF_TYPE: dict[int, Input] = {
-    Type.CONNECTED: Input.CONNECTED,
-    Type.AUTH_CHALLENGE: Input.CHALLENGE,
-    Type.PING: Input.PING,
-    Type.PONG: Input.PONG,
-    **dict.fromkeys(ANSWERS, Input.ANSWER),
-    **dict.fromkeys(HANDLE_FRAMES, Input.HANDLE_FRAME),
-    **dict.fromkeys(NOTICES, Input.HANDLE_FRAME),
+INPUT_OF_TYPE: dict[int, ConnectionInput] = {
+    Type.CONNECTED: ConnectionInput.CONNECTED,
+    Type.AUTH_CHALLENGE: ConnectionInput.CHALLENGE,
+    Type.PING: ConnectionInput.PING,
+    Type.PONG: ConnectionInput.PONG,
+    **dict.fromkeys(ANSWERS, ConnectionInput.ANSWER),
+    **dict.fromkeys(HANDLE_FRAMES, ConnectionInput.HANDLE_FRAME),
+    **dict.fromkeys(NOTICES, ConnectionInput.HANDLE_FRAME),
 }
 
 
@@ -216,7 +218,7 @@ class ClientConnection:
         keepalive_interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self.peer = peer
-        self.state = State.START
+        self.state = ConnectionState.START
         self.max_message_size = MAX_MESSAGE_SIZE
         self.protocol_version = 0
         self.server_version = ""
@@ -237,7 +239,7 @@ class ClientConnection:
 
     def start(self, now: float) -> None:
         """The transport is open: send CONNECT."""
-        self._move(Input.OPENED)
+        self._move(ConnectionInput.OPENED)
         self._keepalive.last_received = now
         assert self._credentials is not None
         self._send(commands.connect(self._credentials, PROTOCOL_VERSION, self._proxy_to_broker))
@@ -245,8 +247,8 @@ class ClientConnection:
 
     def give_credentials(self, credentials: Credentials) -> None:
         """The answer to `CredentialsWanted`; ignored when the connection has ended meanwhile."""
-        self._move(Input.CREDENTIALS)
-        if self.state is not State.CLOSED:
+        self._move(ConnectionInput.CREDENTIALS)
+        if self.state is not ConnectionState.CLOSED:
             self._send(commands.auth_response(credentials, PROTOCOL_VERSION))
 
     def request(self, command: pb.BaseCommand, request_id: int, deadline: float) -> None:
@@ -254,19 +256,19 @@ class ClientConnection:
 
         Raises `ConnectError` when the connection is closed or not ready.
         """
-        if self.state is not State.READY:
+        if self.state is not ConnectionState.READY:
             raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
-        self._move(Input.REQUEST)
+        self._move(ConnectionInput.REQUEST)
         self._requests.add(request_id, deadline)
         self._send(command)
 
-    def abandon(self, request_id: int) -> None:
+    def abort(self, request_id: int) -> None:
         """Nobody waits for this request any more: a late answer is dropped."""
         self._requests.settle(request_id)
 
     def close(self) -> list[int]:
         """The transport ended. Returns the ids of the requests that will never be answered."""
-        self._move(Input.CLOSE)
+        self._move(ConnectionInput.CLOSE)
         return self._requests.drain()
 
     def take_output(self) -> list[bytes]:
@@ -278,17 +280,17 @@ class ClientConnection:
 
     def next_deadline(self) -> float:
         """When `tick` must run; infinity when closed."""
-        if self.state is State.READY:
+        if self.state is ConnectionState.READY:
             return min(self._keepalive.next_deadline(), self._requests.next_deadline())
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return float("inf")
         return self._handshake_deadline
 
     def tick(self, now: float) -> list[Event]:
         """Time has passed. Raises `Timeout` (handshake) or `ConnectError` (silent peer): abort then."""
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return []
-        if self.state is not State.READY:
+        if self.state is not ConnectionState.READY:
             if now < self._handshake_deadline:
                 return []
             raise Timeout(
@@ -297,9 +299,9 @@ class ClientConnection:
             )
         events: list[Event] = [RequestTimedOut(request_id) for request_id in self._requests.expire(now)]
         pulse = self._keepalive.tick(now)
-        if pulse is Pulse.SEND_PING:
+        if pulse is KeepAliveAction.SEND_PING:
             self._send(commands.PING)
-        elif pulse is Pulse.PEER_SILENT:
+        elif pulse is KeepAliveAction.PEER_SILENT:
             raise ConnectError(
                 f"{self.peer} sent nothing for {2 * self._keepalive.interval_seconds:g} s, "
                 "not even the answer to a PING"
@@ -321,7 +323,7 @@ class ClientConnection:
         except ProtocolError as error:
             raise self._named(error) from None
         for frame in frames:
-            if frame.type in HANDLE_FRAMES and self.state is State.READY:
+            if frame.type in HANDLE_FRAMES and self.state is ConnectionState.READY:
                 events.append(frame)
             else:
                 event = self._control(frame, now)
@@ -343,21 +345,21 @@ class ClientConnection:
         if kind is None:
             raise ProtocolError(f"{self.peer} sent command type {frame.type}, which no client accepts")
         before = self.state
-        if before is State.CLOSED:
+        if before is ConnectionState.CLOSED:
             return None
         self._move(kind)
         command = frame.command
-        if kind is Input.ANSWER:
+        if kind is ConnectionInput.ANSWER:
             return self._answer(command, before)
-        if kind is Input.PING:
+        if kind is ConnectionInput.PING:
             self._send(commands.PONG)
             return None
-        if kind is Input.CONNECTED:
+        if kind is ConnectionInput.CONNECTED:
             return self._connected(command.connected)
-        if kind is Input.CHALLENGE:
+        if kind is ConnectionInput.CHALLENGE:
             challenge = command.authChallenge.challenge
             return CredentialsWanted(challenge.auth_method_name, challenge.auth_data)
-        if kind is Input.HANDLE_FRAME:
+        if kind is ConnectionInput.HANDLE_FRAME:
             return self._notice(command)
         return None
 
@@ -373,8 +375,8 @@ class ClientConnection:
             self.server_version, self.protocol_version, self.max_message_size, self.supports_topic_watchers
         )
 
-    def _answer(self, command: pb.BaseCommand, before: State) -> Event | None:
-        if before is not State.READY:
+    def _answer(self, command: pb.BaseCommand, before: ConnectionState) -> Event | None:
+        if before is not ConnectionState.READY:
             # The broker refuses the handshake with an ERROR of its own (framing.md section 3).
             if command.type != Type.ERROR:
                 raise ProtocolError(f"{self.peer} answered a request before CONNECTED")
@@ -415,7 +417,7 @@ class ClientConnection:
 
     # --- shared ----------------------------------------------------------------------------------
 
-    def _move(self, kind: Input) -> None:
+    def _move(self, kind: ConnectionInput) -> None:
         state = TRANSITIONS.get((self.state, kind))
         if state is None:
             if kind in OWNER_INPUTS:

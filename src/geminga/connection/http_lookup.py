@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from geminga.connection.addresses import Address
 from geminga.connection.commands import CLIENT_VERSION
-from geminga.connection.lookup import BrokerPlace, usable_address
+from geminga.connection.lookup import BrokerLocation, usable_address
 from geminga.connection.partitions import believed_count
 from geminga.connection.redirects import REDIRECTS
 from geminga.errors import (
@@ -180,12 +180,12 @@ def _reason(body: bytes) -> str:
         return text.strip()[:200] or "no reason given"
 
 
-def place_of(content: Any, topic: str, *, tls: bool) -> BrokerPlace:
+def place_of(content: Any, topic: str, *, tls: bool) -> BrokerLocation:
     """Where a topic lives. Raises `LookupError` when the answer has no usable address."""
     if not isinstance(content, dict):
         raise ProtocolError(f"lookup of {topic!r}: the REST interface answered with {type(content).__name__}")
     url = (content.get("brokerUrlTls") or content.get("brokerUrlSsl")) if tls else content.get("brokerUrl")
-    return BrokerPlace(usable_address(url if isinstance(url, str) else "", topic, tls=tls))
+    return BrokerLocation(usable_address(url if isinstance(url, str) else "", topic, tls=tls))
 
 
 def partitions_of(content: Any, topic: str) -> int:

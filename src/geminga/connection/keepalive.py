@@ -12,7 +12,7 @@ from enum import Enum
 INTERVAL_SECONDS = 30.0
 
 
-class Pulse(Enum):
+class KeepAliveAction(Enum):
     """What `KeepAlive.tick` asks for."""
 
     NOTHING = "nothing"
@@ -37,11 +37,11 @@ class KeepAlive:
             base = self.ping_sent_at
         return base + self.interval_seconds
 
-    def tick(self, now: float) -> Pulse:
+    def tick(self, now: float) -> KeepAliveAction:
         """To be called at or after `next_deadline`; calls before it do nothing."""
         if now < self.next_deadline():
-            return Pulse.NOTHING
+            return KeepAliveAction.NOTHING
         if self.ping_sent_at is not None and self.ping_sent_at > self.last_received:
-            return Pulse.PEER_SILENT
+            return KeepAliveAction.PEER_SILENT
         self.ping_sent_at = now
-        return Pulse.SEND_PING
+        return KeepAliveAction.SEND_PING

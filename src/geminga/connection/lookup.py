@@ -12,7 +12,7 @@ REDIRECTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerPlace:
+class BrokerLocation:
     """Where a topic is served.
 
     ``broker`` is the address that the cluster gave. When ``through_service_url`` is true it cannot be
@@ -43,7 +43,7 @@ class TopicLookup:
         self._redirects_max = redirects_max
         self._redirects_left = redirects_max
 
-    def answered(self, command: pb.BaseCommand) -> BrokerPlace | None:
+    def answered(self, command: pb.BaseCommand) -> BrokerLocation | None:
         """Take a LOOKUP_RESPONSE that reports no error; None: `question` is the next step.
 
         Raises `LookupError` after too many redirects or when the answer has no usable address.
@@ -51,7 +51,7 @@ class TopicLookup:
         answer = command.lookupTopicResponse
         address = self._address(answer)
         if answer.response == pb.CommandLookupTopicResponse.Connect:
-            return BrokerPlace(address, answer.proxy_through_service_url)
+            return BrokerLocation(address, answer.proxy_through_service_url)
         if self._redirects_left == 0:
             raise LookupError(
                 f"lookup of {self.topic!r} was redirected more than {self._redirects_max} times, last to "

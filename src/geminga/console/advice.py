@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 
 GAIN_MIN: Final = 1.5
 """Batches that would get no fuller than this many times are good as they are."""
@@ -22,7 +22,7 @@ def advice(query: Mapping[str, str]) -> dict[str, Any]:
 
     ``rate``: messages a second over all producers; ``bytes``: of a message; ``fill``: messages an entry now;
     ``producers``, ``partitions``, ``keys`` (0 or 1) and ``budget`` (seconds) have defaults. Raises
-    `AdminError` 412 for what is no number, `InvalidConfiguration` for what is out of bounds.
+    `AdminRefusal` 412 for what is no number, `InvalidConfiguration` for what is out of bounds.
     """
     from geminga.tuning.formula import formula, messages_in_delay
     from geminga.tuning.traffic import TrafficProfile
@@ -78,7 +78,7 @@ def _number(query: Mapping[str, str], name: str, default: float | None = None) -
         if number != number or not 0 <= number < 1e15:
             raise ValueError
     except ValueError:
-        raise AdminError(412, f"{name}={text!r} is not allowed: give a number from 0 on") from None
+        raise AdminRefusal(412, f"{name}={text!r} is not allowed: give a number from 0 on") from None
     return number
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from geminga.broker.admin.board import base_of
+from geminga.broker.admin.subscription_overview import base_of
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.diagnosis.conclude import Trouble, diagnose
 from geminga.diagnosis.pulsar import facts_from_stats

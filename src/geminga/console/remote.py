@@ -25,16 +25,16 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.hole_map import CELLS_MAX
 from geminga.broker.admin.http import answer, whole_number
 from geminga.broker.admin.origins import WebHosts
-from geminga.broker.admin.tailing import MESSAGES_MAX, Filter, payload_messages
+from geminga.broker.admin.tailing import MESSAGES_MAX, MessageFilter, payload_messages
 from geminga.broker.rates import iso_time
 from geminga.broker.settings import BrokerSettings
 from geminga.client.admin.exchange import REDIRECTS_MAX
 from geminga.client.admin.transport import async_credentials
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.client.settings import TlsSettings
 from geminga.client.tls import make_context
 from geminga.connection.addresses import Address
@@ -77,9 +77,9 @@ class Remote:
     """A broker elsewhere, by its web address. What the cluster says of credentials is for requests that bring
     none."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterProfile) -> None:
         """Raises `InvalidConfiguration` for a malformed address and unusable files, and what
-        `Cluster.find_admin_url` does."""
+        `ClusterProfile.find_admin_url` does."""
         admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
@@ -141,18 +141,18 @@ class Remote:
             if not location:
                 return status, told, data
             if method not in ("GET", "HEAD") and status not in (307, 308):
-                raise AdminError(502, f"{address.host_port} answers {method} with {status} to {location!r}")
+                raise AdminRefusal(502, f"{address.host_port} answers {method} with {status} to {location!r}")
             try:
                 address, target = followed(status, location, address, asked)
             except LookupError as error:
-                raise AdminError(502, str(error)) from None
+                raise AdminRefusal(502, str(error)) from None
             asked = target
-        raise AdminError(502, f"{self.url} redirects too often, last to {location!r}")
+        raise AdminRefusal(502, f"{self.url} redirects too often, last to {location!r}")
 
     async def _exchange(
         self, address: Address, method: str, target: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """One call. Raises `AdminError` 502."""
+        """One call. Raises `AdminRefusal` 502."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
             # No cookies: what the other side gives to one who asks is not for the next.
@@ -167,16 +167,16 @@ class Remote:
                 async for piece in found.content.iter_any():
                     data += piece
                     if len(data) > ANSWER_BYTES_MAX:
-                        raise AdminError(502, f"{where} answers with more than {ANSWER_BYTES_MAX} bytes")
+                        raise AdminRefusal(502, f"{where} answers with more than {ANSWER_BYTES_MAX} bytes")
                 return found.status, found.headers, bytes(data)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AdminError(502, f"{where} does not answer: {error}") from None
+            raise AdminRefusal(502, f"{where} does not answer: {error}") from None
 
     async def get(self, request: web.Request, path: str) -> Any:
-        """JSON; raises `AdminError` with the broker's own status and reason."""
+        """JSON; raises `AdminRefusal` with the broker's own status and reason."""
         status, _, data = await self.ask(request, "GET", path)
         if status >= 400:
-            raise AdminError(status, _reason(data) or f"{self.url} answers {status}")
+            raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
         try:
             return json.loads(data) if data.strip() else None
         except ValueError:
@@ -195,13 +195,13 @@ class Remote:
         return web.Response(status=status, body=data, headers={**kept, "Content-Type": kind})
 
     async def is_geminga(self, request: web.Request) -> bool:
-        """Which of the two it is; raises `AdminError` 401 while that is not told."""
+        """Which of the two it is; raises `AdminRefusal` 401 while that is not told."""
         if self._is_geminga is None:
             status, _, data = await self.ask(request, "GET", "/admin/v2/geminga/subscriptions?limit=1")
             if status == 401:
-                raise AdminError(401, _reason(data) or "Authentication required")
+                raise AdminRefusal(401, _reason(data) or "Authentication required")
             if status >= 500:
-                raise AdminError(502, _reason(data) or f"{self.url} answers {status}")
+                raise AdminRefusal(502, _reason(data) or f"{self.url} answers {status}")
             self._is_geminga = status in (200, 403)
         return self._is_geminga
 
@@ -211,7 +211,7 @@ class Remote:
         try:
             return answer(derived.board(rows, request.query, _now_ms()))
         except ValueError as error:
-            raise AdminError(412, str(error)) from None
+            raise AdminRefusal(412, str(error)) from None
 
     async def _all_rows(self, request: web.Request) -> list[Json]:
         """From all brokers. One asks, and those who come meanwhile wait for that.
@@ -281,7 +281,7 @@ class Remote:
             inside = await self.get(request, f"{path}{suffix}/internalStats")
             found.append(explanation(facts_from_stats(topic + suffix, name, stats, inside, _now_ms())))
         if not found:
-            raise AdminError(404, f"Subscription {name} not found on topic {topic}")
+            raise AdminRefusal(404, f"Subscription {name} not found on topic {topic}")
         return answer(found)
 
     async def holes(self, request: web.Request) -> web.Response:
@@ -291,19 +291,19 @@ class Remote:
         cells = min(whole_number(query.get("cells", "512"), "cells", 1), CELLS_MAX)
         name = request.match_info["subscription"]
         if name not in inside.get("cursors", {}):
-            raise AdminError(404, f"Subscription {name} not found on topic {_topic(request)}")
+            raise AdminRefusal(404, f"Subscription {name} not found on topic {_topic(request)}")
         found = derived.hole_map(inside, name, places[0], places[1], cells)
         return answer(found | {"topic": _topic(request), "subscription": name})
 
     async def preview(self, request: web.Request) -> web.Response:
         action, query, path = request.match_info["action"], request.query, _topic_path(request)
         if action == "redeliver":
-            raise AdminError(501, _NO_SUCH_THING)
+            raise AdminRefusal(501, _NO_SUCH_THING)
         stats = await self.get(request, f"{path}/stats")
         inside = await self.get(request, f"{path}/internalStats")
         name = request.match_info["subscription"]
         if name not in stats["subscriptions"]:
-            raise AdminError(404, f"Subscription {name} not found on topic {_topic(request)}")
+            raise AdminRefusal(404, f"Subscription {name} not found on topic {_topic(request)}")
         found = derived.hole_map(inside, name, None, None, 1)
         places, backlog = derived.Places(inside), stats["subscriptions"][name].get("msgBacklog", 0)
         if action == "skip-all":
@@ -330,7 +330,7 @@ class Remote:
                 _previewed(f"about {max(0, offset - mark)} entries before those{when} are given up for good")
             )
         if action != "reset":
-            raise AdminError(404, f"no action {action!r}")
+            raise AdminRefusal(404, f"no action {action!r}")
         if offset >= mark:
             text = f"begins again at offset {offset}{when}: about {offset - mark} entries are given up"
         else:
@@ -338,7 +338,7 @@ class Remote:
         return answer(_previewed(f"{text}; its consumers connect anew"))
 
     async def redeliver(self, _request: web.Request) -> web.Response:
-        raise AdminError(501, _NO_SUCH_THING)
+        raise AdminRefusal(501, _NO_SUCH_THING)
 
     async def open_messages(self, request: web.Request) -> web.Response:
         count = min(whole_number(request.query.get("count", "10"), "count", 1), PEEK_MAX)
@@ -349,9 +349,9 @@ class Remote:
             status, headers, data = await self.ask(request, "GET", path)
             if status != 200:
                 if nth == 1 and status not in (404, 412):
-                    raise AdminError(status, _reason(data) or f"{self.url} answers {status}")
+                    raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
                 break
-            messages += _messages(headers, data, Filter())
+            messages += _messages(headers, data, MessageFilter())
             if len(messages) >= count:
                 break
         return answer(messages[:count])
@@ -360,7 +360,7 @@ class Remote:
         path, query = _topic_path(request), request.query
         inside = await self.get(request, f"{path}/internalStats")
         places = derived.Places(inside)
-        wanted = Filter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
         most = min(TAIL_ENTRIES_MAX, whole_number(query.get("count", "20"), "count", 1))
         offset, skipped = max(0, places.end - most), 0
         if query.get("from"):
@@ -409,7 +409,7 @@ def _reason(data: bytes) -> str:
         return ""
 
 
-def _messages(headers: Mapping[str, str], data: bytes, wanted: Filter) -> list[Json]:
+def _messages(headers: Mapping[str, str], data: bytes, wanted: MessageFilter) -> list[Json]:
     """An entry as Apache Pulsar's admin REST gives it."""
     return list(payload_messages(headers, data, wanted))
 
@@ -424,7 +424,7 @@ def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
             headers = request.headers
             allowed.check(headers.get("Host", ""), headers.get("Origin"), headers.get("Sec-Fetch-Site"))
             return await handler(request)
-        except AdminError as error:
+        except AdminRefusal as error:
             refusal = answer({"reason": error.reason}, error.status)
         except InvalidConfiguration as error:
             refusal = answer({"reason": str(error)}, 412)

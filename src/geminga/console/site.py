@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from geminga.broker.admin.door import Key, Needs
+from geminga.broker.admin.auth import Key, RequiredPermission
 from geminga.broker.admin.http import answer
 from geminga.console.advice import advice
 
@@ -40,15 +40,15 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-cache",
 }
-PERMISSIONS: Final[Mapping[Key, Needs]] = {
-    ("GET", "/"): Needs.NOTHING,
-    ("GET", "/console/{file}"): Needs.NOTHING,
-    ("GET", "/console/vendor/{file}"): Needs.NOTHING,
-    ("GET", "/console/api/advice"): Needs.CREDENTIALS,
+PERMISSIONS: Final[Mapping[Key, RequiredPermission]] = {
+    ("GET", "/"): RequiredPermission.NOTHING,
+    ("GET", "/console/{file}"): RequiredPermission.NOTHING,
+    ("GET", "/console/vendor/{file}"): RequiredPermission.NOTHING,
+    ("GET", "/console/api/advice"): RequiredPermission.CREDENTIALS,
 }
 
 
-def attach(application: web.Application) -> Mapping[Key, Needs]:
+def attach(application: web.Application) -> Mapping[Key, RequiredPermission]:
     """Adds the pages to a web application; returns what each of their routes needs."""
     router = application.router
     router.add_get("/", _index)

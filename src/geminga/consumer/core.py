@@ -27,17 +27,24 @@ from geminga.consumer.events import (
     KeysMixed,
 )
 from geminga.consumer.flow import FlowControl, Release
-from geminga.consumer.message import EntryAcks, Message, Origin, ReceivedEntry, indexes_left, indexes_of
+from geminga.consumer.message import (
+    ConsumerOrigin,
+    EntryAcks,
+    Message,
+    ReceivedEntry,
+    indexes_left,
+    indexes_of,
+)
 from geminga.consumer.mixed_keys import KeyWatch
-from geminga.consumer.opening import EntryOpener, Opened, open_whole
-from geminga.consumer.place import Place
+from geminga.consumer.opening import EntryOpener, OpenedFrame, open_whole
+from geminga.consumer.position import ConsumerPosition
 from geminga.consumer.queue import ReceiveQueue
 from geminga.consumer.seek import NO_FILTER, seek_ack_set
 from geminga.consumer.settings import ConsumerSettings, ConsumerType
-from geminga.consumer.state import Event, State, next_state
+from geminga.consumer.state import ConsumerInput, ConsumerState, next_state
 from geminga.consumer.statistics import ConsumerCounters
+from geminga.consumer.unacked_entries import UnackedEntries
 from geminga.consumer.unbatching import DECOMPRESSION_ERROR, InvalidEntry
-from geminga.consumer.unsettled import Unsettled
 from geminga.errors import from_server
 from geminga.ids import MessageId
 from geminga.wire.frames import MessageFrame, encode_command, encode_flow
@@ -71,7 +78,7 @@ class ConsumerCore:
         self.consumer_id = consumer_id
         self.consumer_name = consumer_name
         self.queue = queue
-        self.state = State.IDLE
+        self.state = ConsumerState.IDLE
         self.error: Exception | None = None
         self.is_active: bool | None = None
         self.reached_end = False
@@ -82,7 +89,7 @@ class ConsumerCore:
             settings.receiver_queue_bytes_max,
             settings.stop_at_message_id,
         )
-        self.origin = Origin(topic, partition, settings.schema)
+        self.origin = ConsumerOrigin(topic, partition, settings.schema)
         keeps = self.origin.keeps
         self.acks = AckTracker(
             consumer_id,
@@ -93,7 +100,7 @@ class ConsumerCore:
         )
         self.counted = ConsumerCounters()
         timeout, tick = settings.ack_timeout_seconds, settings.unacked_messages_tick_ms / 1000
-        self.unsettled = Unsettled(timeout if keeps else 0.0, tick, self.counted)
+        self.unsettled = UnackedEntries(timeout if keeps else 0.0, tick, self.counted)
         self._knows_hands = keeps and settings.durable
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
@@ -102,7 +109,7 @@ class ConsumerCore:
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
         self._first_subscribe = True
-        self._place = Place(
+        self._place = ConsumerPosition(
             settings.start_message_id,
             inclusive=settings.start_message_id_inclusive,
             is_durable=settings.durable,
@@ -115,7 +122,7 @@ class ConsumerCore:
 
     def subscribe(self, request_id: int) -> pb.BaseCommand:
         """The SUBSCRIBE command for a new connection."""
-        self.state = next_state(self.state, Event.ATTACH)
+        self.state = next_state(self.state, ConsumerInput.ATTACH)
         first_time, self._first_subscribe = self._first_subscribe, False
         return commands.subscribe(
             self.settings, topic=self.topic, subscription=self.subscription, consumer_id=self.consumer_id,
@@ -125,8 +132,8 @@ class ConsumerCore:
 
     def subscribed(self, now: float) -> None:
         """The broker answered SUCCESS: acknowledgements that were left go out, then the permits."""
-        self.state = next_state(self.state, Event.SUBSCRIBED)
-        if self.state is not State.READY:
+        self.state = next_state(self.state, ConsumerInput.SUBSCRIBED)
+        if self.state is not ConsumerState.READY:
             return
         self.flow.reset()
         self.flow.note_start(self._place.start)
@@ -136,11 +143,11 @@ class ConsumerCore:
 
     def refused(self) -> None:
         """SUBSCRIBE failed, or was not answered."""
-        self.state = next_state(self.state, Event.REFUSED)
+        self.state = next_state(self.state, ConsumerInput.REFUSED)
 
     def disconnected(self, now: float) -> None:
         """The connection is lost or the broker closed the consumer: unread messages will come again."""
-        self.state = next_state(self.state, Event.DETACHED)
+        self.state = next_state(self.state, ConsumerInput.DETACHED)
         self.new_request_id = None
         self.output.clear()
         self._aside.clear()
@@ -160,7 +167,7 @@ class ConsumerCore:
         if tokens:
             self.events.append(AcksSettled(tokens))
         whole = self.opener.whole
-        self.origin = Origin(self.topic, self.origin.partition, self.settings.schema, cluster)
+        self.origin = ConsumerOrigin(self.topic, self.origin.partition, self.settings.schema, cluster)
         self.opener = EntryOpener(self.settings, self.origin)
         self.opener.whole = whole
         self._place.begin_anew()
@@ -175,7 +182,7 @@ class ConsumerCore:
 
     def failed(self, error: Exception) -> None:
         """No further attempt will be made."""
-        self.state = next_state(self.state, Event.FAILED)
+        self.state = next_state(self.state, ConsumerInput.FAILED)
         self.error = error
 
     def _take_back(self) -> tuple[ReceivedEntry, int] | None:
@@ -203,8 +210,8 @@ class ConsumerCore:
 
     def receive(self, frame: MessageFrame, now: float, now_ms: int) -> None:
         """A MESSAGE frame: its messages go to the queue, or it is explained away."""
-        if self.state is not State.READY:
-            if self.state is State.SEEKING:
+        if self.state is not ConsumerState.READY:
+            if self.state is ConsumerState.SEEKING:
                 # Bounded by the permits granted. Delivered if the seek fails, else dropped.
                 self._aside.append(frame)
             return
@@ -255,7 +262,7 @@ class ConsumerCore:
             self.flow.note_start(self._place.start)
         self._grant()
 
-    def _refuse(self, frame: MessageFrame, opened: Opened) -> None:
+    def _refuse(self, frame: MessageFrame, opened: OpenedFrame) -> None:
         """An inner chunk, a marker, or an entry that cannot be read: its permits go back."""
         key = (frame.ledger_id, frame.entry_id)
         if opened.invalid is not None:
@@ -418,7 +425,7 @@ class ConsumerCore:
 
     def recover_permits(self) -> None:
         """The queue is empty and somebody waits: see `FlowControl.recover`."""
-        if self.state is State.READY:
+        if self.state is ConsumerState.READY:
             self.flow.recover()
             self._grant()
 
@@ -428,7 +435,7 @@ class ConsumerCore:
         self._grant()
 
     def _grant(self) -> None:
-        if self.state is State.READY and not self.draining and not self.unsettled.rewind.is_resting:
+        if self.state is ConsumerState.READY and not self.draining and not self.unsettled.rewind.is_resting:
             grant = self.flow.take_grant()
             if grant:
                 self.output.append(encode_flow(self.consumer_id, grant))
@@ -511,7 +518,7 @@ class ConsumerCore:
         self.acks.add_token(token, now)
 
     def _flush_acks(self) -> None:
-        if self.state not in (State.READY, State.SEEKING, State.CLOSING):
+        if self.state not in (ConsumerState.READY, ConsumerState.SEEKING, ConsumerState.CLOSING):
             return
         frames, settled = self.acks.flush(self.new_request_id)
         self.output += frames
@@ -552,12 +559,12 @@ class ConsumerCore:
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
         """Have everything unacknowledged delivered again, unread messages included; ``due`` for example.
-        ``is_wish``: see `Unsettled.asked_again`.
+        ``is_wish``: see `UnackedEntries.asked_again`.
 
         Without a connection there is nothing to do: a new one starts with that anyway. Nor is there where
         nothing is kept: what waits here would be lost.
         """
-        if self.state is not State.READY or not self.origin.keeps:
+        if self.state is not ConsumerState.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:
             # MESSAGEs of the epoch before are dropped when they arrive late (framing.md section 7).
@@ -572,7 +579,7 @@ class ConsumerCore:
         self._grant()
 
     def _redeliver(self, keys: list[EntryKey]) -> None:
-        if not keys or self.state is not State.READY:
+        if not keys or self.state is not ConsumerState.READY:
             return
         if not self.settings.individual_only:
             self.redeliver_unacknowledged(keys)
@@ -606,7 +613,7 @@ class ConsumerCore:
             ack_set = seek_ack_set(target, first) or seek_ack_set(target, target.batch_index)
         # A target that does not fit into the command is refused before anything has changed.
         command = commands.seek(self.consumer_id, request_id, target, ack_set)
-        self.state = next_state(self.state, Event.SEEK)
+        self.state = next_state(self.state, ConsumerInput.SEEK)
         self._flush_acks()
         self._seek_target = target
         return command
@@ -614,7 +621,7 @@ class ConsumerCore:
     def seek_done(self) -> None:
         """The broker moved the cursor; everything known about acknowledgements belongs to the past."""
         target, self._seek_target = self._seek_target, None
-        self.state = next_state(self.state, Event.SEEK_DONE)
+        self.state = next_state(self.state, ConsumerInput.SEEK_DONE)
         self._take_back()
         self._aside.clear()
         self.opener.chunks.clear()
@@ -628,7 +635,7 @@ class ConsumerCore:
     def seek_failed(self, now: float, now_ms: int) -> None:
         """The cursor stands where it stood: what was put aside is delivered."""
         self._seek_target = None
-        self.state = next_state(self.state, Event.SEEK_FAILED)
+        self.state = next_state(self.state, ConsumerInput.SEEK_FAILED)
         aside, self._aside = self._aside, []
         for frame in aside:
             self.receive(frame, now, now_ms)
@@ -643,19 +650,19 @@ class ConsumerCore:
 
     def begin_close(self) -> bool:
         """Close or unsubscribe. True when there is a connection to say so on; acknowledgements precede it."""
-        attached = self.state in (State.READY, State.SEEKING)
+        attached = self.state in (ConsumerState.READY, ConsumerState.SEEKING)
         if attached:
             self._flush_acks()
-        self.state = next_state(self.state, Event.CLOSE)
+        self.state = next_state(self.state, ConsumerInput.CLOSE)
         return attached
 
     def close_failed(self) -> None:
         """The broker refused to unsubscribe; the consumer goes on."""
-        self.state = next_state(self.state, Event.CLOSE_FAILED)
+        self.state = next_state(self.state, ConsumerInput.CLOSE_FAILED)
 
     def closed(self) -> None:
         """The consumer is gone from the broker."""
-        self.state = next_state(self.state, Event.CLOSED)
+        self.state = next_state(self.state, ConsumerInput.CLOSED)
         self._take_back()
 
     # --- time and output -------------------------------------------------------------------------
@@ -680,7 +687,7 @@ class ConsumerCore:
         expired_chunks = self.opener.chunks.expire(now)
         if expired_chunks:
             self.acks.acknowledge_keys(expired_chunks, now)
-        if self.state is not State.READY:
+        if self.state is not ConsumerState.READY:
             return
         if self.acks.due(now):
             self._flush_acks()

@@ -75,7 +75,7 @@ def origin_properties(message: _Received, subscription: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forward:
+class DeadLetter:
     """A message to publish elsewhere before the original is acknowledged."""
 
     topic: str
@@ -86,9 +86,9 @@ class Forward:
 
 def plan_dead_letter(
     message: _Received, topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None
-) -> Forward:
+) -> DeadLetter:
     """Where a dead message goes."""
-    return Forward(
+    return DeadLetter(
         topic=dead_letter_topic(topic, subscription, policy),
         properties=origin_properties(message, subscription),
         dead=True,
@@ -102,7 +102,7 @@ def plan_retry(
     policy: ConsumerDeadLetterPolicy | None,
     delay_ms: int,
     properties: Mapping[str, str] | None = None,
-) -> Forward:
+) -> DeadLetter:
     """Where a message goes that is to be consumed later: the retry topic, until it was tried too often.
 
     ``topic`` is the one that the consumer subscribed to, not the retry topic that the message may have
@@ -114,6 +114,6 @@ def plan_retry(
     maximum = RETRY_MAX_DEFAULT if policy is None else policy.max_redeliver_count
     merged[PROPERTY_RECONSUME_TIMES] = str(attempt)
     if attempt > maximum:
-        return Forward(topic=dead_letter_topic(topic, subscription, policy), properties=merged, dead=True)
+        return DeadLetter(topic=dead_letter_topic(topic, subscription, policy), properties=merged, dead=True)
     merged[PROPERTY_DELAY_TIME] = str(delay_ms)
-    return Forward(topic=retry_topic(topic, subscription, policy), properties=merged, delay_ms=delay_ms)
+    return DeadLetter(topic=retry_topic(topic, subscription, policy), properties=merged, delay_ms=delay_ms)

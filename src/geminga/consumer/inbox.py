@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenByApplication:
     """The application has the message: its acknowledgement time-out runs."""
 
     message: Message[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class ReturnedToQueue:
     """The application has it no more: a call that had taken it was interrupted, and it waits in the queue."""
 
     message: Message[Any]
@@ -58,7 +58,7 @@ class ReadThrough:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NegativelyAcknowledged:
     """The application could not process the message: it is to come again later."""
 
     message: Message[Any] | MessageId
@@ -72,7 +72,14 @@ class ReceiptsWanted:
 
 
 Item = (
-    Message | Taken | PutBack | AcknowledgedId | AcknowledgedThrough | ReadThrough | Refused | ReceiptsWanted
+    Message
+    | TakenByApplication
+    | ReturnedToQueue
+    | AcknowledgedId
+    | AcknowledgedThrough
+    | ReadThrough
+    | NegativelyAcknowledged
+    | ReceiptsWanted
 )
 
 

@@ -105,7 +105,7 @@ class ReceivedEntry:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: ConsumerOrigin,
         ledger_id: int,
         entry_id: int,
         metadata: pb.MessageMetadata | None,
@@ -181,7 +181,7 @@ def messages_of(entry: ReceivedEntry) -> list[Message[Any]]:
     return [Message(entry, index) for index in indexes_of(entry)]
 
 
-class Origin:
+class ConsumerOrigin:
     """What the entries of one consumer share; being the same object, it tells whose they are.
 
     ``cluster`` counts the clusters that the client went through: an id means something in its own alone.

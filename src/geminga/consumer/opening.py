@@ -1,7 +1,7 @@
 """From a MESSAGE frame to a `ReceivedEntry`: decrypt, assemble, decompress, split.
 
 `EntryOpener.open` gives the entry, or says why there is none: an inner chunk, a marker, an entry that
-cannot be read. What is to be acknowledged or reported stands in the `Opened` result.
+cannot be read. What is to be acknowledged or reported stands in the `OpenedFrame` result.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 
 from geminga.consumer.chunks import ChunkAssembler
-from geminga.consumer.message import Origin, ReceivedEntry
+from geminga.consumer.message import ConsumerOrigin, ReceivedEntry
 from geminga.consumer.settings import ConsumerCryptoFailureAction, ConsumerSettings
 from geminga.consumer.unbatching import (
     BATCH_DESERIALIZE_ERROR,
@@ -32,7 +32,7 @@ BATCH_COUNT_MAX = 1 << 24
 """Messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
 
 
-class Opened:
+class OpenedFrame:
     """What became of a frame. One is made a frame, so it is plain slots without containers of its own.
 
     ``entry``: the entry to deliver, None for none. ``permits``: what the broker charged for it.
@@ -59,7 +59,7 @@ class EntryOpener:
     that account for every entry of a range.
     """
 
-    def __init__(self, settings: ConsumerSettings, origin: Origin) -> None:
+    def __init__(self, settings: ConsumerSettings, origin: ConsumerOrigin) -> None:
         self.whole = False
         self.untouched = False
         self.chunks = ChunkAssembler(
@@ -73,9 +73,9 @@ class EntryOpener:
         self._crypto_failure_action = settings.crypto_failure_action
         self._bytes_max = settings.message_bytes_max
 
-    def open(self, frame: MessageFrame, now: float, now_ms: int) -> Opened:
+    def open(self, frame: MessageFrame, now: float, now_ms: int) -> OpenedFrame:
         """Everything that can be said about one MESSAGE without knowing the consumer's state."""
-        opened = Opened()
+        opened = OpenedFrame()
         try:
             if not (self.whole and self._pass_whole(frame, opened)):
                 self._open(frame, opened, now, now_ms)
@@ -86,7 +86,7 @@ class EntryOpener:
             opened.undecryptable = error
         return opened
 
-    def _pass_whole(self, frame: MessageFrame, opened: Opened) -> bool:
+    def _pass_whole(self, frame: MessageFrame, opened: OpenedFrame) -> bool:
         """An entry that its reader will check and decode; False when it has to be opened here."""
         raw = frame.entry
         if self.untouched:
@@ -108,7 +108,7 @@ class EntryOpener:
         )  # fmt: skip
         return True
 
-    def _pass_untouched(self, frame: MessageFrame, opened: Opened) -> None:
+    def _pass_untouched(self, frame: MessageFrame, opened: OpenedFrame) -> None:
         batched, count = False, 1
         with contextlib.suppress(CorruptPayload):
             head = peek_entry(frame.entry)
@@ -120,7 +120,7 @@ class EntryOpener:
             raw=frame.entry, count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
 
-    def _open(self, frame: MessageFrame, opened: Opened, now: float, now_ms: int) -> None:
+    def _open(self, frame: MessageFrame, opened: OpenedFrame, now: float, now_ms: int) -> None:
         raw = frame.entry
         try:
             parsed = parse_entry(raw, verify=True)

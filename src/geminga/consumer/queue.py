@@ -4,7 +4,7 @@ Messages wait as lots: an entry, and an iterator over the indexes of those of it
 taken. A message is made by whoever takes it, so that what waits costs the garbage collector one object a
 batch. To take one is a single atomic step, ``next`` on the iterator: any thread may do it, without a lock,
 and two never get the same. A lot that is used up is removed by whoever finds it so. CPython's own iterators
-promise that under the interpreter lock; where it is off, the step is the removal from a list (`Popping`).
+promise that under the interpreter lock; where it is off, the step is the removal from a list (`PopIndexes`).
 
 One thread, the loop's, adds and takes back. How a receiver sleeps that finds nothing is the shell's business:
 it makes ``waiting`` true and is called by ``wake`` after something was added.
@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from geminga.consumer.message import Message
 
 if TYPE_CHECKING:
-    from geminga.consumer.message import Origin, ReceivedEntry
+    from geminga.consumer.message import ConsumerOrigin, ReceivedEntry
 
     Lot = tuple[ReceivedEntry, Iterator[int]]
-    """The iterator is one of Python's own over a range or a list, or a `Popping`: ``next`` runs no Python
+    """The iterator is one of Python's own over a range or a list, or a `PopIndexes`: ``next`` runs no Python
     code, and how many it still has can be asked for. At its end it stops, or raises `IndexError`."""
 
     Taken = tuple[ReceivedEntry, list[int]]
@@ -47,7 +47,7 @@ def _nobody() -> None:
     """Nobody sleeps yet."""
 
 
-class Popping(_Map):
+class PopIndexes(_Map):
     """Indexes, each for one of the threads that take them, also without the interpreter lock: what ``next``
     does is ``list.pop``, in C. `IndexError` at the end."""
 
@@ -63,14 +63,14 @@ class Popping(_Map):
     def __length_hint__(self) -> int:
         return len(self._left)
 
-    def __copy__(self) -> Popping:
-        return Popping(self._left[::-1])
+    def __copy__(self) -> PopIndexes:
+        return PopIndexes(self._left[::-1])
 
 
 _for_each: Callable[[Sequence[int]], Iterator[int]] = iter
 """Makes a lot's iterator. The lock may be switched on later, and never off again."""
 if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
-    _for_each = Popping
+    _for_each = PopIndexes
 
 
 class ReceiveQueue:
@@ -119,18 +119,18 @@ class ReceiveQueue:
                 return count_max
         return count
 
-    def messages_by_origin(self) -> dict[Origin, int]:
+    def messages_by_origin(self) -> dict[ConsumerOrigin, int]:
         """How many messages of each consumer wait, those of entries that nobody has opened included."""
-        counts: dict[Origin, int] = {}
+        counts: dict[ConsumerOrigin, int] = {}
         for entry, indexes in _copy(self.lots):
             counts[entry.origin] = counts.get(entry.origin, 0) + length_hint(indexes)
         for entry in _copy(self.entries):
             counts[entry.origin] = counts.get(entry.origin, 0) + entry.count
         return counts
 
-    def held_by_origin(self) -> dict[Origin, tuple[int, int]]:
+    def held_by_origin(self) -> dict[ConsumerOrigin, tuple[int, int]]:
         """The same with their bytes."""
-        held: dict[Origin, tuple[int, int]] = {}
+        held: dict[ConsumerOrigin, tuple[int, int]] = {}
         waiting = [(entry, length_hint(indexes)) for entry, indexes in _copy(self.lots)]
         waiting += [(entry, entry.count) for entry in _copy(self.entries)]
         for entry, count in waiting:
@@ -170,7 +170,7 @@ class ReceiveQueue:
         if entries and self.waiting:
             self.wake()
 
-    def take_back(self, origin: Origin) -> tuple[list[Taken], list[ReceivedEntry]]:
+    def take_back(self, origin: ConsumerOrigin) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove what waits of one consumer; returns it in order.
 
         Items leave at the right end, one by one: receivers that take from the left meanwhile get the
@@ -187,7 +187,7 @@ class ReceiveQueue:
         return [each for each in taken if each[1]], entries
 
     def take_out(
-        self, origin: Origin, keys: Container[tuple[int, int]]
+        self, origin: ConsumerOrigin, keys: Container[tuple[int, int]]
     ) -> tuple[list[Taken], list[ReceivedEntry]]:
         """Remove what waits of these entries of one consumer; all else stays in its place."""
         taken: list[Taken] = []

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from geminga.errors import AlreadyClosed, ConsumerNotInitialized
 
 
-class State(Enum):
+class ConsumerState(Enum):
     """Where the consumer stands towards the broker."""
 
     IDLE = auto()
@@ -37,7 +37,7 @@ class State(Enum):
     """The broker refused for good; the error is kept."""
 
 
-class Event(Enum):
+class ConsumerInput(Enum):
     """What can happen to a consumer."""
 
     ATTACH = auto()
@@ -64,9 +64,9 @@ class Event(Enum):
     """An error after which no further attempt is made."""
 
 
-S, E = State, Event
+S, E = ConsumerState, ConsumerInput
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
+TRANSITIONS: dict[tuple[ConsumerState, ConsumerInput], ConsumerState] = {
     (S.IDLE, E.ATTACH): S.SUBSCRIBING,
     (S.SUBSCRIBING, E.SUBSCRIBED): S.READY,
     (S.SUBSCRIBING, E.REFUSED): S.IDLE,
@@ -85,7 +85,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 }
 """Every pair that changes the state."""
 
-IGNORED: frozenset[tuple[State, Event]] = frozenset(
+IGNORED: frozenset[tuple[ConsumerState, ConsumerInput]] = frozenset(
     {
         # A late answer, or a loss that was already noticed.
         (S.IDLE, E.DETACHED), (S.IDLE, E.REFUSED), (S.IDLE, E.SEEK_DONE), (S.IDLE, E.SEEK_FAILED),
@@ -96,14 +96,14 @@ IGNORED: frozenset[tuple[State, Event]] = frozenset(
         # While closing, the fate of the connection no longer matters.
         (S.CLOSING, E.CLOSE), (S.CLOSING, E.DETACHED), (S.CLOSING, E.SUBSCRIBED), (S.CLOSING, E.REFUSED),
         (S.CLOSING, E.SEEK_DONE), (S.CLOSING, E.SEEK_FAILED),
-        *((S.CLOSED, event) for event in Event if event not in (E.ATTACH, E.SEEK)),
-        *((S.FAILED, event) for event in Event if event not in (E.ATTACH, E.SEEK, E.CLOSE)),
+        *((S.CLOSED, event) for event in ConsumerInput if event not in (E.ATTACH, E.SEEK)),
+        *((S.FAILED, event) for event in ConsumerInput if event not in (E.ATTACH, E.SEEK, E.CLOSE)),
     }
 )  # fmt: skip
 """Pairs that may happen and change nothing."""
 
 
-def next_state(state: State, event: Event) -> State:
+def next_state(state: ConsumerState, event: ConsumerInput) -> ConsumerState:
     """The state after ``event``.
 
     Raises `AlreadyClosed` for a call on a closed or failed consumer and `ConsumerNotInitialized` for

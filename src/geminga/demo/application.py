@@ -24,7 +24,7 @@ class SparkFailed(PulsarException):
 
 
 @dataclass(slots=True)
-class Done:
+class QueryProgress:
     """What one query has done, over all drivers."""
 
     rows: int = 0
@@ -36,10 +36,12 @@ class Done:
 
 
 @dataclass(slots=True)
-class Told:
+class DriverProgress:
     """What the drivers have told up to now."""
 
-    queries: dict[str, Done] = field(default_factory=lambda: {name: Done() for name in pipeline.QUERIES})
+    queries: dict[str, QueryProgress] = field(
+        default_factory=lambda: {name: QueryProgress() for name in pipeline.QUERIES}
+    )
     connector_rows: int = 0
     connector_seconds: float = 0.0
     passes: list[float] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Told:
 class Application:
     """A driver with its JVM and workers. What they print goes to ``log``; end it with `kill` or ``with``."""
 
-    def __init__(self, job: driver.Job, log: Path) -> None:
+    def __init__(self, job: driver.DriverJob, log: Path) -> None:
         self.log = log
         reading, writing = os.pipe()
         try:
@@ -112,12 +114,12 @@ class Application:
 
 
 def follow(
-    job: driver.Job,
+    job: driver.DriverJob,
     log: Path,
-    told: Told,
-    heard: Callable[[Told], object],
+    told: DriverProgress,
+    heard: Callable[[DriverProgress], object],
     *,
-    kill_when: Callable[[Told], bool] | None = None,
+    kill_when: Callable[[DriverProgress], bool] | None = None,
 ) -> None:
     """Run a driver until it is done, or until ``kill_when`` says that it is to be killed.
 

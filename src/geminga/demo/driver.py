@@ -35,7 +35,7 @@ SPARK_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class DriverJob:
     """What the driver is to do; it travels as JSON. ``events_fd`` is the pipe for what it tells."""
 
     service_url: str
@@ -51,7 +51,7 @@ class Job:
         return json.dumps(asdict(self))
 
 
-class Teller:
+class EventWriter:
     """Writes events: each has a name and some fields."""
 
     def __init__(self, stream: IO[str]) -> None:
@@ -63,8 +63,8 @@ class Teller:
 
 
 def main() -> None:
-    job = Job(**json.loads(sys.argv[1]))
-    tell = Teller(os.fdopen(job.events_fd, "w"))
+    job = DriverJob(**json.loads(sys.argv[1]))
+    tell = EventWriter(os.fdopen(job.events_fd, "w"))
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     try:
         _work(job, tell)
@@ -79,7 +79,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(job: Job, tell: Teller) -> None:
+def _work(job: DriverJob, tell: EventWriter) -> None:
     from geminga.spark.sessions import session
 
     spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
@@ -96,7 +96,11 @@ def _work(job: Job, tell: Teller) -> None:
 
 
 def _run(
-    spark: SparkSession, job: Job, source: dict[str, str], dimensions: dict[str, DataFrame], tell: Teller
+    spark: SparkSession,
+    job: DriverJob,
+    source: dict[str, str],
+    dimensions: dict[str, DataFrame],
+    tell: EventWriter,
 ) -> None:
     """All queries side by side, until they have done what the topic holds now."""
     limited = {**source, "maxRowsPerTrigger": str(job.rows_per_batch)}
@@ -140,7 +144,7 @@ def _total(lag: list[dict[str, Any]], name: str) -> int | None:
     return None if not found or None in found else sum(found)
 
 
-def _publish_closing(job: Job) -> None:
+def _publish_closing(job: DriverJob) -> None:
     """One event long after the last, so that the watermark passes and every window is written."""
     closing = datetime.fromisoformat(job.last_event) + timedelta(days=366)
     with Client(job.service_url) as client, client.create_producer(job.topic) as producer:
@@ -151,7 +155,7 @@ def _publish_closing(job: Job) -> None:
         )
 
 
-def _read_alone(spark: SparkSession, source: dict[str, str], tell: Teller) -> None:
+def _read_alone(spark: SparkSession, source: dict[str, str], tell: EventWriter) -> None:
     """The whole topic with all columns, and nothing done with it: what the connector itself takes."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F

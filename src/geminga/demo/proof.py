@@ -18,7 +18,7 @@ Window = dict[str, Any]
 """A day, origin and carrier with its counts, as a row of the table ``delays``; the day as text."""
 
 
-def tidy(table: str) -> tables.Size:
+def tidy(table: str) -> tables.TableSize:
     """Put a table's files together, delete those that do not count, and say what there is."""
     tables.compact(table)
     tables.clean(table, keep_seconds=0)

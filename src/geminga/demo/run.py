@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import geminga
 from geminga.client.admin.sync.admin import Admin
 from geminga.demo import flights, picture, pipeline, proof
-from geminga.demo.application import Told, follow
+from geminga.demo.application import DriverProgress, follow
 from geminga.demo.console import Console, Update
-from geminga.demo.driver import Job
+from geminga.demo.driver import DriverJob
 from geminga.demo.flights import Checksum
 from geminga.errors import PulsarException, UsageError
 
@@ -130,7 +130,7 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
     table = flights.events(rows)
     expected = Checksum.of(table.column("value").to_pylist())
     half = table.num_rows // 2
-    told = Told()
+    told = DriverProgress()
     # Exactly once rests on the broker's deduplication.
     with geminga.embedded(folder / "store", deduplication=True) as broker:
         console.step(f"Broker at {broker.service_url}, its store in {folder / 'store'}: every receipt synced")
@@ -146,7 +146,7 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
                     f"{one.rows / one.seconds:,.0f} a second, "
                     f"{one.cpu_seconds / one.rows * 1e6:.1f} µs of CPU each (broker included)"
                 )
-            job = Job(
+            job = DriverJob(
                 service_url=broker.service_url, topic=TOPIC, rollup_topic=ROLLUP_TOPIC, folder=str(folder),
                 rows_per_batch=min(ROWS_PER_BATCH, max(1, table.num_rows // BATCHES_MIN)),
                 last_event=table.column("event_time")[-1].as_py().isoformat(), events_fd=-1,
@@ -191,7 +191,7 @@ def _create_topic(admin_url: str) -> None:
     Admin(admin_url).topics.create(TOPIC, partitions=PARTITIONS)
 
 
-def _stream(job: Job, log: Path, told: Told, total: int, console: Console) -> int:
+def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console: Console) -> int:
     """The queries: a driver that is killed half-way, and another one. Returns the rows of the second."""
     console.step(f"Starting Spark; what it prints goes to {log}")
     with console.many(pipeline.QUERIES, total) as update:
@@ -209,7 +209,7 @@ def _stream(job: Job, log: Path, told: Told, total: int, console: Console) -> in
     return sum(query.rows for query in told.queries.values()) - before
 
 
-def _show(total: int, update: Update, told: Told) -> None:
+def _show(total: int, update: Update, told: DriverProgress) -> None:
     """What is done is what does not lag behind any more."""
     for name, query in told.queries.items():
         if query.lag_messages is not None:
@@ -219,7 +219,7 @@ def _show(total: int, update: Update, told: Told) -> None:
             update(name, query.rows, "")
 
 
-def _is_half(total: int, told: Told) -> bool:
+def _is_half(total: int, told: DriverProgress) -> bool:
     """Every query has done something, and all together half of what there is."""
     done = [query.rows for query in told.queries.values()]
     return min(done) > 0 and sum(done) >= total * len(done) // 2

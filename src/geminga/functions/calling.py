@@ -1,4 +1,4 @@
-"""Calling the function: values from messages, payloads from results, one `Outcome` a message."""
+"""Calling the function: values from messages, payloads from results, one `CallOutcome` a message."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from geminga.errors import InvalidMessage
 from geminga.functions.loading import Call
-from geminga.functions.running_context import Output, Publish, RunningContext, Shared
+from geminga.functions.running_context import InstanceContext, Output, Publish, RunningContext
 
 CHUNK_SECONDS = 0.005
 """A plain callable is called for so long before its results are sent: none waits for a slow one behind it."""
 
 
-class Outcome:
+class CallOutcome:
     """What became of one call.
 
     ``error``: why it failed. An extension's panic, ``sys.exit()`` of a library and a call that cancels itself
@@ -49,7 +49,7 @@ class Outcome:
         return (Publish(output, self.payload, {} if self.key is None else {"partition_key": self.key}),)
 
 
-def size_of(outcomes: Sequence[Outcome]) -> int:
+def size_of(outcomes: Sequence[CallOutcome]) -> int:
     """Bytes of what they gave, as far as it is bytes by now."""
     size = 0
     for outcome in outcomes:
@@ -67,7 +67,7 @@ class Caller:
     def __init__(
         self,
         call: Call,
-        shared: Shared,
+        shared: InstanceContext,
         decode: Callable[[Any], Any],
         encode: Callable[[Any], Any],
     ) -> None:
@@ -81,15 +81,15 @@ class Caller:
         self.ending = False
         """Calls are cancelled because the function ends, and not by themselves."""
 
-    def call_some(self, messages: Sequence[Any], stop_at_failure: bool) -> list[Outcome]:
+    def call_some(self, messages: Sequence[Any], stop_at_failure: bool) -> list[CallOutcome]:
         """On the function's thread: outcomes of the first messages, as many as fit into `CHUNK_SECONDS`; with
         ``stop_at_failure`` the first failure is the last."""
-        outcomes: list[Outcome] = []
+        outcomes: list[CallOutcome] = []
         function, takes_context = self.call.function, self.call.takes_context
         started = time.perf_counter()
         until = started + CHUNK_SECONDS
         for message in messages:
-            outcome = Outcome(message)
+            outcome = CallOutcome(message)
             outcomes.append(outcome)
             try:
                 if takes_context:
@@ -97,7 +97,7 @@ class Caller:
                     self._fill(outcome, function(self._decode(message), context), context)
                 else:
                     self._fill(outcome, function(self._decode(message)), None)
-            except BaseException as error:  # see `Outcome`
+            except BaseException as error:  # see `CallOutcome`
                 outcome.fail(error)
                 if stop_at_failure:
                     break
@@ -106,9 +106,9 @@ class Caller:
         self._shared.metrics.process_seconds += time.perf_counter() - started
         return outcomes
 
-    async def call_one(self, message: Any) -> Outcome:
+    async def call_one(self, message: Any) -> CallOutcome:
         """On the loop: the outcome of an async callable."""
-        outcome = Outcome(message)
+        outcome = CallOutcome(message)
         started = time.perf_counter()
         context = RunningContext(self._shared, message) if self.call.takes_context else None
         try:
@@ -116,7 +116,7 @@ class Caller:
             result = self.call.function(value, context) if context else self.call.function(value)
             result = await _collected(result) if inspect.isasyncgen(result) else await result
             self._fill(outcome, result, context)
-        except BaseException as error:  # see `Outcome`
+        except BaseException as error:  # see `CallOutcome`
             if self.ending:
                 raise
             outcome.fail(error)
@@ -125,7 +125,7 @@ class Caller:
         self._shared.metrics.process_seconds += time.perf_counter() - started
         return outcome
 
-    def _fill(self, outcome: Outcome, result: Any, context: RunningContext | None) -> None:
+    def _fill(self, outcome: CallOutcome, result: Any, context: RunningContext | None) -> None:
         """What the call gave, as payloads; whatever cannot be sent is the call's failure."""
         busy = context is not None and (context.publishes or context.changes)
         alone = result is not None and not busy and not self._source and self._output is not None

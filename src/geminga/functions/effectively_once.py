@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.client.enums import Result
 from geminga.errors import InvalidConfiguration, MessageTooBig, ProducerBusy, PulsarException
-from geminga.functions.calling import Outcome
+from geminga.functions.calling import CallOutcome
 from geminga.functions.running_context import Publish
-from geminga.functions.sending import METADATA_BYTES, Settling, open_producer, producer_arguments, tell
+from geminga.functions.sending import METADATA_BYTES, PendingResults, open_producer, producer_arguments, tell
 from geminga.wire.hashing import partition_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def sequence_id(entry_id: int, batch_index: int, result: int) -> int:
     return (entry_id << _INDEX_BITS | index) << _RESULT_BITS | result
 
 
-class _Lane:
+class _OutputProducer:
     """A producer of one name on one output topic (or partition)."""
 
     def __init__(self, producer: Any) -> None:
@@ -76,12 +76,12 @@ class EffectivelyOnce:
 
     in_place = True
 
-    def __init__(self, settling: Settling, client: Client, output_schema: Any) -> None:
+    def __init__(self, settling: PendingResults, client: Client, output_schema: Any) -> None:
         self._settling = settling
         self._client = client
         self._settings = settling.shared.settings
         self._schema = output_schema
-        self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._lanes: dict[tuple[str, str, int], _OutputProducer] = {}
         self._confirmed: dict[tuple[str, str, int], int] = {}
         self._verified: set[str] = set()
         self._size_max = 5 * 1024 * 1024 - METADATA_BYTES
@@ -89,7 +89,7 @@ class EffectivelyOnce:
         self._tending = asyncio.get_running_loop().create_task(self._tend())
         self._lock = asyncio.Lock()
 
-    async def emit(self, outcomes: Sequence[Outcome]) -> None:
+    async def emit(self, outcomes: Sequence[CallOutcome]) -> None:
         async with self._lock:
             for outcome in outcomes:
                 await self._send(outcome)
@@ -99,7 +99,7 @@ class EffectivelyOnce:
                 if lane.in_flight:
                     lane.producer._publisher.close_batches_soon()
 
-    async def _send(self, outcome: Outcome) -> None:
+    async def _send(self, outcome: CallOutcome) -> None:
         settling, message = self._settling, outcome.message
         place = message.message_id()
         if outcome.plain and not outcome.changes:
@@ -145,7 +145,7 @@ class EffectivelyOnce:
             )  # fmt: skip
         one(None)
 
-    async def _send_plain(self, outcome: Outcome, place: Any) -> None:
+    async def _send_plain(self, outcome: CallOutcome, place: Any) -> None:
         """`_send` for one result without more, which most calls give."""
         settling, message = self._settling, outcome.message
         wanted = sequence_id(place.entry_id(), place.batch_index(), 0)
@@ -182,7 +182,7 @@ class EffectivelyOnce:
         lane.producer.send_async(outcome.payload, receipted, partition_key=outcome.key, sequence_id=wanted)
 
     def _receipt(
-        self, lane: _Lane, key: tuple[str, str, int], wanted: int, publish: Publish, one: Any
+        self, lane: _OutputProducer, key: tuple[str, str, int], wanted: int, publish: Publish, one: Any
     ) -> Any:
         metrics = self._settling.shared.metrics
 
@@ -197,7 +197,7 @@ class EffectivelyOnce:
 
         return receipted
 
-    async def check(self, outcome: Outcome) -> None:
+    async def check(self, outcome: CallOutcome) -> None:
         """Before anything is sent: raises `MessageTooBig` or `InvalidConfiguration` for a call whose results
         can never be stored, and what the broker says of topics that it named itself. That is its own failure
         and nobody else's."""
@@ -243,7 +243,7 @@ class EffectivelyOnce:
             return await self._settling.patiently(topic, ask)
         return await ask()
 
-    async def _lane(self, key: tuple[str, str, int], topic: str) -> _Lane:
+    async def _lane(self, key: tuple[str, str, int], topic: str) -> _OutputProducer:
         lane = self._lanes.get(key)
         now = asyncio.get_running_loop().time()
         if lane is not None and topic not in self._verified and lane.pushed > lane.stored:
@@ -258,7 +258,7 @@ class EffectivelyOnce:
         lane.used_at = now
         return lane
 
-    async def _open_lane(self, key: tuple[str, str, int], topic: str) -> _Lane:
+    async def _open_lane(self, key: tuple[str, str, int], topic: str) -> _OutputProducer:
         name = f"{self._settings.full_name}|{key[1]}|{key[2]}"
         schema = self._schema if topic == self._settings.output else None
         said = False
@@ -277,7 +277,7 @@ class EffectivelyOnce:
                     logger.info("%s is still used by another instance; waiting for it", name)
                     said = True
                 await asyncio.sleep(_BUSY_SECONDS)
-        lane = self._lanes[key] = _Lane(producer)
+        lane = self._lanes[key] = _OutputProducer(producer)
         self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
         confirmed = self._confirmed.get(key, -1)
         if lane.stored >= 0:
@@ -286,7 +286,7 @@ class EffectivelyOnce:
             self._remembers_less(lane, topic, confirmed)
         return lane
 
-    def _remembers_less(self, lane: _Lane, topic: str, confirmed: int) -> None:
+    def _remembers_less(self, lane: _OutputProducer, topic: str, confirmed: int) -> None:
         """The broker has given receipts in this run that it does not know of any more. Raises
         `InvalidConfiguration` when it never did."""
         if topic not in self._verified:
@@ -307,7 +307,7 @@ class EffectivelyOnce:
             self._verified.discard(topic)
         lane.stored = lane.pushed = confirmed
 
-    async def _close_lane(self, key: tuple[str, str, int], lane: _Lane) -> None:
+    async def _close_lane(self, key: tuple[str, str, int], lane: _OutputProducer) -> None:
         await lane.producer.flush()
         self._lanes.pop(key, None)
         await lane.producer.end()
@@ -328,7 +328,7 @@ class EffectivelyOnce:
     async def close(self) -> None:
         self._tending.cancel()
         for lane in self._lanes.values():
-            lane.producer.abandon()
+            lane.producer.abort()
 
 
 def _origin(message: Any) -> tuple[str, int]:

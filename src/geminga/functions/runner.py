@@ -15,11 +15,11 @@ from typing import Any
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.errors import InvalidConfiguration, PulsarException, Timeout
-from geminga.functions.calling import Caller, Outcome, size_of
+from geminga.functions.calling import Caller, CallOutcome, size_of
 from geminga.functions.loading import Call, resolve, schema, serde
 from geminga.functions.metrics import Metrics
-from geminga.functions.running_context import Shared
-from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, Sender, Settling, is_passing
+from geminga.functions.running_context import InstanceContext
+from geminga.functions.sending import RETRY_SECONDS_MAX, AtLeastOnce, PendingResults, ResultSender, is_passing
 from geminga.functions.settings import FunctionSettings
 from geminga.functions.thread import CallingThread
 from geminga.loggers import shield
@@ -68,25 +68,25 @@ class FunctionRunner(LongRunning[None]):
         if self._limit is not None and self._limit.when() is None:  # a second call gives no more time
             self._limit.reschedule(asyncio.get_running_loop().time() + self.settings.drain_seconds)
         if self._consumer is not None:
-            self._consumer.receivers.wake_all()
+            self._consumer.receive_waiters.wake_all()
 
     # --- one run ------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         from geminga.asyncio import Admin, Client
-        from geminga.client.cluster import Cluster
+        from geminga.client.cluster import ClusterProfile
         from geminga.client.web_address import find_admin_url
 
         settings = self.settings
         call = resolve(settings.function)
-        shared = Shared(settings, self.metrics)
-        cluster = Cluster.from_dict({**settings.connection, "service_url": settings.service_url})
+        shared = InstanceContext(settings, self.metrics)
+        cluster = ClusterProfile.from_dict({**settings.connection, "service_url": settings.service_url})
         client = shared.client = Client(**cluster.client_arguments())
         admins: list[Admin] = []
 
         async def open_admin() -> Admin:
             """Open admin REST; an address that is not given is learned from the broker."""
-            url = cluster.admin_url or await find_admin_url(client.hub)
+            url = cluster.admin_url or await find_admin_url(client.context)
             admins.append(Admin(**dataclasses.replace(cluster, admin_url=url).admin_arguments()))
             return admins[-1]
 
@@ -133,7 +133,7 @@ class FunctionRunner(LongRunning[None]):
         finally:
             self._limit = None
 
-    def _prepare_shared(self, shared: Shared, client: Any, open_admin: Any, call: Call) -> None:
+    def _prepare_shared(self, shared: InstanceContext, client: Any, open_admin: Any, call: Call) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         serdes: dict[str, Any] = {}
 
@@ -174,16 +174,18 @@ class FunctionRunner(LongRunning[None]):
         shared.serialize, shared.acknowledge = serialize, acknowledge
         shared.open_state = open_state
 
-    async def _relay_all(self, shared: Shared, client: Any, call: Call, thread: CallingThread) -> None:
+    async def _relay_all(
+        self, shared: InstanceContext, client: Any, call: Call, thread: CallingThread
+    ) -> None:
         settings = self.settings
         output_schema = schema("output_schema", settings.output_schema)
         consumer = self._consumer = await self._subscribe(client)
-        settling = Settling(shared, consumer)
+        settling = PendingResults(shared, consumer)
         if call.is_async and call.takes_context:
             # An async callable cannot wait for it on the loop; asked for at the start, or not at all.
             assert shared.open_state is not None
             shared.state = await thread.run(shared.open_state)
-        sender: Sender
+        sender: ResultSender
         if settings.arrow:
             from geminga.functions.tables import TableRelay
 
@@ -301,12 +303,12 @@ class FunctionRunner(LongRunning[None]):
             messages.append(message)
         if consumer.reads_versions:
             for message in messages:
-                await consumer.hub.schemas.prepare(message)
+                await consumer.context.schemas.prepare(message)
         if consumer.tracks_taken:
-            from geminga.consumer.inbox import Taken
+            from geminga.consumer.inbox import TakenByApplication
 
             for message in messages:
-                consumer.inbox.add(Taken(message))
+                consumer.inbox.add(TakenByApplication(message))
         if not messages:
             return messages
         self.metrics.received += len(messages)
@@ -321,9 +323,11 @@ class FunctionRunner(LongRunning[None]):
 
     async def _wait(self) -> None:
         """Until there may be a message, or for a second."""
-        await self._consumer.wait(self._consumer.hub.now() + _WAIT_SECONDS)
+        await self._consumer.wait(self._consumer.context.now() + _WAIT_SECONDS)
 
-    async def _relay(self, caller: Caller, sender: Sender, settling: Settling, thread: CallingThread) -> None:
+    async def _relay(
+        self, caller: Caller, sender: ResultSender, settling: PendingResults, thread: CallingThread
+    ) -> None:
         while not self._is_stopping and settling.fatal is None:
             messages = await self._take(min(CHUNK_MESSAGES, settling.most))
             if not messages:
@@ -346,11 +350,11 @@ class FunctionRunner(LongRunning[None]):
             await settling.below()
 
     async def _settle_in_place(
-        self, outcomes: list[Outcome], caller: Caller, sender: Any, settling: Settling,
+        self, outcomes: list[CallOutcome], caller: Caller, sender: Any, settling: PendingResults,
         thread: CallingThread | None,
     ) -> None:  # fmt: skip
         """Results in order; a failed call is repeated here, for what is behind it must wait."""
-        good: list[Outcome] = []
+        good: list[CallOutcome] = []
         for place, outcome in enumerate(outcomes):
             tries = 0
             while True:
@@ -370,7 +374,7 @@ class FunctionRunner(LongRunning[None]):
                 self._count_failures([outcome])
                 most = self.settings.max_message_retries
                 if most is not None and tries >= most and not is_away:
-                    await self._bury(outcome.message, settling)
+                    await self._send_to_dead_letter_topic(outcome.message, settling)
                     break
                 delay = min(RETRY_SECONDS_MAX, self.settings.retry_delay_ms / 1000 * 2 ** min(tries, 20))
                 with contextlib.suppress(TimeoutError):
@@ -386,7 +390,7 @@ class FunctionRunner(LongRunning[None]):
         if good:
             await sender.emit(good)
 
-    async def _bury(self, message: Any, settling: Settling) -> None:
+    async def _send_to_dead_letter_topic(self, message: Any, settling: PendingResults) -> None:
         from geminga.consumer.dead_letters import plan_dead_letter
 
         consumer = self._consumer
@@ -395,7 +399,7 @@ class FunctionRunner(LongRunning[None]):
         await consumer.forwarder.publish(plan, message, policy)
         settling.done(message)
 
-    def _count_failures(self, outcomes: Sequence[Outcome]) -> None:
+    def _count_failures(self, outcomes: Sequence[CallOutcome]) -> None:
         """The 1st, 2nd, 4th, 8th ... failure is logged with its traceback."""
         for outcome in outcomes:
             if outcome.error is None:
@@ -409,11 +413,11 @@ class FunctionRunner(LongRunning[None]):
                     type(outcome.error).__name__, outcome.error, exc_info=outcome.error,
                 )  # fmt: skip
 
-    async def _relay_async(self, caller: Caller, sender: Sender, settling: Settling) -> None:
+    async def _relay_async(self, caller: Caller, sender: ResultSender, settling: PendingResults) -> None:
         """Up to ``max_concurrency`` calls at one time; what is done is sent, in order where order is kept."""
         settings = self.settings
         ordered = settings.keep_order or sender.in_place
-        pending: deque[asyncio.Task[Outcome]] = deque()
+        pending: deque[asyncio.Task[CallOutcome]] = deque()
         wake = asyncio.Event()
         arrival: asyncio.Task[None] | None = None
         try:
@@ -459,7 +463,7 @@ class FunctionRunner(LongRunning[None]):
                 arrival.cancel()
 
 
-def _finished(pending: deque[asyncio.Task[Outcome]], ordered: bool) -> list[asyncio.Task[Outcome]]:
+def _finished(pending: deque[asyncio.Task[CallOutcome]], ordered: bool) -> list[asyncio.Task[CallOutcome]]:
     finished = []
     if ordered:
         while pending and pending[0].done():

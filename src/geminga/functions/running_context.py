@@ -72,7 +72,7 @@ _OPTIONS = frozenset(inspect.signature(build_message).parameters) - {"content", 
 """What ``send`` takes beside its content."""
 
 
-class Shared:
+class InstanceContext:
     """What the contexts of one instance have in common."""
 
     def __init__(self, settings: FunctionSettings, metrics: Metrics) -> None:
@@ -95,7 +95,7 @@ class RunningContext(Context):
 
     __slots__ = ("_message", "_shared", "changes", "publishes")
 
-    def __init__(self, shared: Shared, message: Any) -> None:
+    def __init__(self, shared: InstanceContext, message: Any) -> None:
         self._shared = shared
         self._message = message
         self.publishes: list[Publish] = []

@@ -21,14 +21,14 @@ from geminga.errors import (
     ProducerBlockedQuotaExceededException,
     PulsarException,
 )
-from geminga.functions.calling import Outcome
+from geminga.functions.calling import CallOutcome
 from geminga.functions.running_context import Publish
 from geminga.producer.partition import FINAL
 
 if TYPE_CHECKING:
     from geminga.asyncio import Client
     from geminga.client.many import ManySent
-    from geminga.functions.running_context import Shared
+    from geminga.functions.running_context import InstanceContext
 
 T = TypeVar("T")
 
@@ -67,20 +67,20 @@ def has_ended(error: BaseException) -> bool:
     return isinstance(error, (*FINAL, AlreadyClosed, *_REFUSED))
 
 
-class Sender(Protocol):
+class ResultSender(Protocol):
     """Where outcomes go. ``in_place``: a failed call has to be repeated before the next goes on."""
 
     in_place: bool
 
-    async def emit(self, outcomes: Sequence[Outcome]) -> None: ...
+    async def emit(self, outcomes: Sequence[CallOutcome]) -> None: ...
 
     async def close(self) -> None: ...
 
 
-class Settling:
+class PendingResults:
     """How many messages have no end yet, and how each ends."""
 
-    def __init__(self, shared: Shared, consumer: Any) -> None:
+    def __init__(self, shared: InstanceContext, consumer: Any) -> None:
         self.shared = shared
         self.consumer = consumer
         self.in_flight = 0
@@ -171,12 +171,12 @@ def _average(known: float, newest: float) -> float:
     return known + (newest - known) * _WEIGHT if known else newest
 
 
-class _Work:
+class _PendingMessage:
     """A message with several things under way."""
 
     __slots__ = ("error", "failed", "left", "outcome", "settling")
 
-    def __init__(self, settling: Settling, outcome: Outcome, left: int, failed: Failed) -> None:
+    def __init__(self, settling: PendingResults, outcome: CallOutcome, left: int, failed: Failed) -> None:
         self.settling = settling
         self.outcome = outcome
         self.left = left
@@ -195,7 +195,7 @@ class _Work:
             self.failed(self.outcome, *self.error)
 
 
-Failed = Callable[[Outcome, Exception, str], None]
+Failed = Callable[[CallOutcome, Exception, str], None]
 """Told of an outcome, why something of it was not stored, and where."""
 
 
@@ -208,7 +208,7 @@ class AtLeastOnce:
 
     in_place = False
 
-    def __init__(self, settling: Settling, client: Client, output_schema: Any) -> None:
+    def __init__(self, settling: PendingResults, client: Client, output_schema: Any) -> None:
         self._settling = settling
         self._client = client
         self._settings = settling.shared.settings
@@ -218,17 +218,17 @@ class AtLeastOnce:
         self._began = False
         """Whether sends were begun that have not handed over their messages yet."""
         self._turn = asyncio.Lock()
-        self._held: list[Outcome] = []
+        self._held: list[CallOutcome] = []
         self._delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
         self._is_closed = False
 
-    async def emit(self, outcomes: Sequence[Outcome]) -> None:
+    async def emit(self, outcomes: Sequence[CallOutcome]) -> None:
         async with self._turn:
             await self._emit_held()
             await self._emit(outcomes)
 
-    async def _emit(self, outcomes: Sequence[Outcome]) -> None:
-        run: list[Outcome] = []
+    async def _emit(self, outcomes: Sequence[CallOutcome]) -> None:
+        run: list[CallOutcome] = []
         for outcome in outcomes:
             if outcome.plain and not outcome.changes:
                 run.append(outcome)
@@ -242,7 +242,7 @@ class AtLeastOnce:
 
     # --- what cannot be sent now ----------------------------------------------------------------------
 
-    def _failed(self, outcome: Outcome, error: Exception, topic: str) -> None:
+    def _failed(self, outcome: CallOutcome, error: Exception, topic: str) -> None:
         settling, settings = self._settling, self._settings
         state = settling.shared.state
         if self._is_closed:
@@ -277,7 +277,7 @@ class AtLeastOnce:
 
     # --- sending --------------------------------------------------------------------------------------
 
-    async def _send_run(self, run: list[Outcome]) -> None:
+    async def _send_run(self, run: list[CallOutcome]) -> None:
         assert self._settings.output is not None
         output = self._settings.output
         producer = await self._producer(output, None)
@@ -316,7 +316,7 @@ class AtLeastOnce:
             # Nothing more is there to share the batch with.
             producer._publisher.close_batches_soon()
 
-    async def _send_one(self, outcome: Outcome) -> None:
+    async def _send_one(self, outcome: CallOutcome) -> None:
         settling, output = self._settling, self._settings.output
         if outcome.error is not None:
             settling.again(outcome.message)
@@ -326,7 +326,7 @@ class AtLeastOnce:
         if not count:
             settling.done(outcome.message)
             return
-        work = _Work(settling, outcome, count, self._failed)
+        work = _PendingMessage(settling, outcome, count, self._failed)
         state = settling.shared.state
         for key, payload in outcome.changes:
             assert state is not None
@@ -342,7 +342,7 @@ class AtLeastOnce:
                 continue
             self._start(work, producer.send(publish.payload, **publish.options), publish.topic, publish)
 
-    def _start(self, work: _Work, sending: Any, topic: str, publish: Publish | None) -> None:
+    def _start(self, work: _PendingMessage, sending: Any, topic: str, publish: Publish | None) -> None:
         task = asyncio.ensure_future(sending)
         self._keep(task)
         self._began = True
@@ -365,7 +365,7 @@ class AtLeastOnce:
         found = self._producers.get(key)
         if found is not None and is_lost(found):
             del self._producers[key]
-            found.abandon()
+            found.abort()
             found = None
         if found is None:
             if len(self._producers) >= PRODUCERS_MAX:
@@ -401,7 +401,7 @@ class AtLeastOnce:
         for task in list(self._tasks):
             task.cancel()
         for producer in self._producers.values():
-            producer.abandon()
+            producer.abort()
 
 
 def is_lost(producer: Any) -> bool:

@@ -18,11 +18,11 @@ from geminga.connection.backoff import Backoff
 from geminga.errors import InvalidMessage, MessageTooBig, PulsarException, Timeout
 from geminga.functions.calling import uncancelled
 from geminga.functions.loading import Call, schema
-from geminga.functions.running_context import RunningContext, Shared
+from geminga.functions.running_context import InstanceContext, RunningContext
 from geminga.functions.sending import (
     METADATA_BYTES,
     RETRY_SECONDS_MAX,
-    Settling,
+    PendingResults,
     has_ended,
     is_lost,
     is_passing,
@@ -48,10 +48,10 @@ class TableRelay:
     """One instance of such a function, between its consumer and the producer of its results."""
 
     def __init__(
-        self, settling: Settling, call: Call, thread: CallingThread, stopping: asyncio.Event
+        self, settling: PendingResults, call: Call, thread: CallingThread, stopping: asyncio.Event
     ) -> None:
         self._settling = settling
-        self._shared: Shared = settling.shared
+        self._shared: InstanceContext = settling.shared
         self._consumer = settling.consumer
         self._call = call
         self._thread = thread
@@ -68,7 +68,7 @@ class TableRelay:
         """Have a producer, where there is an output. Raises what the broker reports."""
         settings = self._shared.settings
         if self._producer is not None and is_lost(self._producer):
-            self._producer.abandon()
+            self._producer.abort()
             self._producer = None
         if self._producer is None and settings.output is not None:
             self._producer = await open_producer(

@@ -31,7 +31,7 @@ def never() -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LedgerInfo(ByFields):
+class StoredLedger(ByFields):
     """A ledger as the store knows it. ``entries`` and ``size_bytes`` count what was appended."""
 
     ledger_id: int
@@ -41,7 +41,7 @@ class LedgerInfo(ByFields):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Lost(ByFields):
+class LostWrites(ByFields):
     """How many writes of a key damage took: of whole values (`put` or `delete`), and of deltas."""
 
     values: int = 0
@@ -49,7 +49,7 @@ class Lost(ByFields):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Value(ByFields):
+class StoredValue(ByFields):
     """What is kept under a key: the last `put` value and the deltas merged since, oldest first.
 
     ``lost`` is None, unless damage took writes of this key. Then the rest is here: a delta that is lost is an
@@ -59,7 +59,7 @@ class Value(ByFields):
 
     base: bytes
     deltas: Sequence[bytes]
-    lost: Lost | None = None
+    lost: LostWrites | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -75,7 +75,7 @@ class StoreStats(ByFields):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Space(ByFields):
+class FreeSpace(ByFields):
     """Room for a store: on its disk or, if that is less, within the limit that its folder has."""
 
     total_bytes: int
@@ -101,7 +101,7 @@ KEYS_END = chr(0x10FFFF)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Wanted(ByFields):
+class PrefetchRequest(ByFields):
     """What somebody is about to ask a store for: keys, and the ledgers of owners."""
 
     keys: tuple[tuple[str, str], ...] = ()
@@ -221,7 +221,7 @@ class EntryStore(Protocol):
 
     # --- room ---
     @property
-    def space(self) -> Space | None:
+    def space(self) -> FreeSpace | None:
         """The room that was found last; None where that is not known, or has no meaning (in memory).
 
         There is none (``free_bytes`` is 0) while something waits that could not be written for lack of it.
@@ -311,10 +311,10 @@ class EntryStore(Protocol):
         says. Raises `LedgerNotFound`, and `StoreBusy` when too many reads wait already.
         """
 
-    def ledgers(self, owner: str) -> list[LedgerInfo]:
+    def ledgers(self, owner: str) -> list[StoredLedger]:
         """The ledgers of an owner in the order of their ids; empty if it has none."""
 
-    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+    def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
         """The next ledgers behind an id, the oldest first, whoever's they are.
 
         Not many; and the id behind which the others are, None when these were the last.
@@ -347,10 +347,10 @@ class EntryStore(Protocol):
     def delete(self, key: str, done: Done | None = None) -> None:
         """Remove a key with its deltas; no error when absent."""
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         """What is under a key, this owner's own unsynced writes included."""
 
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         """All keys that start with ``prefix`` and come behind ``after``, in order of key.
 
         It may be read in steps, and a step costs the same however many keys there are. What is changed
@@ -366,7 +366,7 @@ class EntryStore(Protocol):
         It costs the same always, and waits for nothing that `bring` has brought.
         """
 
-    def bring(self, wanted: Wanted, done: Done) -> bool:
+    def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         """See that asking for this does not wait for the disk: another thread reads it ahead.
 
         True when there is nothing to wait for. Otherwise ``done`` is told when it is at hand, mostly from

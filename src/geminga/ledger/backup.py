@@ -37,7 +37,7 @@ from geminga.ledger.format import (
     file_name,
     file_number,
 )
-from geminga.ledger.log import MARK_FILE, ReadAhead, read_directory, read_payload, scan_headers
+from geminga.ledger.log import MARK_FILE, SequentialReader, read_directory, read_payload, scan_headers
 from geminga.wire.checksum import crc32c
 
 PIECE_BYTES = 1024 * 1024
@@ -49,7 +49,7 @@ Say = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class BackupResult:
     """What was copied. ``end`` is the file and offset up to which the log is in the copy."""
 
     files: int
@@ -64,7 +64,7 @@ def backup(
     *,
     filesystem: FileSystem | None = None,
     say: Say = lambda done, total: None,
-) -> Copied:
+) -> BackupResult:
     """Copy the store in ``folder``, which may be in use, to ``target``, a new or empty folder.
 
     Everything that was receipted before the call is in the copy. Raises `NotAStore`, `StoreDamaged` when the
@@ -72,11 +72,11 @@ def backup(
     begun is removed.
     """
     began = time.monotonic()
-    found: Copied | None = None
+    found: BackupResult | None = None
     for step in steps(_path(folder), _path(target), filesystem or RealFileSystem(), say):
         found = step or found
     assert found is not None
-    return Copied(found.files, found.bytes, found.end, time.monotonic() - began)
+    return BackupResult(found.files, found.bytes, found.end, time.monotonic() - began)
 
 
 def restore(
@@ -85,7 +85,7 @@ def restore(
     *,
     filesystem: FileSystem | None = None,
     say: Say = lambda done, total: None,
-) -> Copied:
+) -> BackupResult:
     """Bring a backup back into ``folder``, a new or empty one: a broker can be given it then.
 
     It is copied, the backup stays as it is. Raises as `backup` does.
@@ -93,7 +93,7 @@ def restore(
     return backup(source, folder, filesystem=filesystem, say=say)
 
 
-def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterator[Copied | None]:
+def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterator[BackupResult | None]:
     """`backup` a step at a time; the last gives what was copied."""
     store_id = _store_id(filesystem, folder)
     _prepare(filesystem, target, folder)
@@ -139,7 +139,7 @@ def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterato
         filesystem.sync_folder(target)
         made.clear()
         end = f"{file_name(number)} at offset {stop}" if files else "nothing"
-        yield Copied(len(files), done, end, 0.0)
+        yield BackupResult(len(files), done, end, 0.0)
     finally:
         for file in files.values():
             file.close()
@@ -251,7 +251,7 @@ def _end(file: File, number: int, store_id: bytes, mark: bytes | None) -> int:
     """The end of the newest file's last whole group, or what is marked as synced where damage is: what lies
     before it does not change any more."""
     stop = FILE_HEADER_BYTES
-    reader = ReadAhead(file)
+    reader = SequentialReader(file)
     for item in scan_headers(reader, number, FILE_HEADER_BYTES, crc32c(store_id)):
         if isinstance(item, GroupHeader):
             if _is_whole(reader, item):
@@ -266,7 +266,7 @@ def _end(file: File, number: int, store_id: bytes, mark: bytes | None) -> int:
     return min(stop, file.size())
 
 
-def _is_whole(reader: ReadAhead, header: GroupHeader) -> bool:
+def _is_whole(reader: SequentialReader, header: GroupHeader) -> bool:
     directory = read_directory(reader, header)
     if directory is None or header.was_mended or directory.was_mended:
         return False

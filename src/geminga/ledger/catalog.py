@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any
 
 from geminga.errors import StoreDamaged, StoreError
-from geminga.ledger.api import KEYS_END, LedgerInfo, Value, Wanted
+from geminga.ledger.api import KEYS_END, PrefetchRequest, StoredLedger, StoredValue
 from geminga.ledger.damage import Damage
 from geminga.ledger.format import (
     OFFSET_BITS,
@@ -71,7 +71,7 @@ class CatalogDamaged(StoreDamaged):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Chunk:
+class EntryChunk:
     """Where a run of consecutive entries of a ledger lies: positions, sizes and checksums."""
 
     first: int
@@ -93,7 +93,7 @@ class Chunk:
         return body + crc32c(body, _seed(ledger_id, self.first)).to_bytes(4, "little")
 
     @classmethod
-    def unpack(cls, ledger_id: int, first: int, body: bytes) -> Chunk | None:
+    def unpack(cls, ledger_id: int, first: int, body: bytes) -> EntryChunk | None:
         """What `pack` made; None when it fails its checksum."""
         count = (len(body) - 4) // 16
         view = memoryview(body)
@@ -133,11 +133,11 @@ class LedgerChange:
     owner: str
     entries: int
     size_bytes: int
-    chunk: Chunk
+    chunk: EntryChunk
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Snapshot:
+class CheckpointSnapshot:
     """All that changed between two checkpoints; the log before ``position`` amounts to it.
 
     ``live_bytes`` are the bytes of entries and their records that each file gained; ``dropped`` are those
@@ -151,7 +151,7 @@ class Snapshot:
     next_ledger_id: int
     ledgers: list[LedgerChange]
     deleted: set[int]
-    dropped: list[Chunk]
+    dropped: list[EntryChunk]
     moved: dict[int, dict[int, int]]
     keys: dict[str, KeyChange]
     file_sizes: dict[int, int]
@@ -268,7 +268,7 @@ class Catalog:
         )
         return [row[0] for row in rows]
 
-    def ledgers_after(self, after: int, limit: int) -> list[LedgerInfo]:
+    def ledgers_after(self, after: int, limit: int) -> list[StoredLedger]:
         """The next ``limit`` ledgers behind an id, in order."""
         rows = self._rows(
             "SELECT id, owner, entries, size_bytes, crc FROM ledger WHERE id>? ORDER BY id LIMIT ?",
@@ -278,9 +278,9 @@ class Catalog:
 
     def _checked_ledger(
         self, ledger_id: int, owner: object, entries: object, size_bytes: object, crc: object
-    ) -> LedgerInfo:
+    ) -> StoredLedger:
         are_right = isinstance(owner, str) and _are_counts(entries, size_bytes)
-        found = LedgerInfo(ledger_id, owner, entries, size_bytes) if are_right else None  # type: ignore[arg-type]
+        found = StoredLedger(ledger_id, owner, entries, size_bytes) if are_right else None  # type: ignore[arg-type]
         if found is None or crc != _text_crc(found.owner, ledger_id, found.entries, found.size_bytes):
             raise self._damaged(f"the catalog's record of ledger {ledger_id} fails its checksum")
         return found
@@ -288,7 +288,7 @@ class Catalog:
     def ledger_ids(self) -> set[int]:
         return {row[0] for row in self._rows("SELECT id FROM ledger")}
 
-    def chunk(self, ledger_id: int, entry_id: int) -> Chunk | None:
+    def chunk(self, ledger_id: int, entry_id: int) -> EntryChunk | None:
         """The part of the index that holds the entry."""
         rows = self._rows(
             "SELECT first, body FROM chunk WHERE ledger=? AND first<=? ORDER BY first DESC LIMIT 1",
@@ -299,13 +299,15 @@ class Catalog:
             return chunk if entry_id < chunk.first + len(chunk) else None
         return None
 
-    def chunks(self, ledger_id: int) -> list[Chunk]:
+    def chunks(self, ledger_id: int) -> list[EntryChunk]:
         rows = self._rows("SELECT first, body FROM chunk WHERE ledger=? ORDER BY first", (ledger_id,))
         return [self._unpack(ledger_id, first, body) for first, body in rows]
 
-    def _unpack(self, ledger_id: int, first: int, body: bytes) -> Chunk:
+    def _unpack(self, ledger_id: int, first: int, body: bytes) -> EntryChunk:
         chunk = (
-            Chunk.unpack(ledger_id, first, body) if isinstance(body, bytes) and _are_counts(first) else None
+            EntryChunk.unpack(ledger_id, first, body)
+            if isinstance(body, bytes) and _are_counts(first)
+            else None
         )
         if chunk is None:
             raise self._damaged(
@@ -337,7 +339,7 @@ class Catalog:
 
     def values(
         self, prefix: str, after: str | None, before_checkpoint: int, limit: int
-    ) -> list[tuple[str, Value]]:
+    ) -> list[tuple[str, StoredValue]]:
         """The next ``limit`` keys with the prefix behind ``after``, in order, with what is under them.
 
         Of the deltas those that checkpoints before the given one brought.
@@ -361,7 +363,7 @@ class Catalog:
             deltas.setdefault(key, []).extend(decode_list(body))
         for key, base, crc in rows:
             self._check_key(key, base, crc)
-        return [(key, Value(bytes(base), tuple(deltas.get(key, ())))) for key, base, _ in rows]
+        return [(key, StoredValue(bytes(base), tuple(deltas.get(key, ())))) for key, base, _ in rows]
 
     def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
         """The next ``limit`` keys with the prefix behind ``after``, in order."""
@@ -383,7 +385,7 @@ class Catalog:
                 found.setdefault(fingerprint, []).append(key)
         return found
 
-    def read_ahead(self, wanted: Wanted) -> None:
+    def read_ahead(self, wanted: PrefetchRequest) -> None:
         """Have the system read what is wanted, so that whoever asks for it finds it in memory.
 
         One statement with one row, for each row that Python takes may wait for the owner's thread. To look at
@@ -422,7 +424,7 @@ class Catalog:
         return list(json.loads(self.meta("settled") or "[]"))
 
     # --- checkpoint ---
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: CheckpointSnapshot) -> None:
         """Bring the catalog to the snapshot's position, all or nothing."""
         connection, writes = self._connection, self._writes
         writes.execute("BEGIN IMMEDIATE")
@@ -449,7 +451,7 @@ class Catalog:
                 raise self._damaged(f"the catalog is damaged ({error})") from error
             raise
 
-    def _write_ledgers(self, snapshot: Snapshot, live: dict[int, int]) -> None:
+    def _write_ledgers(self, snapshot: CheckpointSnapshot, live: dict[int, int]) -> None:
         writes = self._writes
         for chunk in snapshot.dropped:
             _subtract(live, chunk.positions, chunk.sizes)
@@ -480,13 +482,13 @@ class Catalog:
             ),
         )
 
-    def _write_moved(self, snapshot: Snapshot, live: dict[int, int]) -> None:
+    def _write_moved(self, snapshot: CheckpointSnapshot, live: dict[int, int]) -> None:
         """Point the index at the entries' new places."""
         for ledger_id, moves in snapshot.moved.items():
             if ledger_id in snapshot.deleted:
                 continue
-            changed: dict[int, Chunk] = {}
-            chunk: Chunk | None = None
+            changed: dict[int, EntryChunk] = {}
+            chunk: EntryChunk | None = None
             for entry_id in sorted(moves):
                 if chunk is None or entry_id >= chunk.first + len(chunk):
                     chunk = self.chunk(ledger_id, entry_id)
@@ -501,7 +503,7 @@ class Catalog:
                 ((ledger_id, first, each.pack(ledger_id)) for first, each in changed.items()),
             )
 
-    def _write_keys(self, snapshot: Snapshot) -> None:
+    def _write_keys(self, snapshot: CheckpointSnapshot) -> None:
         # All of them count as living in the file where the log ended: near enough for what this decides.
         file = snapshot.position >> OFFSET_BITS
         writes = self._writes
@@ -533,7 +535,7 @@ class Catalog:
             ),
         )
 
-    def _write_files(self, snapshot: Snapshot, live: dict[int, int]) -> None:
+    def _write_files(self, snapshot: CheckpointSnapshot, live: dict[int, int]) -> None:
         writes = self._writes
         known = self.files().keys()
         writes.executemany(
@@ -563,12 +565,12 @@ def _subtract(live: dict[int, int], positions: Iterable[int], sizes: Iterable[in
         live[number] = live.get(number, 0) - size - RECORD_BYTES
 
 
-def _split(chunk: Chunk) -> Sequence[Chunk]:
+def _split(chunk: EntryChunk) -> Sequence[EntryChunk]:
     """The chunk in rows of bounded size; nothing for an empty one."""
     if len(chunk) <= CHUNK_ENTRIES_MAX:
         return (chunk,) if len(chunk) else ()
     return [
-        Chunk(
+        EntryChunk(
             chunk.first + start,
             chunk.positions[start : start + CHUNK_ENTRIES_MAX],
             chunk.sizes[start : start + CHUNK_ENTRIES_MAX],

@@ -22,12 +22,12 @@ from itertools import chain
 
 from geminga.errors import StoreStopped
 from geminga.ledger.api import never
-from geminga.ledger.catalog import Catalog, Snapshot
+from geminga.ledger.catalog import Catalog, CheckpointSnapshot
 from geminga.ledger.format import CHECKPOINT, OFFSET_BITS, OFFSET_MASK
 from geminga.ledger.index import SharedIndex
 from geminga.ledger.journal import Journal
 from geminga.ledger.log import Group
-from geminga.ledger.rewriting import Rewriter, Submit
+from geminga.ledger.rewriting import LogRewriter, Submit
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.space import RETRY_SECONDS, is_no_space
 from geminga.ledger.state import StoreState
@@ -44,7 +44,7 @@ in slowly is saved every eight minutes at most, with the settings as they are.""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Parts:
+class CheckpointParts:
     """What checkpoints work with: the parts of one store."""
 
     settings: StoreSettings
@@ -52,7 +52,7 @@ class Parts:
     journal: Journal
     worker: Worker
     catalog: Catalog
-    rewriter: Rewriter
+    rewriter: LogRewriter
     shared_index: SharedIndex | None
     sizes: dict[int, int]
     submit: Submit
@@ -66,12 +66,12 @@ class Parts:
 class Checkpoints:
     """See the module. Used on the owner's thread."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: CheckpointParts) -> None:
         self._parts = parts
         self.is_running = False
         self.lacks_room = False
         """Whether there was no room for the catalog when it was last written."""
-        self._unfinished: tuple[Snapshot, float] | None = None
+        self._unfinished: tuple[CheckpointSnapshot, float] | None = None
         self._thawing: Iterator[object] | None = None
         self.deletions_wait = False
         """Whether something was deleted that no checkpoint covers."""
@@ -168,14 +168,14 @@ class Checkpoints:
             self._parts.worker.alarm(rest)
         return rest <= 0
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: CheckpointSnapshot) -> None:
         self._unfinished = None
         self._parts.worker.submit(
             lambda: self._parts.catalog.write(snapshot),
             lambda error: self._written(snapshot, error),
         )
 
-    def _written(self, snapshot: Snapshot, error: Exception | None) -> None:
+    def _written(self, snapshot: CheckpointSnapshot, error: Exception | None) -> None:
         parts = self._parts
         if error is not None and is_no_space(error):
             # Nothing of it was written.
@@ -194,7 +194,7 @@ class Checkpoints:
             return
         self._thawing = self._thaw(snapshot)
 
-    def _thaw(self, snapshot: Snapshot) -> Iterator[object]:
+    def _thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
         """The catalog has the snapshot: let go of what is in there."""
         parts = self._parts
         if parts.shared_index is not None:

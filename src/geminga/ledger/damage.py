@@ -10,7 +10,7 @@ from geminga.by_fields import ByFields
 from geminga.errors import StoreDamaged
 
 
-class Loss(StrEnum):
+class DamageLoss(StrEnum):
     """What a damaged place took with it."""
 
     NOTHING = "nothing"
@@ -42,7 +42,7 @@ class Damage(ByFields):
     ledger_id: int | None = None
     first_entry_id: int | None = None
     last_entry_id: int | None = None
-    lost: Loss = Loss.RECORDS
+    lost: DamageLoss = DamageLoss.RECORDS
     key: str | None = None
     fingerprint: int | None = None
 
@@ -76,7 +76,7 @@ class Damage(ByFields):
     @classmethod
     def from_json(cls, text: str) -> Damage:
         fields = json.loads(text)
-        return cls(**{**fields, "lost": Loss(fields.get("lost", Loss.RECORDS))})
+        return cls(**{**fields, "lost": DamageLoss(fields.get("lost", DamageLoss.RECORDS))})
 
 
 class EntriesDamaged(StoreDamaged):

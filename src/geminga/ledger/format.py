@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from geminga.ledger.correction import corrected
+from geminga.ledger.bit_correction import corrected
 from geminga.wire.checksum import crc32c
 
 FORMAT_VERSION = 1

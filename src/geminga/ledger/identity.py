@@ -33,7 +33,7 @@ def new_id() -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Identity(ByFields):
+class StoreIdentity(ByFields):
     """See the module. ``sessions``: the newest place last, and in each the newest session first."""
 
     instance: str
@@ -41,14 +41,14 @@ class Identity(ByFields):
     home: str = ""
     """Empty where a version before this one has claimed it."""
 
-    def with_session(self, place: str, sessions: tuple[str, ...]) -> Identity:
+    def with_session(self, place: str, sessions: tuple[str, ...]) -> StoreIdentity:
         """The same, after an opening that is about to claim a place."""
         kept = {name: each for name, each in self.sessions.items() if name != place}
         kept[place] = sessions
-        return Identity(self.instance, dict(list(kept.items())[-_PLACES_MAX:]), place)
+        return StoreIdentity(self.instance, dict(list(kept.items())[-_PLACES_MAX:]), place)
 
 
-def look(filesystem: FileSystem, folder: str) -> Identity | None:
+def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
     """The identity of the store in a folder; None where it has none of its own. Changes nothing.
 
     Raises `OSError` of a disk that does not answer.
@@ -68,7 +68,7 @@ def look(filesystem: FileSystem, folder: str) -> Identity | None:
         if kept["version"] != VERSION or not _is_same(kept["file"], this):
             return None
         sessions = {str(place): tuple(map(str, each)) for place, each in kept["sessions"].items()}
-        return Identity(str(kept["instance"]), sessions, str(kept.get("home", "")))
+        return StoreIdentity(str(kept["instance"]), sessions, str(kept.get("home", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # damage: it is an instance that nobody knows from now on
 
@@ -79,7 +79,7 @@ def _is_same(kept: str, found: str) -> bool:
     return parts[0] == others[0] and all(a == b for a, b in zip(parts, others, strict=True) if a and b)
 
 
-def save(filesystem: FileSystem, folder: str, identity: Identity) -> None:
+def save(filesystem: FileSystem, folder: str, identity: StoreIdentity) -> None:
     """Make it the store's, durably. Raises `OSError`; then it is what it was or this."""
     path = f"{folder}/{IDENTITY_FILE}"
     file = filesystem.open(path + ".new", create=True)

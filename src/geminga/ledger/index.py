@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from geminga.ledger.api import Buffer
-from geminga.ledger.catalog import Catalog, Chunk, LedgerChange
+from geminga.ledger.catalog import Catalog, EntryChunk, LedgerChange
 
 MISSING = 0
 """The position of an entry that the log does not have any more (damage)."""
@@ -26,8 +26,8 @@ _CHUNKS_PER_LEDGER_MAX = 4
 _SHARED_CHUNKS_MAX = 64
 
 
-def empty_chunk(first: int) -> Chunk:
-    return Chunk(first, array("Q"), array("I"), array("I"))
+def empty_chunk(first: int) -> EntryChunk:
+    return EntryChunk(first, array("Q"), array("I"), array("I"))
 
 
 class LedgerState:
@@ -62,8 +62,8 @@ class LedgerState:
         self.recent: list[Buffer] = []
         self.recent_first = entries
         self.tail = empty_chunk(entries)
-        self.frozen: Chunk | None = None
-        self.chunks: list[Chunk] = []
+        self.frozen: EntryChunk | None = None
+        self.chunks: list[EntryChunk] = []
         self.changed = False
         self.doubted = False
         self.generation = 0
@@ -125,11 +125,11 @@ class Index:
         self._catalog = catalog
         self._cache_bytes_max = cache_bytes_max
         self._cache_bytes = 0
-        self._cache: OrderedDict[tuple[int, int], tuple[LedgerState, Chunk]] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int], tuple[LedgerState, EntryChunk]] = OrderedDict()
         self.moved: dict[int, dict[int, int]] = {}
         self.moved_frozen: dict[int, dict[int, int]] = {}
 
-    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None:
+    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None:
         """The chunk that holds the entry, and its place in there; None when the index has no such entry."""
         for chunk in (ledger.tail, ledger.frozen, *ledger.chunks):
             if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
@@ -140,7 +140,7 @@ class Index:
         self._keep(ledger, chunk)
         return chunk, entry_id - chunk.first
 
-    def position(self, ledger_id: int, chunk: Chunk, index: int) -> int:
+    def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int:
         """An entry's position, after any rewriting that the catalog does not know yet."""
         for moved in (self.moved, self.moved_frozen):
             moves = moved.get(ledger_id)
@@ -161,7 +161,7 @@ class Index:
             del self._cache[ledger.ledger_id, chunk.first]
         ledger.chunks.clear()
 
-    def _keep(self, ledger: LedgerState, chunk: Chunk) -> None:
+    def _keep(self, ledger: LedgerState, chunk: EntryChunk) -> None:
         """Hold a chunk with its ledger; the longest-held chunks of all ledgers give way."""
         if len(ledger.chunks) >= _CHUNKS_PER_LEDGER_MAX:
             self._release(ledger, ledger.chunks[-1])
@@ -171,7 +171,7 @@ class Index:
         while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
             self._release(*next(iter(self._cache.values())))
 
-    def _release(self, ledger: LedgerState, chunk: Chunk) -> None:
+    def _release(self, ledger: LedgerState, chunk: EntryChunk) -> None:
         ledger.chunks.remove(chunk)
         del self._cache[ledger.ledger_id, chunk.first]
         self._cache_bytes -= _held(chunk)
@@ -192,10 +192,10 @@ class SharedIndex:
         """Of who asks the catalog, which may take as long as the disk does: never the owner."""
         self._lock = threading.Lock()
         """Of what follows, for a moment."""
-        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._chunks: OrderedDict[int, EntryChunk] = OrderedDict()
         self._forgets = 0
 
-    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None:
+    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None:
         """As `Index.locate`. Raises `CatalogDamaged`."""
         for chunk in (ledger.tail, ledger.frozen):
             if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
@@ -213,7 +213,7 @@ class SharedIndex:
                     self._keep(ledger_id, found, forgets)
         return found, entry_id - found.first
 
-    def _kept(self, ledger_id: int, entry_id: int) -> Chunk | None:
+    def _kept(self, ledger_id: int, entry_id: int) -> EntryChunk | None:
         with self._lock:
             chunk = self._chunks.get(ledger_id)
             if chunk is None or not 0 <= entry_id - chunk.first < len(chunk):
@@ -221,7 +221,7 @@ class SharedIndex:
             self._chunks.move_to_end(ledger_id)
             return chunk
 
-    def _keep(self, ledger_id: int, chunk: Chunk, forgets: int) -> None:
+    def _keep(self, ledger_id: int, chunk: EntryChunk, forgets: int) -> None:
         """Keep what the catalog has said, unless it may say something else since."""
         with self._lock:
             if forgets == self._forgets:
@@ -229,7 +229,7 @@ class SharedIndex:
                 if len(self._chunks) > _SHARED_CHUNKS_MAX:
                     self._chunks.popitem(last=False)
 
-    def position(self, ledger_id: int, chunk: Chunk, index: int) -> int:
+    def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int:
         return self._index.position(ledger_id, chunk, index)
 
     def has_moves(self, ledger_id: int) -> bool:
@@ -242,6 +242,6 @@ class SharedIndex:
             self._chunks.pop(ledger_id, None)
 
 
-def _held(chunk: Chunk) -> int:
+def _held(chunk: EntryChunk) -> int:
     """The memory that a chunk takes, in bytes."""
     return _CHUNK_OVERHEAD_BYTES + _ENTRY_BYTES * len(chunk)

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass, field
 
 from geminga.errors import NotAStore, StoreError
-from geminga.ledger.correction import flipped_bit
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.bit_correction import flipped_bit
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fully
 from geminga.ledger.folder import LOCK_FILE, SUPERBLOCK_FILE, StoreLock, discard_catalog
 from geminga.ledger.format import (
@@ -24,15 +24,15 @@ from geminga.ledger.format import (
     GroupHeader,
     file_number,
 )
-from geminga.ledger.log import ReadAhead, read_directory, scan_headers
+from geminga.ledger.log import SequentialReader, read_directory, scan_headers
 from geminga.ledger.overlay import OverlayFileSystem
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.ledger.tier_claim import whose
-from geminga.ledger.tier_inspection import Forgotten, check_place, forgotten
+from geminga.ledger.tier_inspection import UnrecordedLedger, check_place, forgotten
 from geminga.offload.claim import ClaimUnreadable
-from geminga.offload.places import Place
+from geminga.offload.storage import OffloadStorage
 from geminga.wire.checksum import crc32c
 
 LOOKED_FOR_MAX = 10_000
@@ -52,7 +52,7 @@ class WrongBit:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DamageFinding:
     """A damaged thing, whose it is where that is known, and the bits that put it right (none: it is lost)."""
 
     damage: Damage
@@ -68,18 +68,18 @@ class Finding:
 
 
 FATES = {
-    Loss.NOTHING: "nothing is lost",
-    Loss.ENTRIES: "lost: they are given up, and subscriptions go on behind them",
-    Loss.DELTA: "lost: one change; the key keeps the others",
-    Loss.VALUE: "lost: its last value; the key keeps what was there before, if anything",
-    Loss.OWNER: "whose it is; its entries are kept until the broker finds the topic that lists it",
-    Loss.RECORDS: "lost: whatever was there; it stays in the log file, and nobody waits for it",
+    DamageLoss.NOTHING: "nothing is lost",
+    DamageLoss.ENTRIES: "lost: they are given up, and subscriptions go on behind them",
+    DamageLoss.DELTA: "lost: one change; the key keeps the others",
+    DamageLoss.VALUE: "lost: its last value; the key keeps what was there before, if anything",
+    DamageLoss.OWNER: "whose it is; its entries are kept until the broker finds the topic that lists it",
+    DamageLoss.RECORDS: "lost: whatever was there; it stays in the log file, and nobody waits for it",
 }
 """What becomes of a thing that lost something, by what it lost."""
 
 
 @dataclass(slots=True)
-class Report:
+class InspectionReport:
     """What `inspect` saw."""
 
     folder: str
@@ -87,14 +87,14 @@ class Report:
     log_bytes: int
     ledgers: int
     keys: int
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DamageFinding] = field(default_factory=list)
     offloaded_ledgers: int = 0
     """Ledgers that are in cheap storage, with their entries here or without."""
     offloaded_bytes: int = 0
     """What their files take there."""
     tier_findings: list[str] = field(default_factory=list)
     """What is wrong there, if it was looked at."""
-    forgotten: list[Forgotten] = field(default_factory=list)
+    forgotten: list[UnrecordedLedger] = field(default_factory=list)
     """Ledgers there of which the store has lost the record."""
     borrowed: str = ""
     """Whose the files there are, if they are not this store's; no fault, for a copy is meant to be so."""
@@ -105,8 +105,11 @@ class Report:
 
 
 def inspect(
-    folder: str | os.PathLike[str], *, filesystem: FileSystem | None = None, place: Place | None = None
-) -> Report:
+    folder: str | os.PathLike[str],
+    *,
+    filesystem: FileSystem | None = None,
+    place: OffloadStorage | None = None,
+) -> InspectionReport:
     """Read and verify a whole store that nobody has open; changes nothing.
 
     With the ``place`` that its ledgers are offloaded to, the files there are read and verified too.
@@ -128,17 +131,17 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
         raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
 
 
-def _inspect(filesystem: FileSystem, folder: str, place: Place | None = None) -> Report:
+def _inspect(filesystem: FileSystem, folder: str, place: OffloadStorage | None = None) -> InspectionReport:
     _check_is_store(filesystem, folder)
     store = FileStore.open(
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
     )
     try:
-        report = Report(folder, *store.census())
+        report = InspectionReport(folder, *store.census())
         bits = _WrongBits(filesystem, folder, store)
         for damage in store.damage:
             owner = store.owner_of(damage.ledger_id) if damage.ledger_id is not None else None
-            report.findings.append(Finding(damage, owner, tuple(bits.of(damage))))
+            report.findings.append(DamageFinding(damage, owner, tuple(bits.of(damage))))
         catalog = TierCatalog(store)
         for _, record in catalog.everything():
             report.offloaded_ledgers += 1
@@ -155,7 +158,7 @@ def _inspect(filesystem: FileSystem, folder: str, place: Place | None = None) ->
         store.abandon()
 
 
-def _whose(place: Place, filesystem: FileSystem, folder: str, store_name: str) -> str:
+def _whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
     try:
         return whose(place, filesystem, folder, store_name)
     except ClaimUnreadable as error:
@@ -214,7 +217,7 @@ class _WrongBits:
         if number is None:
             return []
         if name not in self._headers:
-            items = scan_headers(ReadAhead(self._open(name)), number, FILE_HEADER_BYTES, self._seed)
+            items = scan_headers(SequentialReader(self._open(name)), number, FILE_HEADER_BYTES, self._seed)
             self._headers[name] = [item for item in items if isinstance(item, GroupHeader)]
         return self._headers[name]
 
@@ -247,10 +250,10 @@ class _WrongBits:
 
 def repair(
     folder: str | os.PathLike[str],
-    report: Report,
+    report: InspectionReport,
     *,
     filesystem: FileSystem | None = None,
-    place: Place | None = None,
+    place: OffloadStorage | None = None,
 ) -> list[Damage]:
     """Do what the findings of ``report`` say; returns what stays listed. ``place`` is that of `inspect`.
 
@@ -265,7 +268,7 @@ def repair(
         # First of all the log gets what only the catalog has, for the catalog may have to go.
         with _open(filesystem, path):
             pass
-        must_rebuild = any(damage.lost not in (Loss.NOTHING, Loss.ENTRIES) for damage in mended)
+        must_rebuild = any(damage.lost not in (DamageLoss.NOTHING, DamageLoss.ENTRIES) for damage in mended)
         bits = {bit for finding in report.findings for bit in finding.wrong_bits}
         _flip_back(filesystem, path, bits, must_rebuild=must_rebuild)
     names = {finding.damage.name for finding in report.findings}
@@ -273,7 +276,7 @@ def repair(
         for damage in mended:
             store.forget_damage(damage.name)
         for damage in store.damage:
-            if damage.name in names and damage.lost != Loss.OWNER:
+            if damage.name in names and damage.lost != DamageLoss.OWNER:
                 store.settle_damage(damage.name)
         catalog = TierCatalog(store)
         for owner, record in report.forgotten:

@@ -36,7 +36,7 @@ _kind_of = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Failed:
+class FailedRecords:
     """Records that were not written, and why."""
 
     records: list[Record]
@@ -60,7 +60,7 @@ class Journal:
         """``wrote`` is told on the writer's thread how much was added to the log."""
         self.writer = writer
         self.pending: list[Record] = []
-        self.completed: deque[Group | Failed] = deque()
+        self.completed: deque[Group | FailedRecords] = deque()
         self.idle = False
         self.active = False
         self.checkpoint_pending = False
@@ -215,7 +215,7 @@ class Journal:
         self._error.__cause__ = error
         self._held, self.full = [], None
         logger.error("%s", self._error)
-        self.completed.append(Failed(batch, self._error))
+        self.completed.append(FailedRecords(batch, self._error))
 
     def _refuse_pending(self) -> bool:
         assert self._error is not None
@@ -224,7 +224,7 @@ class Journal:
             return False
         batch = self.pending[:count]
         del self.pending[:count]
-        self.completed.append(Failed(batch, self._error))
+        self.completed.append(FailedRecords(batch, self._error))
         self._signal()
         return True
 

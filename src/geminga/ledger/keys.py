@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import chain, islice
 
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.ledger.catalog import PAGE_KEYS, Catalog, KeyChange
-from geminga.ledger.presence import Presence
+from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.steps import emptied
 from geminga.wire.checksum import crc32c
@@ -68,9 +68,9 @@ class KeyMap:
     ``quarantine`` knows which keys lost a write to damage, until they are set or deleted anew.
     """
 
-    def __init__(self, catalog: Catalog, quarantine: Quarantine, presence: Presence) -> None:
+    def __init__(self, catalog: Catalog, quarantine: Quarantine, bloom_filter: KeyBloomFilter) -> None:
         self._catalog = catalog
-        self._presence = presence
+        self._bloom_filter = bloom_filter
         self._quarantine = quarantine
         self._changes: dict[str, KeyChange] = {}
         self._frozen: dict[str, KeyChange] = {}
@@ -87,7 +87,7 @@ class KeyMap:
             key_bytes = key.encode()
             change = self._changes[key] = KeyChange(key_bytes, crc32c(key_bytes))
             self._order.add(key)
-            self._presence.add(key)
+            self._bloom_filter.add(key)
             self.unsaved_bytes += _KEY_BYTES + 3 * len(key_bytes)
         return change
 
@@ -122,15 +122,15 @@ class KeyMap:
         change.deltas = list(deltas)
         return change
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         """What is under a key, with what it lost to damage."""
         value = self._find(key)
         lost = self._quarantine.lost(key)
         if lost is None:
             return value
-        return Value(b"", (), lost) if value is None else Value(value.base, value.deltas, lost)
+        return StoredValue(b"", (), lost) if value is None else StoredValue(value.base, value.deltas, lost)
 
-    def _find(self, key: str) -> Value | None:
+    def _find(self, key: str) -> StoredValue | None:
         deltas: list[bytes] = []
         for layer in (self._changes, self._frozen):
             change = layer.get(key)
@@ -140,15 +140,15 @@ class KeyMap:
             if change.replaces:
                 if change.base is None and not deltas:
                     return None
-                return Value(change.base or b"", tuple(deltas))
-        base = self._catalog.base(key) if self._presence.may_have(key) else None
+                return StoredValue(change.base or b"", tuple(deltas))
+        base = self._catalog.base(key) if self._bloom_filter.may_have(key) else None
         if base is None:
-            self._presence.denied += 1
-            return Value(b"", tuple(deltas)) if deltas else None
+            self._bloom_filter.denied += 1
+            return StoredValue(b"", tuple(deltas)) if deltas else None
         before = self._checkpoint if self._frozen else self._checkpoint + 1
-        return Value(base, (*self._catalog.deltas(key, before), *deltas))
+        return StoredValue(base, (*self._catalog.deltas(key, before), *deltas))
 
-    def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, Value]]:
+    def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         """The keys that start with ``prefix`` and come behind ``after``, in order, put together by pages."""
         if self._has_none_under(prefix):
             return
@@ -159,7 +159,7 @@ class KeyMap:
             unsaved = self._unsaved(prefix, after, last)
             if len(unsaved) == PAGE_KEYS:
                 last = unsaved[-1]
-            found: dict[str, Value | None] = {**dict(page), **dict.fromkeys(unsaved)}
+            found: dict[str, StoredValue | None] = {**dict(page), **dict.fromkeys(unsaved)}
             for key in sorted(found):
                 if last is not None and key > last:
                     break
@@ -205,7 +205,7 @@ class KeyMap:
         return names, last
 
     def _has_none_under(self, prefix: str) -> bool:
-        return not self._presence.may_have_under(prefix) and not self._quarantine.keys_under(prefix)
+        return not self._bloom_filter.may_have_under(prefix) and not self._quarantine.keys_under(prefix)
 
     def _unsaved(self, prefix: str, after: str, last: str | None) -> list[str]:
         """The next keys behind ``after`` that the catalog need not know, a page at most, some twice."""
@@ -221,7 +221,7 @@ class KeyMap:
     def freeze(self, checkpoint: int) -> None:
         """Set the changes up to here apart, for the checkpoint."""
         self._checkpoint = checkpoint
-        self._presence.frozen()
+        self._bloom_filter.frozen()
         self._frozen, self._changes = self._changes, {}
         self._frozen_order, self._order = self._order, _KeyOrder()
         self.unsaved_bytes = 0
@@ -234,7 +234,7 @@ class KeyMap:
         """The catalog has the frozen changes: from the first step on they do not count, and are let go of."""
         frozen, order = self._frozen, self._frozen_order
         self._frozen, self._frozen_order = {}, _KeyOrder()
-        self._presence.thawed()
+        self._bloom_filter.thawed()
         yield None
         yield from emptied(frozen)
         yield from order.emptied()

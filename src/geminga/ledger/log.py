@@ -154,7 +154,7 @@ class _OpenFile:
             self.file.close()
 
 
-class ReadAhead:
+class SequentialReader:
     """A file read from its beginning to its end in small pieces: one read of the disk for many of them."""
 
     def __init__(self, file: File) -> None:
@@ -187,7 +187,7 @@ def _synced(sync: Callable[[], None]) -> None:
         raise SyncFailed(str(error)) from error
 
 
-class Readable(Protocol):
+class ReadableFile(Protocol):
     def read(self, size: int, offset: int) -> bytes: ...
 
     def size(self) -> int: ...
@@ -461,7 +461,7 @@ class Gap:
     is_zero: bool
 
 
-def check_file_header(file: Readable, number: int, store_id: bytes) -> str | None:
+def check_file_header(file: ReadableFile, number: int, store_id: bytes) -> str | None:
     """What is wrong with a file's header; None when it is right."""
     header = decode_file_header(file.read(FILE_HEADER_BYTES, 0))
     if header is None:
@@ -473,7 +473,7 @@ def check_file_header(file: Readable, number: int, store_id: bytes) -> str | Non
     return None
 
 
-def scan_headers(file: Readable, number: int, offset: int, seed: int) -> Iterator[GroupHeader | Gap]:
+def scan_headers(file: ReadableFile, number: int, offset: int, seed: int) -> Iterator[GroupHeader | Gap]:
     """The headers of the groups in a file from ``offset`` on, and the gaps between them."""
     size = file.size()
     base = number << OFFSET_BITS
@@ -491,7 +491,7 @@ def scan_headers(file: Readable, number: int, offset: int, seed: int) -> Iterato
         offset = found
 
 
-def _find_group(file: Readable, base: int, offset: int, size: int, seed: int) -> tuple[int, bool]:
+def _find_group(file: ReadableFile, base: int, offset: int, size: int, seed: int) -> tuple[int, bool]:
     """(where the next group begins or the file ends, whether all bytes up to there are zero)."""
     is_zero = True
     while offset < size:
@@ -515,11 +515,11 @@ def _find_group(file: Readable, base: int, offset: int, size: int, seed: int) ->
     return size, is_zero
 
 
-def read_directory(file: Readable, header: GroupHeader) -> Directory | None:
+def read_directory(file: ReadableFile, header: GroupHeader) -> Directory | None:
     """The group's directory; None when it fails its checksum."""
     offset = (header.position & OFFSET_MASK) + GROUP_HEADER_BYTES
     return decode_directory(header, file.read(header.directory_bytes, offset))
 
 
-def read_payload(file: Readable, header: GroupHeader) -> memoryview:
+def read_payload(file: ReadableFile, header: GroupHeader) -> memoryview:
     return memoryview(file.read(header.payload_bytes, header.payload_position & OFFSET_MASK))

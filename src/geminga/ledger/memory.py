@@ -17,12 +17,12 @@ from geminga.ledger.api import (
     Buffer,
     Done,
     Fetched,
-    LedgerInfo,
+    FreeSpace,
+    PrefetchRequest,
     ReadAhead,
-    Space,
+    StoredLedger,
+    StoredValue,
     StoreStats,
-    Value,
-    Wanted,
     never,
 )
 from geminga.ledger.callbacks import run_callbacks
@@ -81,7 +81,7 @@ class MemoryStore:
 
     # --- room ---
     @property
-    def space(self) -> Space | None:
+    def space(self) -> FreeSpace | None:
         return None
 
     def measure_space(self) -> None:
@@ -172,20 +172,22 @@ class MemoryStore:
     ) -> list[bytes] | None:
         return self.read(ledger_id, first_entry_id, entries_max=entries_max, bytes_max=bytes_max)
 
-    def bring(self, wanted: Wanted, done: Done) -> bool:
+    def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         return True
 
-    def ledgers(self, owner: str) -> list[LedgerInfo]:
+    def ledgers(self, owner: str) -> list[StoredLedger]:
         return [
-            LedgerInfo(ledger_id, owner, len(ledger.entries), ledger.size_bytes)
+            StoredLedger(ledger_id, owner, len(ledger.entries), ledger.size_bytes)
             for ledger_id in self._owners.get(owner, ())
             for ledger in (self._ledgers[ledger_id],)
         ]
 
-    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+    def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
         ids = nsmallest(_PAGE_NAMES, (each for each in self._ledgers if each > after))
         found = [(ledger_id, self._ledgers[ledger_id]) for ledger_id in ids]
-        infos = [LedgerInfo(number, each.owner, len(each.entries), each.size_bytes) for number, each in found]
+        infos = [
+            StoredLedger(number, each.owner, len(each.entries), each.size_bytes) for number, each in found
+        ]
         return infos, ids[-1] if len(ids) == _PAGE_NAMES else None
 
     def release(self, ledger_ids: Sequence[int]) -> None:
@@ -227,17 +229,17 @@ class MemoryStore:
             del self._keys[bisect_left(self._keys, key)]
         self._complete(done)
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         found = self._values.get(key)
-        return None if found is None else Value(found[0], tuple(found[1]))
+        return None if found is None else StoredValue(found[0], tuple(found[1]))
 
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         keys = self._keys
         place = max(bisect_left(keys, prefix), bisect_right(keys, after))
         while place < len(keys) and keys[place].startswith(prefix):
             key = keys[place]
             found = self._values[key]
-            yield key, Value(found[0], tuple(found[1]))
+            yield key, StoredValue(found[0], tuple(found[1]))
             # What was put or deleted meanwhile has moved the others.
             place = place + 1 if place < len(keys) and keys[place] == key else bisect_right(keys, key)
 

@@ -19,8 +19,8 @@ written is on its way to the disk by then, and is not kept in memory, where othe
 _NEW = ".new"
 
 
-class FolderPlace:
-    """`geminga.offload.places.Place` in a local folder, which is made."""
+class FolderStorage:
+    """`geminga.offload.storage.Place` in a local folder, which is made."""
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self.location = root
@@ -69,13 +69,13 @@ class FolderPlace:
                 self._made.discard(each)
                 self._durable.add(each)
 
-    def create(self, path: str) -> FolderWriting:
+    def create(self, path: str) -> FolderWriter:
         full = self._path(path)
         self._make_folders(full)
-        return FolderWriting(self._filesystem, full)
+        return FolderWriter(self._filesystem, full)
 
-    def open(self, path: str) -> FolderReading:
-        return FolderReading(self._filesystem.open_to_read(self._path(path)))
+    def open(self, path: str) -> FolderReader:
+        return FolderReader(self._filesystem.open_to_read(self._path(path)))
 
     def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
         file = self._filesystem.open_to_read(self._path(path))
@@ -137,7 +137,7 @@ class FolderPlace:
             return []
 
 
-class FolderWriting:
+class FolderWriter:
     """A new file, which replaces what a crash has left under its name."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
@@ -184,7 +184,7 @@ class FolderWriting:
             self._file.close()
 
 
-class FolderReading:
+class FolderReader:
     """A file for reading, as Arrow wants them."""
 
     def __init__(self, file: File) -> None:

@@ -11,7 +11,7 @@ The ledger's own entries stay until somebody lets go of them, later. A crash bet
 suspicion, by which the file is found and deleted. So does an error; then it is done at once.
 
 The entries are read on the owner's thread, a piece at a time, and everything else happens on the worker's,
-or in another process on its behalf (`geminga.ledger.making_elsewhere`), which then reads the log, too. When
+or in another process on its behalf (`geminga.ledger.offload_worker`), which then reads the log, too. When
 that process is lost the ledger is begun anew, once: whatever ended it may have meant another one, or will end
 the next one, too. What it cannot read the store itself is asked for, which knows what is in the way.
 """
@@ -24,17 +24,17 @@ from typing import Protocol
 from uuid import uuid4
 
 from geminga.errors import StoreBusy, StoreError
-from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
-from geminga.ledger.catalog import Chunk
-from geminga.ledger.making import Making, NotRead, Order
-from geminga.ledger.making_elsewhere import Makers, ProcessLost
-from geminga.ledger.rests import Rests
-from geminga.ledger.tier_catalog import Suspect, TierCatalog
-from geminga.ledger.tier_claim import PlaceClaim
+from geminga.ledger.api import Done, EntryStore, ReadAhead, StoredLedger
+from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.cpu_throttle import CpuThrottle
+from geminga.ledger.offload_worker import OffloadWriters, WorkerLost
+from geminga.ledger.offload_writing import EntriesUnreadable, OffloadRequest, OffloadWriting
+from geminga.ledger.tier_catalog import OrphanCandidate, TierCatalog
+from geminga.ledger.tier_claim import StorageClaim
 from geminga.offload import manifest
-from geminga.offload.file import LedgerFile, Written
+from geminga.offload.file import LedgerFile, WrittenFile
 from geminga.offload.manifest import OffloadedLedger
-from geminga.offload.places import Place, folder_of, ledger_file
+from geminga.offload.storage import OffloadStorage, folder_of, ledger_file
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -77,14 +77,14 @@ class OffloadFailed(StoreError):
     """A ledger could not be offloaded; it stays where it is."""
 
 
-class Tier(Protocol):
+class OffloadingTier(Protocol):
     """What the way out needs of the tiered store."""
 
-    place: Place
+    place: OffloadStorage
     catalog: TierCatalog
     store_name: str
-    claim: PlaceClaim
-    makers: Makers
+    claim: StorageClaim
+    makers: OffloadWriters
 
     @property
     def local(self) -> EntryStore:
@@ -97,7 +97,7 @@ class Tier(Protocol):
         """Wait; on the worker's thread."""
 
     @property
-    def rests(self) -> Rests:
+    def rests(self) -> CpuThrottle:
         """The worker's: it hurries while room is short on the disk."""
 
     def load(self) -> float | None:
@@ -113,11 +113,11 @@ class Tier(Protocol):
         first: int,
         entries_max: int,
         bytes_max: int,
-        done: Callable[[Chunk | None], None],
+        done: Callable[[EntryChunk | None], None],
     ) -> bool:
         """Tell ``done`` where entries lie; see `geminga.ledger.store.FileStore.places`."""
 
-    def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
+    def remove_files(self, owner: str, suspects: list[OrphanCandidate]) -> None:
         """Take files out of the manifest and delete them."""
 
 
@@ -125,7 +125,7 @@ class Offloading:
     """See the module. ``done`` is told in the end, from `EntryStore.poll`."""
 
     def __init__(
-        self, tier: Tier, owner: str, info: LedgerInfo, offset: int, now_ms: int, done: Done
+        self, tier: OffloadingTier, owner: str, info: StoredLedger, offset: int, now_ms: int, done: Done
     ) -> None:
         self.owner = owner
         self.info = info
@@ -151,14 +151,14 @@ class Offloading:
         self._waiting = 0
         self._is_reading = False
         self._failure: Exception | None = None
-        self._making: Making | None = None
-        self._written: Written | None = None
+        self._making: OffloadWriting | None = None
+        self._written: WrittenFile | None = None
 
     # --- the owner's thread ---
     def begin(self) -> None:
         """Raises `StoreError`."""
         self._tier.catalog.suspect(
-            Suspect(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected
+            OrphanCandidate(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected
         )
 
     def begin_or_end(self, refused: StoreError | None) -> None:
@@ -223,7 +223,7 @@ class Offloading:
             return False
         return self._tier.places(self.info.ledger_id, self._next, count, PIECE_BYTES, self._placed)
 
-    def _placed(self, places: Chunk | None) -> None:
+    def _placed(self, places: EntryChunk | None) -> None:
         self._is_reading = False
         if places is None:
             self._by_places = False
@@ -255,7 +255,7 @@ class Offloading:
             return
         self._give(len(entries), entries)
 
-    def _give(self, count: int, piece: list[bytes] | Chunk) -> None:
+    def _give(self, count: int, piece: list[bytes] | EntryChunk) -> None:
         """Have the next entries, or what lies at these places, added."""
         self._next += count
         self._waiting += 1
@@ -266,11 +266,11 @@ class Offloading:
 
         def add() -> None:
             hurries = self._tier.rests.hurries
-            if isinstance(piece, Chunk):
+            if isinstance(piece, EntryChunk):
                 worked = making.add_places(self.info.ledger_id, piece, hurries=hurries)
             else:
                 worked = making.add(piece, hurries=hurries)
-            costs = making.shares_lock or (is_published and not isinstance(piece, Chunk))
+            costs = making.shares_lock or (is_published and not isinstance(piece, EntryChunk))
             pause = count * ENTRY_PAUSE_SECONDS if costs else 0.0
             self._tier.pause(pause)
             if is_published:
@@ -319,19 +319,19 @@ class Offloading:
     def _fail(self, error: Exception | None) -> None:
         self._failure = self._failure or error
         making, self._making = self._making, None
-        suspect = Suspect(self.owner, self.info.ledger_id, self.uuid, self.file)
+        suspect = OrphanCandidate(self.owner, self.info.ledger_id, self.uuid, self.file)
 
         def abandoned(_: Exception | None) -> None:
             self._tier.remove_files(self.owner, [suspect])
             cause = self._failure
             assert cause is not None
-            if isinstance(cause, ProcessLost) and not self._is_second and not self._is_cancelled:
+            if isinstance(cause, WorkerLost) and not self._is_second and not self._is_cancelled:
                 logger.warning("%s; it is begun anew", _said(self.info.ledger_id, self._tier, cause))
                 self._is_second = True
                 self._start()
                 self.begin_or_end(None)
                 return
-            if isinstance(cause, NotRead) and not self._is_cancelled:
+            if isinstance(cause, EntriesUnreadable) and not self._is_cancelled:
                 logger.info("ledger %d is read by the store itself: %s", self.info.ledger_id, cause)
                 self._by_places = False
                 self._start()
@@ -361,7 +361,7 @@ class Offloading:
                 f"store ({found.store}): each store needs an offload location of its own"
             )
         self._making = tier.makers.begin(
-            Order(self.path, self.owner, _partition(self.owner), self.info.ledger_id, self.uuid),
+            OffloadRequest(self.path, self.owner, _partition(self.owner), self.info.ledger_id, self.uuid),
             self.info.entries,
             self.info.size_bytes,
         )
@@ -383,7 +383,7 @@ class Offloading:
             source.close()
 
 
-def _said(ledger_id: int, tier: Tier, error: Exception) -> str:
+def _said(ledger_id: int, tier: OffloadingTier, error: Exception) -> str:
     return f"ledger {ledger_id} cannot be offloaded to {tier.place.location}: {error}"
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from geminga.ledger.api import Lost
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.api import LostWrites
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.wire.checksum import crc32c
 
 ENTRY_DAMAGE_LISTED_MAX = 10_000
@@ -50,12 +50,12 @@ class Quarantine:
         """List a thing; False when it is listed already."""
         if damage in self._things or damage.name in self._settled:
             return False
-        if damage.lost == Loss.ENTRIES and not self._grow(damage):
+        if damage.lost == DamageLoss.ENTRIES and not self._grow(damage):
             return False
         self._things[damage] = None
         if damage.ledger_id is not None:
             self._ledgers.setdefault(damage.ledger_id, []).append(damage)
-        if damage.lost in (Loss.DELTA, Loss.VALUE):
+        if damage.lost in (DamageLoss.DELTA, DamageLoss.VALUE):
             if damage.key is not None:
                 self._keys.setdefault(damage.key, []).append(damage)
             elif damage.fingerprint is not None:
@@ -68,7 +68,7 @@ class Quarantine:
         assert damage.last_entry_id is not None
         for other in self._ledgers.get(damage.ledger_id or 0, ()):
             first, last = other.first_entry_id, other.last_entry_id
-            if other.lost != Loss.ENTRIES or first is None or last is None:
+            if other.lost != DamageLoss.ENTRIES or first is None or last is None:
                 continue
             if first <= damage.first_entry_id and damage.last_entry_id <= last:
                 return False
@@ -81,7 +81,7 @@ class Quarantine:
             return False
         return True
 
-    def lost(self, key: str) -> Lost | None:
+    def lost(self, key: str) -> LostWrites | None:
         """What the key lost; None when it is whole."""
         if not self._keys and not self._fingerprints:
             return None
@@ -90,15 +90,15 @@ class Quarantine:
             found = [*found, *self._fingerprints.get(crc32c(key.encode()), ())]
         if not found:
             return None
-        deltas = sum(damage.lost == Loss.DELTA for damage in found)
-        return Lost(values=len(found) - deltas, deltas=deltas)
+        deltas = sum(damage.lost == DamageLoss.DELTA for damage in found)
+        return LostWrites(values=len(found) - deltas, deltas=deltas)
 
     def entries_of(self, ledger_id: int) -> list[tuple[int, int]]:
         """The damaged entries of a ledger, (first, last) of each run, in order."""
         return sorted(
             (damage.first_entry_id, damage.last_entry_id)
             for damage in self._ledgers.get(ledger_id, ())
-            if damage.lost == Loss.ENTRIES
+            if damage.lost == DamageLoss.ENTRIES
             and damage.first_entry_id is not None
             and damage.last_entry_id is not None
         )
@@ -139,7 +139,7 @@ class Quarantine:
     def ledger_has_owner(self, ledger_id: int) -> None:
         """The ledger was adopted."""
         for damage in [*self._ledgers.get(ledger_id, ())]:
-            if damage.lost == Loss.OWNER:
+            if damage.lost == DamageLoss.OWNER:
                 self.discard(damage)
 
     def settle(self, name: str) -> None:

@@ -26,14 +26,14 @@ STOP_SECONDS_MAX = 5.0
 """How long `ReadPool.stop` waits in all for a disk that does not answer; its threads end with the process."""
 
 
-class Answer(Protocol):
+class ReadResult(Protocol):
     """What a job gives. Errors are part of it: a job raises nothing."""
 
     @property
     def size_bytes(self) -> int: ...
 
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=ReadResult)
 
 
 class _Job(Generic[A]):

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from geminga.errors import LedgerNotFound, StoreDamaged, StoreError
 from geminga.ledger.api import Fetched, ReadAhead
-from geminga.ledger.catalog import Chunk
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.format import OFFSET_BITS, OFFSET_MASK, describe, file_name
 from geminga.ledger.index import GIVEN_UP, MISSING, LedgerState
 from geminga.ledger.log import LogFiles
@@ -46,18 +46,18 @@ Place = tuple[int, int, int, int]
 """(entry id, position, size, checksum)."""
 
 
-class Finder(Protocol):
+class EntryFinder(Protocol):
     """Knows where entries lie (`geminga.ledger.index`)."""
 
-    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[Chunk, int] | None: ...
+    def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None: ...
 
-    def position(self, ledger_id: int, chunk: Chunk, index: int) -> int: ...
+    def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int: ...
 
     def has_moves(self, ledger_id: int) -> bool: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Found:
+class ReadEntries:
     """What a read of the disk gave: entries in order or, where there is none, what is in the way.
 
     ``bad`` are the places that cannot be read, ``what`` says why. ``error`` is one that may pass.
@@ -69,7 +69,7 @@ class Found:
     may_pass: bool = False
     """Whether the disk said so, and not the bytes: another time it may read them."""
     error: StoreError | None = None
-    places: Chunk | None = None
+    places: EntryChunk | None = None
     """In place of entries: where they lie."""
 
     @property
@@ -77,7 +77,7 @@ class Found:
         return sum(map(len, self.entries))
 
 
-class EntryReader:
+class StoreEntryReader:
     """Reads entries of ledgers for the owner; without a pool it waits for the disk itself."""
 
     def __init__(
@@ -85,8 +85,8 @@ class EntryReader:
         state: StoreState,
         files: LogFiles,
         note_damage: Callable[[Damage], None],
-        pool: ReadPool[Found] | None = None,
-        finder: Finder | None = None,
+        pool: ReadPool[ReadEntries] | None = None,
+        finder: EntryFinder | None = None,
         *,
         unreadable_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -99,7 +99,7 @@ class EntryReader:
         self._files = files
         self._note_damage = note_damage
         self._pool = pool
-        self._finder: Finder = finder if finder is not None else state.index
+        self._finder: EntryFinder = finder if finder is not None else state.index
 
     def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
         """Entries from ``first`` on within both limits, at least one if it is there."""
@@ -135,7 +135,7 @@ class EntryReader:
         first: int,
         entries_max: int,
         bytes_max: int,
-        done: Callable[[Chunk | None], None],
+        done: Callable[[EntryChunk | None], None],
     ) -> bool:
         """Tell ``done`` where entries from ``first`` on lie, or None; False where the first is in memory."""
         count = min(entries_max, ledger.recent_first - first)
@@ -143,9 +143,9 @@ class EntryReader:
             return False
         finder = self._finder
 
-        def job() -> Found:
+        def job() -> ReadEntries:
             try:
-                return Found(places=_chunk_of(finder, ledger, first, count, bytes_max))
+                return ReadEntries(places=_chunk_of(finder, ledger, first, count, bytes_max))
             except Exception as error:  # else the thread would end
                 is_usual = isinstance(error, (StoreError, OSError))
                 logger.log(
@@ -153,14 +153,14 @@ class EntryReader:
                     "ledger %d: where its entries lie is not known: %s", ledger.ledger_id, error,
                     exc_info=not is_usual,
                 )  # fmt: skip
-                return Found()
+                return ReadEntries()
 
         key = (ledger.ledger_id, first, count, "places")
         self._pool.submit(key, job, lambda found: done(found.places))
         return True
 
     def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
-        def deliver(answer: Found) -> None:
+        def deliver(answer: ReadEntries) -> None:
             entries: list[bytes] = []
             error: StoreError | None = None
             try:
@@ -178,13 +178,15 @@ class EntryReader:
         key = (ledger.ledger_id, first, ahead)
         self._pool.submit(key, self._job(ledger, first, ahead.entries_max, ahead.bytes_max), deliver)
 
-    def _job(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> Callable[[], Found]:
+    def _job(
+        self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int
+    ) -> Callable[[], ReadEntries]:
         finder, files = self._finder, self._files
         count = min(entries_max, ledger.recent_first - first)
         return lambda: _from_disk(finder, files, ledger, first, count, bytes_max)
 
     def _taken(
-        self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int, found: Found
+        self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int, found: ReadEntries
     ) -> list[bytes]:
         if found.error is not None:
             raise found.error
@@ -216,17 +218,17 @@ class EntryReader:
             self._suspects.popitem(last=False)
         return True
 
-    def _damaged(self, ledger: LedgerState, found: Found) -> EntriesDamaged:
+    def _damaged(self, ledger: LedgerState, found: ReadEntries) -> EntriesDamaged:
         """The error for what is in the way; it is listed unless somebody gave it up."""
         entry_id, position, _, _ = found.bad[0]
         ledger_id, last, what = ledger.ledger_id, found.bad[-1][0], found.what
         if position <= GIVEN_UP:
-            damage = Damage("log", 0, what, ledger_id, entry_id, last, Loss.ENTRIES)
+            damage = Damage("log", 0, what, ledger_id, entry_id, last, DamageLoss.ENTRIES)
             if position == MISSING:
                 self._note_damage(damage)
             return EntriesDamaged(f"{damage.thing}: {what}; the store's other data is not affected", damage)
         name, offset = file_name(position >> OFFSET_BITS), position & OFFSET_MASK
-        damage = Damage(name, offset, what, ledger_id, entry_id, last, Loss.ENTRIES)
+        damage = Damage(name, offset, what, ledger_id, entry_id, last, DamageLoss.ENTRIES)
         self._note_damage(damage)
         return EntriesDamaged(
             f"ledger {ledger_id}, entry {entry_id} ({describe(position)}): {what}; "
@@ -239,13 +241,13 @@ class EntryReader:
 
 
 def _from_disk(
-    finder: Finder, files: LogFiles, ledger: LedgerState, first: int, count: int, bytes_max: int
-) -> Found:
+    finder: EntryFinder, files: LogFiles, ledger: LedgerState, first: int, count: int, bytes_max: int
+) -> ReadEntries:
     """Entries from ``first`` on, of which all lie in the log. Raises nothing."""
-    found = Found()
+    found = ReadEntries()
     try:
         for _ in range(_LOOKS_MAX):
-            found = Found()
+            found = ReadEntries()
             read_places(files, _places(finder, ledger, first, count, bytes_max), found)
             if found.entries or not found.bad or _is_where_it_was(finder, ledger, found.bad[0]):
                 break
@@ -262,7 +264,7 @@ def _from_disk(
     return found
 
 
-def read_places(files: LogFiles, places: list[Place], found: Found) -> None:
+def read_places(files: LogFiles, places: list[Place], found: ReadEntries) -> None:
     """Add the entries at these places to what was found, up to the first that is bad."""
     start = 0
     while start < len(places) and not found.bad:
@@ -271,7 +273,7 @@ def read_places(files: LogFiles, places: list[Place], found: Found) -> None:
         start = stop
 
 
-def _is_where_it_was(finder: Finder, ledger: LedgerState, place: Place) -> bool:
+def _is_where_it_was(finder: EntryFinder, ledger: LedgerState, place: Place) -> bool:
     """Whether an entry that could not be read was not moved meanwhile.
 
     A file goes after the moves of its entries are known: what is still said to be where it could not be read
@@ -285,7 +287,7 @@ def _is_where_it_was(finder: Finder, ledger: LedgerState, place: Place) -> bool:
     return position() == place[1] and position() == place[1]
 
 
-def _places(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
+def _places(finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
     places: list[Place] = []
     total = 0
     entry_id, end = first, first + count
@@ -306,7 +308,9 @@ def _places(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_m
     return places
 
 
-def _chunk_of(finder: Finder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> Chunk | None:
+def _chunk_of(
+    finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int
+) -> EntryChunk | None:
     """Where entries from ``first`` on lie, as far as one chunk of the index knows; at least one, or None."""
     located = finder.locate(ledger, first)
     if located is None:
@@ -320,7 +324,7 @@ def _chunk_of(finder: Finder, ledger: LedgerState, first: int, count: int, bytes
         positions = array("Q", moved)
     else:
         positions = chunk.positions[start:stop]
-    return Chunk(first, positions, sizes[:count], chunk.crcs[start:stop])
+    return EntryChunk(first, positions, sizes[:count], chunk.crcs[start:stop])
 
 
 def _run_end(places: list[Place], start: int) -> int:
@@ -344,7 +348,7 @@ def _run_end(places: list[Place], start: int) -> int:
     return stop
 
 
-def _read_run(files: LogFiles, run: list[Place], found: Found) -> None:
+def _read_run(files: LogFiles, run: list[Place], found: ReadEntries) -> None:
     """Add the entries of a run up to the first that is bad, and say which that is."""
     base = run[0][1]
     if base <= GIVEN_UP:
@@ -385,7 +389,7 @@ def _read_run(files: LogFiles, run: list[Place], found: Found) -> None:
             return
 
 
-def _take(entry: bytes, place: Place, found: Found) -> None:
+def _take(entry: bytes, place: Place, found: ReadEntries) -> None:
     # To let another thread run while so little is summed costs up to a whole switch interval of it.
     if len(entry) != place[2] or crc32c(entry, 0, _HOLD_GIL) != place[3]:
         found.bad, found.what = [place], "entry fails its checksum"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.filesystem import FileSystem, write_fully
 from geminga.ledger.format import (
     CREATE,
@@ -56,8 +56,8 @@ from geminga.ledger.log import (
     MARK_FILE,
     Gap,
     LogFiles,
-    Readable,
-    ReadAhead,
+    ReadableFile,
+    SequentialReader,
     check_file_header,
     read_directory,
     read_payload,
@@ -162,7 +162,7 @@ class Recovery:
                 file = self._files.get(number)
             except StoreDamaged:
                 continue  # `run` reports missing files
-            reader = ReadAhead(file)
+            reader = SequentialReader(file)
             for item in scan_headers(reader, number, FILE_HEADER_BYTES, self._seed):
                 if item.position >= position:
                     break
@@ -173,7 +173,7 @@ class Recovery:
                 self._verify_group(reader, item)
         self._resolve_names()
 
-    def _verify_group(self, file: Readable, header: GroupHeader) -> None:
+    def _verify_group(self, file: ReadableFile, header: GroupHeader) -> None:
         directory = read_directory(file, header)
         if directory is None:
             self._report(self._damage(header.position, f"the directory of {header.records} records"))
@@ -226,7 +226,7 @@ class Recovery:
 
     def _headers(self, number: int, position: int) -> Iterator[GroupHeader | Gap]:
         offset = position & OFFSET_MASK if number == position >> OFFSET_BITS else FILE_HEADER_BYTES
-        return scan_headers(ReadAhead(self._files.get(number)), number, offset, self._seed)
+        return scan_headers(SequentialReader(self._files.get(number)), number, offset, self._seed)
 
     def _read_mark(self) -> int:
         file = self._filesystem.open(f"{self._folder}/{MARK_FILE}", create=True)
@@ -273,7 +273,7 @@ class Recovery:
             if wrong is not None:
                 self._report(Damage(file_name(number), 0, wrong))
             self._result.position = number << OFFSET_BITS | FILE_HEADER_BYTES
-        reader = ReadAhead(file)
+        reader = SequentialReader(file)
         sealed_at = next((h.synced_through for h in following or () if isinstance(h, GroupHeader)), None)
         for item in items:
             if isinstance(item, Gap):
@@ -289,7 +289,7 @@ class Recovery:
         self._result.file_sizes[number] = self._result.position & OFFSET_MASK
         return True
 
-    def _replay_group(self, file: Readable, header: GroupHeader, synced: int) -> bool:
+    def _replay_group(self, file: ReadableFile, header: GroupHeader, synced: int) -> bool:
         """Take over what is intact of a group; False when it belongs to a torn tail."""
         if header.sequence <= self._result.sequence:
             return False  # left over from before an earlier cut
@@ -357,7 +357,7 @@ class Recovery:
         first_entry_id: int | None = None,
         last_entry_id: int | None = None,
         *,
-        lost: Loss = Loss.RECORDS,
+        lost: DamageLoss = DamageLoss.RECORDS,
     ) -> Damage:
         return Damage(
             file_name(position >> OFFSET_BITS),
@@ -374,7 +374,9 @@ class Recovery:
         for part, was_mended in (("header", header.was_mended), ("directory", directory.was_mended)):
             if was_mended:
                 self._report(
-                    self._damage(header.position, f"one bit of a group's {part} is wrong", lost=Loss.NOTHING)
+                    self._damage(
+                        header.position, f"one bit of a group's {part} is wrong", lost=DamageLoss.NOTHING
+                    )
                 )
 
     def _report_gap(self, gap: Gap, synced: int) -> None:
@@ -399,7 +401,7 @@ class Recovery:
                     kind, first, second, position, directory.sizes[index], directory.crcs[index]
                 )
             if not is_cataloged or state.is_at(first, second, position):
-                self._report(self._damage(position, what, first, second, second, lost=Loss.ENTRIES))
+                self._report(self._damage(position, what, first, second, second, lost=DamageLoss.ENTRIES))
             return
         if kind in KEY_KINDS:
             start = sum(directory.sizes[:index])
@@ -409,19 +411,21 @@ class Recovery:
                 # It was one bit of the name, and two sums agree on that.
                 if not is_cataloged:
                     state.replay(kind, first, second, memoryview(whole), position, directory.crcs[index])
-                self._report(self._damage(position, "one bit of a key's name is wrong", lost=Loss.NOTHING))
+                self._report(
+                    self._damage(position, "one bit of a key's name is wrong", lost=DamageLoss.NOTHING)
+                )
                 return
             self._report_key(kind, name, second, position, what, is_cataloged)
             return
         if kind == CREATE:
             if is_cataloged or state.exists(first):
-                if self._report(self._damage(position, what, first, lost=Loss.NOTHING)):
+                if self._report(self._damage(position, what, first, lost=DamageLoss.NOTHING)):
                     self.unwritten_ledgers.add(first)
             else:
                 state.replay_create(first, NOBODY)
-                self._report(self._damage(position, what, first, lost=Loss.OWNER))
+                self._report(self._damage(position, what, first, lost=DamageLoss.OWNER))
             return
-        self._report(self._damage(position, what, lost=Loss.NOTHING))
+        self._report(self._damage(position, what, lost=DamageLoss.NOTHING))
 
     def _report_key(
         self, kind: int, name: bytes | None, fingerprint: int, position: int, what: str, is_cataloged: bool
@@ -429,17 +433,17 @@ class Recovery:
         """A write of a key is damaged; its name may be too."""
         keys = self._state.keys
         key = name.decode("utf-8", "replace") if name is not None else None
-        lost = Loss.DELTA if kind == MERGE else Loss.VALUE
+        lost = DamageLoss.DELTA if kind == MERGE else DamageLoss.VALUE
         if is_cataloged or (kind == RESTATE and not self._from_beginning):
-            lost = Loss.NOTHING  # the catalog has what it said
+            lost = DamageLoss.NOTHING  # the catalog has what it said
         damage = dataclasses.replace(
             self._damage(position, what, lost=lost),
             key=key,
             fingerprint=fingerprint if key is None else None,
         )
-        if lost == Loss.DELTA and key is not None:
+        if lost == DamageLoss.DELTA and key is not None:
             keys.change(key).deltas.append(b"")  # in its place, for the others' places may mean something
-        if self._report(damage) and lost == Loss.NOTHING:
+        if self._report(damage) and lost == DamageLoss.NOTHING:
             found = [key] if key is not None else keys.named({fingerprint}).get(fingerprint, [])
             self.unwritten_keys.update(found)
 
@@ -476,7 +480,9 @@ class Recovery:
             result.position = max(last, number) << OFFSET_BITS
         for ledger in state.end_replay():
             name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
-            self._report(Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, lost=Loss.OWNER))
+            self._report(
+                Damage(name, 0, "the ledger's creation is lost", ledger.ledger_id, lost=DamageLoss.OWNER)
+            )
         self._resolve_names()
         self._forget_moved()
         self._report_missing_entries()
@@ -498,7 +504,7 @@ class Recovery:
         quarantine = self._state.quarantine
         for damage in quarantine:
             number = file_number(damage.file)
-            if damage.lost != Loss.ENTRIES or number is None or damage.ledger_id is None:
+            if damage.lost != DamageLoss.ENTRIES or number is None or damage.ledger_id is None:
                 continue
             first, last = damage.first_entry_id or 0, damage.last_entry_id or 0
             position = number << OFFSET_BITS | damage.offset
@@ -521,7 +527,7 @@ class Recovery:
                             ledger.ledger_id,
                             tail.first + first,
                             tail.first + index - 1,
-                            lost=Loss.ENTRIES,
+                            lost=DamageLoss.ENTRIES,
                         )
                     )
                     first = None

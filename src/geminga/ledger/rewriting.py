@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from geminga.errors import StoreError
 from geminga.ledger.api import Buffer, Done
-from geminga.ledger.catalog import Catalog, Chunk
+from geminga.ledger.catalog import Catalog, EntryChunk
 from geminga.ledger.filesystem import File, FileSystem
 from geminga.ledger.format import (
     CREATE,
@@ -71,7 +71,7 @@ class FileDamagedError(Exception):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Slice:
+class FileSlice:
     """Some of what a file holds and what may still live."""
 
     entries: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Slice:
         return self.size_bytes >= _SLICE_BYTES or records >= _SLICE_RECORDS
 
 
-class FileReader:
+class LiveRecordReader:
     """Reads a file's living parts in slices, on the worker's thread."""
 
     def __init__(self, file: File, number: int, size: int, seed: int, catalog: Catalog) -> None:
@@ -102,18 +102,18 @@ class FileReader:
         self._catalog = catalog
         self._slices = self._read()
         self._keys_seen: set[str] = set()
-        self._chunk: Chunk | None = None
+        self._chunk: EntryChunk | None = None
         self._chunk_ledger = -1
 
-    def next_slice(self) -> Slice:
+    def next_slice(self) -> FileSlice:
         """The next slice; raises `FileDamagedError`."""
         return next(self._slices)
 
     def close(self) -> None:
         self._file.close()
 
-    def _read(self) -> Iterator[Slice]:
-        current = Slice()
+    def _read(self) -> Iterator[FileSlice]:
+        current = FileSlice()
         for header in scan_headers(self._file, self._number, FILE_HEADER_BYTES, self._seed):
             if header.position & OFFSET_MASK >= self._size:
                 break
@@ -128,11 +128,11 @@ class FileReader:
                 self._take(directory, index, position, current)
                 if current.is_full:
                     yield current
-                    current = Slice()
+                    current = FileSlice()
         current.is_last = True
         yield current
 
-    def _take(self, directory: Directory, index: int, position: int, into: Slice) -> None:
+    def _take(self, directory: Directory, index: int, position: int, into: FileSlice) -> None:
         """Add record ``index`` to the slice if it may still live."""
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
         if kind in (ENTRY, MOVED):
@@ -189,7 +189,7 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
     return REMAINS, len(change.key_bytes), change.fingerprint, data
 
 
-class Rewriter:
+class LogRewriter:
     """Empties one log file at a time. Its methods run on the owner's thread.
 
     ``submit`` takes a record into the order of writes; ``sizes`` are the log files there are, by number.
@@ -222,8 +222,8 @@ class Rewriter:
         self._submit = submit
         self._freed = freed
         self._sizes = sizes
-        self._reader: FileReader | None = None
-        self._slice = Slice()
+        self._reader: LiveRecordReader | None = None
+        self._slice = FileSlice()
         self._left_alone: set[int] = set()
         self._candidates: dict[int, int] = {}
         self.is_running = False
@@ -269,13 +269,13 @@ class Rewriter:
         if not number or self._stopping:
             self.is_running = False
             return
-        self._slice = Slice()
+        self._slice = FileSlice()
         self._written_bytes = 0
         size = self._size_bytes = self._sizes[number]
 
         def begin() -> None:
             file = self._filesystem.open(self._files.path(number))
-            self._reader = FileReader(file, number, size, self._seed, self._catalog)
+            self._reader = LiveRecordReader(file, number, size, self._seed, self._catalog)
             self._slice = self._reader.next_slice()
 
         self._worker.submit(begin, lambda error: self._slice_read(number, sealed_before, error))

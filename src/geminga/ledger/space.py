@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from geminga.ledger.api import Space
+from geminga.ledger.api import FreeSpace
 from geminga.ledger.filesystem import FileSystem
 
 logger = logging.getLogger("geminga.ledger")
@@ -57,7 +57,7 @@ class SpaceGauge:
         self._written = 0
         self._measured_written = 0
         self._measured_at = float("-inf")
-        self.space: Space | None = None
+        self.space: FreeSpace | None = None
 
     def wrote(self, size_bytes: int) -> None:
         """So much was added to the folder; measures when that is worth it."""
@@ -83,4 +83,4 @@ class SpaceGauge:
         if self._bytes_max:
             total = min(total, self._bytes_max)
             free = max(0, min(free, self._bytes_max - used))
-        self.space = Space(total, free, used, self._written)
+        self.space = FreeSpace(total, free, used, self._written)

@@ -14,9 +14,9 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from geminga.errors import LedgerNotFound
-from geminga.ledger.api import LedgerInfo
-from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, Chunk, Snapshot
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.api import StoredLedger
+from geminga.ledger.catalog import PAGE_LEDGERS, Catalog, CheckpointSnapshot, EntryChunk
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.ledger.format import (
     CREATE,
     DELETE_KEY,
@@ -41,9 +41,9 @@ from geminga.ledger.format import (
     unpack_numbers,
 )
 from geminga.ledger.index import GIVEN_UP, Index, LedgerState
+from geminga.ledger.key_bloom_filter import KeyBloomFilter
 from geminga.ledger.keys import KeyMap
 from geminga.ledger.log import Group
-from geminga.ledger.presence import Presence
 from geminga.ledger.quarantine import Quarantine
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import emptied, parts, taken
@@ -58,7 +58,7 @@ NOBODY = ""
 """The owner of a ledger whose own is lost to damage."""
 
 
-class Census(NamedTuple):
+class StoreCounts(NamedTuple):
     """How much a store holds."""
 
     log_files: int
@@ -68,7 +68,7 @@ class Census(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Doubt:
+class LostTail:
     """Ledgers below an id may have lost up to so many entries at their end: ids go on behind these."""
 
     ledgers_below: int = 0
@@ -82,12 +82,12 @@ class StoreState:
         self._catalog = catalog
         self.index = Index(catalog, index_cache_bytes)
         self.quarantine = Quarantine()
-        self.presence = Presence()
-        self.keys = KeyMap(catalog, self.quarantine, self.presence)
+        self.bloom_filter = KeyBloomFilter()
+        self.keys = KeyMap(catalog, self.quarantine, self.bloom_filter)
         self.ledgers: dict[int, LedgerState] = {}
         self.next_ledger_id = 0
         self.checkpoint = 0
-        self.doubt = Doubt()
+        self.doubt = LostTail()
         self.files: set[int] = set()
         self.dropped_files: set[int] = set()
         self.unsaved_records = 0
@@ -98,7 +98,7 @@ class StoreState:
         self._deleted_frozen: set[int] = set()
         self._changed: list[LedgerState] = []
         self._live_bytes: Counter[int] = Counter()
-        self._dropped: list[Chunk] = []
+        self._dropped: list[EntryChunk] = []
         self._frozen_next_ledger_id = 0
         self._orphans: dict[int, LedgerState] = {}
 
@@ -114,7 +114,7 @@ class StoreState:
         ledger.generation = self.checkpoint
         self.ledgers[ledger.ledger_id] = ledger
         self._uncataloged.setdefault(ledger.owner, []).append(ledger.ledger_id)
-        self.presence.add_owner(ledger.owner)
+        self.bloom_filter.add_owner(ledger.owner)
 
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
         """Give a ledger whose owner was lost to damage one; False when there is none such."""
@@ -202,19 +202,19 @@ class StoreState:
             ids.update(uncataloged)
         return len(ids - self._deleted - self._deleted_frozen)
 
-    def owned(self, owner: str) -> list[LedgerInfo]:
-        cataloged = self._catalog.owned(owner) if self.presence.may_own(owner) else ()
+    def owned(self, owner: str) -> list[StoredLedger]:
+        cataloged = self._catalog.owned(owner) if self.bloom_filter.may_own(owner) else ()
         ids = {*cataloged, *self._uncataloged.get(owner, ())}
         infos = []
         for ledger_id in sorted(ids - self._deleted - self._deleted_frozen):
             ledger = self.ledgers.get(ledger_id)
             if ledger is not None:
                 if ledger.owner == owner:
-                    infos.append(LedgerInfo(ledger_id, owner, ledger.next_entry, ledger.size_bytes))
+                    infos.append(StoredLedger(ledger_id, owner, ledger.next_entry, ledger.size_bytes))
                 continue
             found = self._catalog.ledger(ledger_id)
             if found is not None:
-                infos.append(LedgerInfo(ledger_id, owner, found[1], found[2]))
+                infos.append(StoredLedger(ledger_id, owner, found[1], found[2]))
         return infos
 
     def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
@@ -227,7 +227,7 @@ class StoreState:
         name = file_name(position >> OFFSET_BITS)
         return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
 
-    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+    def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
         """The next ledgers behind an id in order, and behind which the others are: None behind the last."""
         after_next: int | None
         infos = self._catalog.ledgers_after(after, PAGE_LEDGERS)
@@ -238,18 +238,18 @@ class StoreState:
             after = infos[-1].ledger_id if infos else after
             ids = (each for ids in self._uncataloged.values() for each in ids if each > after)
             young = nsmallest(PAGE_LEDGERS, ids)
-            infos += [LedgerInfo(each, "", 0, 0) for each in young if each in self.ledgers]
+            infos += [StoredLedger(each, "", 0, 0) for each in young if each in self.ledgers]
             after_next = young[-1] if len(young) == PAGE_LEDGERS else None
         gone = (self._deleted, self._deleted_frozen)
         infos = [info for info in infos if not any(info.ledger_id in each for each in gone)]
         return [self._newest(info) for info in infos], after_next
 
-    def _newest(self, info: LedgerInfo) -> LedgerInfo:
+    def _newest(self, info: StoredLedger) -> StoredLedger:
         """What is known of a ledger now, of which the catalog may know something older."""
         ledger = self.ledgers.get(info.ledger_id)
         if ledger is None:
             return info
-        return LedgerInfo(ledger.ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes)
+        return StoredLedger(ledger.ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes)
 
     def delete_ledger(self, ledger_id: int) -> bool:
         """Forget a ledger; False when there is none.
@@ -472,7 +472,7 @@ class StoreState:
         self.quarantine.key_is_whole(key)
         name, offset = file_name(position >> OFFSET_BITS), position & OFFSET_MASK
         for number in range(values + deltas):
-            lost = Loss.VALUE if number < values else Loss.DELTA
+            lost = DamageLoss.VALUE if number < values else DamageLoss.DELTA
             self.quarantine.add(
                 Damage(name, offset + number, f"a {lost} was lost before", lost=lost, key=key)
             )
@@ -541,7 +541,7 @@ class StoreState:
 
     def freeze_places(
         self, position: int, sequence: int, file_sizes: dict[int, int]
-    ) -> tuple[Snapshot, list[LedgerState]]:
+    ) -> tuple[CheckpointSnapshot, list[LedgerState]]:
         """Set apart what was settled up to here; the checkpoint must write all of it.
 
         `freeze_ledgers` adds the ledgers that are returned. Nothing may be settled before it has added all.
@@ -551,7 +551,7 @@ class StoreState:
         dropped, self._dropped = self._dropped, []
         live_bytes, self._live_bytes = dict(self._live_bytes), Counter()
         self.unsaved_records = 0
-        snapshot = Snapshot(
+        snapshot = CheckpointSnapshot(
             number=self.checkpoint,
             position=position,
             sequence=sequence,
@@ -569,14 +569,14 @@ class StoreState:
         )
         return snapshot, changed
 
-    def freeze_ledgers(self, ledgers: Iterable[LedgerState], snapshot: Snapshot) -> None:
+    def freeze_ledgers(self, ledgers: Iterable[LedgerState], snapshot: CheckpointSnapshot) -> None:
         """Add what was appended to some of the ledgers."""
         for ledger in ledgers:
             lives = ledger.ledger_id in self.ledgers or ledger.ledger_id in self._dying
             if lives and ledger.changed:
                 snapshot.ledgers.append(ledger.freeze())
 
-    def thaw(self, snapshot: Snapshot) -> Iterator[object]:
+    def thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
         """The catalog has the snapshot: what it holds need not stay in memory, and is taken out of it."""
         yield from self.keys.thaw()
         self._deleted_frozen = set()
@@ -613,7 +613,7 @@ class StoreState:
         """Damage may have taken up to so many records: last entries of any ledger there is, or creations."""
         if records_max:
             self.next_ledger_id += records_max
-            self.doubt = Doubt(self.next_ledger_id, max(records_max, self.doubt.entries_max))
+            self.doubt = LostTail(self.next_ledger_id, max(records_max, self.doubt.entries_max))
             for ledger in self.ledgers.values():
                 ledger.doubted = True
 
@@ -628,4 +628,4 @@ class StoreState:
         for damage in catalog.damage():
             self.quarantine.add(damage)
         self.files = set(catalog.files())
-        self.doubt = Doubt(catalog.number("doubt_below"), catalog.number("doubt_entries"))
+        self.doubt = LostTail(catalog.number("doubt_below"), catalog.number("doubt_entries"))

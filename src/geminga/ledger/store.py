@@ -23,20 +23,21 @@ from geminga.ledger.api import (
     Buffer,
     Done,
     Fetched,
-    LedgerInfo,
+    FreeSpace,
+    PrefetchRequest,
     ReadAhead,
-    Space,
+    StoredLedger,
+    StoredValue,
     StoreStats,
-    Value,
-    Wanted,
     never,
 )
-from geminga.ledger.bringing import Bringing
+from geminga.ledger.bloom_filter_builder import BloomFilterBuilder
 from geminga.ledger.callbacks import run_callback
-from geminga.ledger.catalog import CatalogDamaged, Chunk
+from geminga.ledger.catalog import CatalogDamaged, EntryChunk
 from geminga.ledger.catalog_file import CatalogFile
-from geminga.ledger.checkpoints import Checkpoints, Parts
+from geminga.ledger.checkpoints import CheckpointParts, Checkpoints
 from geminga.ledger.damage import Damage
+from geminga.ledger.damage_recording import DamageRecorder
 from geminga.ledger.filesystem import FileSystem, RealFileSystem
 from geminga.ledger.folder import StoreLock, open_folder
 from geminga.ledger.format import (
@@ -53,18 +54,17 @@ from geminga.ledger.format import (
     encode_value,
 )
 from geminga.ledger.index import SharedIndex
-from geminga.ledger.journal import Failed, Journal
+from geminga.ledger.journal import FailedRecords, Journal
 from geminga.ledger.log import Group, LogFiles, LogWriter
+from geminga.ledger.prefetcher import Prefetcher
 from geminga.ledger.read_pool import ReadPool
-from geminga.ledger.reading import EntryReader, Found
+from geminga.ledger.reading import ReadEntries, StoreEntryReader
 from geminga.ledger.recovery import CatalogOutdatedError, Recovered, Recovery
-from geminga.ledger.rewriting import Rewriter
+from geminga.ledger.rewriting import LogRewriter
 from geminga.ledger.settings import StoreSettings
-from geminga.ledger.settling import Settling
 from geminga.ledger.space import SpaceGauge, is_no_space
-from geminga.ledger.state import Census, StoreState
+from geminga.ledger.state import StoreCounts, StoreState
 from geminga.ledger.steps import reported
-from geminga.ledger.stocktaking import Stocktaking
 from geminga.ledger.tail_cache import TailCache
 from geminga.ledger.worker import Worker
 
@@ -173,10 +173,10 @@ class FileStore:
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
         worker_catalog = self._catalog
-        self._pool: ReadPool[Found] | None = None
+        self._pool: ReadPool[ReadEntries] | None = None
         self._shared_index: SharedIndex | None = None
-        self._bringing: Bringing | None = None
-        self._stocktaking: Stocktaking | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._filter_builder: BloomFilterBuilder | None = None
         if self._threads:
             worker_catalog = self._catalog_file.connect()
             self._shared_index = SharedIndex(self._state.index, self._catalog_file.connect())
@@ -188,18 +188,18 @@ class FileStore:
                 waiting_max=settings.reads_waiting_max,
                 undelivered_bytes_max=settings.read_ahead_bytes_max,
             )
-            self._bringing = Bringing(
+            self._prefetcher = Prefetcher(
                 self._pool,
                 [self._catalog_file.connect(_AHEAD_CACHE_KIB) for _ in range(settings.read_threads)],
                 lambda error: StoreError(f"the store's catalog cannot be read: {error}"),
             )
-            self._stocktaking = Stocktaking(
-                self._state.presence,
+            self._filter_builder = BloomFilterBuilder(
+                self._state.bloom_filter,
                 self._pool,
                 self._catalog_file.connect(_AHEAD_CACHE_KIB),
                 lambda error: logger.warning("the store's catalog cannot be counted in: %s", error),
             )
-        self._reader = EntryReader(
+        self._reader = StoreEntryReader(
             self._state,
             self._files,
             self._note_damage,
@@ -207,7 +207,7 @@ class FileStore:
             self._shared_index,
             unreadable_seconds=settings.unreadable_seconds,
         )
-        self._rewriter = Rewriter(
+        self._rewriter = LogRewriter(
             filesystem=self.filesystem,
             folder=self.folder,
             store_id=store_id,
@@ -221,13 +221,15 @@ class FileStore:
             freed=self._gauge.measure,
         )
         self._tails = TailCache(self._state, settings.cache_bytes)
-        self._settling = Settling(self._state, self._submit, self.delete_ledgers, self._rewriter.look_again)
+        self._settling = DamageRecorder(
+            self._state, self._submit, self.delete_ledgers, self._rewriter.look_again
+        )
         self._refusal: StoreError | None = None
         self._measuring = False
         self._appended_entries = 0
         self._appended_bytes = 0
         self._checkpoints = Checkpoints(
-            Parts(
+            CheckpointParts(
                 settings=settings,
                 state=self._state,
                 journal=self._journal,
@@ -259,7 +261,7 @@ class FileStore:
         position = sequence = 0
         sizes: dict[int, int] = {}
         if self._catalog.meta("position") is None:
-            state.presence.stock_is_taken()
+            state.bloom_filter.stock_is_taken()
         else:
             state.load()
             position, sequence = self._catalog.number("position"), self._catalog.number("sequence")
@@ -295,7 +297,7 @@ class FileStore:
 
     # --- room ---
     @property
-    def space(self) -> Space | None:
+    def space(self) -> FreeSpace | None:
         space, is_full = self._gauge.space, self._journal.full is not None or self._checkpoints.lacks_room
         return dataclasses.replace(space, free_bytes=0) if is_full and space is not None else space
 
@@ -419,7 +421,7 @@ class FileStore:
         *,
         entries_max: int,
         bytes_max: int,
-        done: Callable[[Chunk | None], None],
+        done: Callable[[EntryChunk | None], None],
     ) -> bool:
         """Tell ``done`` where entries lie in the log's files, for somebody who reads them without the store:
         within both limits, at least one. They may be moved before they are read, and their file deleted.
@@ -430,19 +432,19 @@ class FileStore:
         ledger = self._state.ledger(ledger_id)
         return self._reader.places(ledger, first_entry_id, entries_max, bytes_max, done)
 
-    def bring(self, wanted: Wanted, done: Done) -> bool:
-        if self._bringing is None or not self._state.presence.may_have_any(wanted):
+    def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
+        if self._prefetcher is None or not self._state.bloom_filter.may_have_any(wanted):
             return True
         if self._closed:
             done(self._failure)
         else:
-            self._bringing.bring(wanted, done)
+            self._prefetcher.bring(wanted, done)
         return False
 
-    def ledgers(self, owner: str) -> list[LedgerInfo]:
+    def ledgers(self, owner: str) -> list[StoredLedger]:
         return self._state.owned(owner)
 
-    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+    def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
         return self._state.ledgers_page(after)
 
     def release(self, ledger_ids: Sequence[int]) -> None:
@@ -487,10 +489,10 @@ class FileStore:
         change = self._state.keys.delete(key)
         self._submit(DELETE_KEY, len(change.key_bytes), change.fingerprint, change.key_bytes, done)
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         return self._state.keys.get(key)
 
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         return self._state.keys.scan(prefix, after)
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
@@ -555,13 +557,13 @@ class FileStore:
                 break
         if self._failure is None and not self._closed:
             self._checkpoints.keep(enough)
-            if self._stocktaking is not None:
-                self._stocktaking.keep()
+            if self._filter_builder is not None:
+                self._filter_builder.keep()
         return ran
 
-    def _complete(self, outcome: Group | Failed) -> Iterator[int]:
+    def _complete(self, outcome: Group | FailedRecords) -> Iterator[int]:
         """Take in what the writer reports. Each step says how many callbacks it ran."""
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, FailedRecords):
             self._failure = self._refusal = self._failure or outcome.error
             yield from reported([record[4] for record in outcome.records], outcome.error)
             return
@@ -653,9 +655,9 @@ class FileStore:
             self._failure = self._refusal = self._failure or StoreStopped("the store is closed")
             self._journal.stop()
             self._worker.stop()
-            still_read = self._pool is not None and not self._pool.stop(Found(error=self._failure))
-            if self._bringing is not None:
-                self._bringing.refuse(self._failure)
+            still_read = self._pool is not None and not self._pool.stop(ReadEntries(error=self._failure))
+            if self._prefetcher is not None:
+                self._prefetcher.refuse(self._failure)
             self.poll()
             with contextlib.suppress(OSError):
                 self._writer.close(clean=clean)
@@ -682,11 +684,11 @@ class FileStore:
         """Whether there is or was a ledger of that id."""
         return ledger_id < self._state.next_ledger_id
 
-    def census(self) -> Census:
+    def census(self) -> StoreCounts:
         """How much there is. Goes through all keys."""
         sizes = {**self._sizes, self._writer.number: self._writer.offset}
         keys = sum(1 for _ in self.scan(""))
-        return Census(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
+        return StoreCounts(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
 
     def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
         """(file name, offset, size, checksum) of an entry, to look at its bytes; None when it has none."""

@@ -23,7 +23,7 @@ _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The number of the system call, for C libraries do not know it: glibc does since 2.41."""
 
 
-def step_back(step: int = STEP) -> None:
+def lower_priority(step: int = STEP) -> None:
     """The calling thread leaves the processor to others that want it: publishing comes first."""
     if sys.platform == "linux":
         try:

@@ -32,7 +32,7 @@ _RECORDS, _OWNERS, _SUSPECTS = "offloaded/", "offloaded-by/", "offloading/"
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class OrphanCandidate:
     """A file that is nobody's, unless a record names it."""
 
     owner: str
@@ -100,7 +100,7 @@ class TierCatalog:
                 yield key[len(_RECORDS) :].rpartition("\x00")[0], record
 
     # --- changes ---
-    def suspect(self, suspect: Suspect, done: Done | None = None) -> None:
+    def suspect(self, suspect: OrphanCandidate, done: Done | None = None) -> None:
         """There may be a file from now on that is nobody's."""
         value = json.dumps({"owner": suspect.owner, "ledger": suspect.ledger, "file": suspect.file}).encode()
         self._store.put(_SUSPECTS + suspect.uuid, value, done)
@@ -118,7 +118,7 @@ class TierCatalog:
 
     def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
         """The ledger is not offloaded any more, its file is to go."""
-        self.suspect(Suspect(owner, record.ledger, record.uuid, file))
+        self.suspect(OrphanCandidate(owner, record.ledger, record.uuid, file))
         self._store.delete(_key(owner, record.ledger))
         self._store.delete(_owner_key(record.ledger), done)
         self._remember(record.ledger, None)
@@ -130,19 +130,19 @@ class TierCatalog:
         """The file is not there."""
         self._store.delete(_SUSPECTS + uuid, done)
 
-    def all_suspects(self) -> list[Suspect]:
+    def all_suspects(self) -> list[OrphanCandidate]:
         """Files that may be nobody's."""
         found = []
         for key, value in list(self._store.scan(_SUSPECTS)):
             try:
                 kept = json.loads(value.base)
                 uuid = key[len(_SUSPECTS) :]
-                found.append(Suspect(kept["owner"], kept["ledger"], uuid, kept["file"]))
+                found.append(OrphanCandidate(kept["owner"], kept["ledger"], uuid, kept["file"]))
             except (ValueError, KeyError, TypeError):
                 logger.error("%s cannot be read: a file of an offloaded ledger may be left over", key)
         return found
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[OrphanCandidate]:
         """Files that are nobody's. A suspicion that is none is taken away."""
         found = []
         for suspect in self.all_suspects():

@@ -41,11 +41,11 @@ from enum import Enum
 from geminga.errors import StoreError
 from geminga.ledger import identity as identities
 from geminga.ledger.filesystem import FileSystem
-from geminga.ledger.identity import Identity, new_id
+from geminga.ledger.identity import StoreIdentity, new_id
 from geminga.ledger.space import is_no_space
 from geminga.offload import claim as claims
 from geminga.offload.claim import Claim, ClaimUnreadable
-from geminga.offload.places import Place
+from geminga.offload.storage import OffloadStorage
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -55,29 +55,29 @@ QUIET_SECONDS = 50.0
 """A claim that was left open and has not changed for so long is a dead one's."""
 
 
-class NotClaimed(StoreError):
+class StorageNotClaimed(StoreError):
     """The place is not this store's to change."""
 
 
-class State(Enum):
+class ClaimState(Enum):
     ASKING = "asking"
     HELD = "held"
     BORROWED = "borrowed"
 
 
-class PlaceClaim:
+class StorageClaim:
     """See the module. `state` and `why` may be read by any thread; all else waits for the place."""
 
     def __init__(
         self,
-        place: Place,
+        place: OffloadStorage,
         filesystem: FileSystem,
         folder: str,
         store_name: str,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = State.ASKING
+        self.state = ClaimState.ASKING
         self.has_files = False
         """Whether the store has files there: then a place without a claim is not the one that it knows."""
         self.why = f"whose {place.location} is, is not known yet"
@@ -88,7 +88,7 @@ class PlaceClaim:
         self._store = store_name
         self._clock = clock
         self._lock = threading.Lock()
-        self._identity: Identity | None = None
+        self._identity: StoreIdentity | None = None
         self._ours: Claim | None = None
         """What we wrote last."""
         self._seen: tuple[Claim, float] | None = None
@@ -142,7 +142,7 @@ class PlaceClaim:
             try:
                 self._look()
                 self.problem = ""
-            except (OSError, ClaimUnreadable, NotClaimed) as error:
+            except (OSError, ClaimUnreadable, StorageNotClaimed) as error:
                 self._complain(error)
             except Exception as error:  # what a place's library raises
                 logger.debug("looking at a claim failed", exc_info=True)
@@ -157,49 +157,49 @@ class PlaceClaim:
 
     # --- what holds ---
     def check(self) -> None:
-        """Return when the place is ours to change at this moment. Raises `NotClaimed` or `OSError`."""
+        """Return when the place is ours to change at this moment. Raises `StorageNotClaimed` or `OSError`."""
         with self._lock:
-            if self.state is State.HELD:
+            if self.state is ClaimState.HELD:
                 try:
                     found = claims.load(self._place)
                 except ClaimUnreadable as error:
-                    raise NotClaimed(str(error)) from error
+                    raise StorageNotClaimed(str(error)) from error
                 if self._is_ours(found):
                     return
                 if found is not None:
                     self._check_home(self._known(), found)
                     self._borrow(found, "was taken over meanwhile")
                 else:
-                    raise NotClaimed(f"the claim on {self._place.location} is gone: is it mounted?")
-            raise NotClaimed(self.why)
+                    raise StorageNotClaimed(f"the claim on {self._place.location} is gone: is it mounted?")
+            raise StorageNotClaimed(self.why)
 
     def _let_go(self) -> None:
         with self._lock:
-            if self.state is State.HELD and self._ours is not None:
+            if self.state is ClaimState.HELD and self._ours is not None:
                 try:
                     if self._is_ours(claims.load(self._place)):
                         self._save(replace(self._ours, open=False))
                 except Exception as error:
                     logger.debug("%s: the claim stays open: %s", self._place.location, error)
-                self.state, self.why = State.ASKING, "the store is closed"
+                self.state, self.why = ClaimState.ASKING, "the store is closed"
 
     def _is_ours(self, found: Claim | None) -> bool:
         return found is not None and self._ours is not None and found.session == self._ours.session
 
     def _look(self) -> None:
-        if self.state is State.BORROWED:
+        if self.state is ClaimState.BORROWED:
             return
         found = claims.load(self._place)
-        if found is None and (self.has_files or self.state is State.HELD):
+        if found is None and (self.has_files or self.state is ClaimState.HELD):
             what = "has ledgers there" if self.has_files else "has claimed it"
-            raise NotClaimed(
+            raise StorageNotClaimed(
                 f"{self._place.location} holds no claim, and this store {what}: is it mounted? If what was "
                 f"there is lost, run 'geminga store claim {self._folder}'"
             )
         identity = self._known()
-        if found is not None and (self.has_files or self.state is State.HELD):
+        if found is not None and (self.has_files or self.state is ClaimState.HELD):
             self._check_home(identity, found)
-        if self.state is State.HELD:
+        if self.state is ClaimState.HELD:
             assert self._ours is not None
             assert found is not None
             if self._is_ours(found):
@@ -222,33 +222,33 @@ class PlaceClaim:
             self.why = f"{self._place.location} was left open by {found.who}: whether that runs is looked at"
         elif found != self._seen[0]:
             # The copy of a disk. It may outlive the other one, and must not be taken for it then.
-            self._identity = Identity(new_id())
+            self._identity = StoreIdentity(new_id())
             identities.save(self._filesystem, self._folder, self._identity)
             self._borrow(found, "belongs to a store that runs, and that this one is a copy of")
         elif self._clock() - self._seen[1] >= QUIET_SECONDS:
             self._take(identity, found)
 
-    def _check_home(self, identity: Identity, found: Claim) -> None:
-        """Raises `NotClaimed` for a claim that was left in the folder in which the place is to be mounted."""
+    def _check_home(self, identity: StoreIdentity, found: Claim) -> None:
+        """Raises `StorageNotClaimed` for a claim that was left in the folder in which the place is to be mounted."""
         is_mine = found.store == self._store and found.instance == identity.instance
         if is_mine and identity.home and found.place != identity.home:
-            raise NotClaimed(
+            raise StorageNotClaimed(
                 f"{self._place.location} is one that this store claimed before, and not the one that has its "
                 "ledgers: is it mounted? If what was there is lost, run 'geminga store claim "
                 f"{self._folder}'"
             )
 
-    def _known(self) -> Identity:
+    def _known(self) -> StoreIdentity:
         """Who we are, which a copy becomes here."""
         if self._identity is None:
             found = identities.look(self._filesystem, self._folder)
             if found is None:
-                found = Identity(new_id())
+                found = StoreIdentity(new_id())
                 identities.save(self._filesystem, self._folder, found)
             self._identity = found
         return self._identity
 
-    def _take(self, identity: Identity, found: Claim | None) -> None:
+    def _take(self, identity: StoreIdentity, found: Claim | None) -> None:
         """Claim the place. That we are about to is durable before anybody sees it."""
         session = new_id()
         place = new_id() if found is None else found.place
@@ -264,7 +264,7 @@ class PlaceClaim:
             assert written is not None
             self._borrow(written, "was claimed at the same time")
             return
-        self.state, self.why, self._seen = State.HELD, "", None
+        self.state, self.why, self._seen = ClaimState.HELD, "", None
 
     def _save(self, claim: Claim) -> None:
         self._ours = claim  # also when the place fails: it may have it all the same
@@ -280,7 +280,7 @@ class PlaceClaim:
                 raise error from refused
 
     def _borrow(self, found: Claim, what: str) -> None:
-        self.state = State.BORROWED
+        self.state = ClaimState.BORROWED
         self.why = (
             f"{self._place.location} {what} ({_said(found)}): files are read there, and nothing is "
             "written or deleted"
@@ -294,7 +294,7 @@ def _said(claim: Claim) -> str:
     return f"{claim.who}, {'open' if claim.open else 'closed'}, since {since}"
 
 
-def whose(place: Place, filesystem: FileSystem, folder: str, store_name: str) -> str:
+def whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
     """Whose a place is if it is not that of the store in a folder, in a sentence; changes nothing.
 
     Raises `OSError` or `ClaimUnreadable`.
@@ -314,7 +314,7 @@ def whose(place: Place, filesystem: FileSystem, folder: str, store_name: str) ->
 
 
 def take_over(
-    place: Place,
+    place: OffloadStorage,
     filesystem: FileSystem,
     folder: str,
     store_name: str,
@@ -324,17 +324,17 @@ def take_over(
 ) -> None:
     """Make a place that of the store in ``folder``, whoever held it; nobody may have the store open.
 
-    What the other one still needs there may be deleted from now on. Raises `NotClaimed` while it runs, which
+    What the other one still needs there may be deleted from now on. Raises `StorageNotClaimed` while it runs, which
     takes up to a minute to be seen, and `OSError`.
     """
-    mine = PlaceClaim(place, filesystem, folder, store_name, clock=clock)
+    mine = StorageClaim(place, filesystem, folder, store_name, clock=clock)
     try:
         found = claims.load(place)
     except ClaimUnreadable as error:
         logger.warning("%s; it is written anew", error)
         found = None
     if found is not None and found.store != store_name:
-        raise NotClaimed(
+        raise StorageNotClaimed(
             f"{place.location} holds ledgers of another store ({_said(found)}), and each store needs a "
             "place of its own"
         )
@@ -342,8 +342,8 @@ def take_over(
     while found is not None and found.open and clock() - began < QUIET_SECONDS:
         sleep(BEAT_SECONDS / 3)
         if claims.load(place) != found:
-            raise NotClaimed(f"{place.location} is in use by {_said(found)}: stop that broker first")
+            raise StorageNotClaimed(f"{place.location} is in use by {_said(found)}: stop that broker first")
     mine._take(mine._known(), found)
-    if mine.state is not State.HELD:
-        raise NotClaimed(mine.why)
+    if mine.state is not ClaimState.HELD:
+        raise StorageNotClaimed(mine.why)
     mine.close(is_done=True, seconds_max=0.0)

@@ -9,12 +9,12 @@ from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger
-from geminga.offload.places import MANIFEST, Place, check_file, folder_of
+from geminga.offload.storage import MANIFEST, OffloadStorage, check_file, folder_of
 
 _TOPICS = "topic/"
 
 
-class Forgotten(NamedTuple):
+class UnrecordedLedger(NamedTuple):
     """A ledger that is offloaded, and that the store knows nothing of."""
 
     owner: str
@@ -28,7 +28,7 @@ class Forgotten(NamedTuple):
 
 
 def check_place(
-    place: Place, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
+    place: OffloadStorage, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
 ) -> Iterator[str]:
     """What is wrong with the files of a store's ledgers, a sentence each. Reads all of them.
 
@@ -62,7 +62,9 @@ def check_place(
                 yield f"{where}/{name} is of no ledger; {fate}"
 
 
-def forgotten(place: Place, store: FileStore, catalog: TierCatalog, store_name: str) -> Iterator[Forgotten]:
+def forgotten(
+    place: OffloadStorage, store: FileStore, catalog: TierCatalog, store_name: str
+) -> Iterator[UnrecordedLedger]:
     """Ledgers that a manifest names, of which the store has lost the record: nothing but damage does that.
 
     What is deleted on purpose is suspected first (`geminga.ledger.tier_catalog`), and then left out of the
@@ -82,10 +84,10 @@ def forgotten(place: Place, store: FileStore, catalog: TierCatalog, store_name: 
         for record in found.ledgers:
             is_its_own = store.has_given(record.ledger) and store.owner_of(record.ledger) is None
             if is_its_own and record.uuid not in known and record.uuid not in suspected:
-                yield Forgotten(owner, record)
+                yield UnrecordedLedger(owner, record)
 
 
-def _wrong(place: Place, path: str, record: OffloadedLedger) -> str:
+def _wrong(place: OffloadStorage, path: str, record: OffloadedLedger) -> str:
     try:
         read, close = place.reader(path)
     except FileNotFoundError:

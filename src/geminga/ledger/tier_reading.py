@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from geminga.errors import CorruptPayload, StoreError
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 from geminga.offload.file import LedgerFile, NotOffloaded
 from geminga.offload.manifest import OffloadedLedger
-from geminga.offload.places import Place
+from geminga.offload.storage import OffloadStorage
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -35,7 +35,7 @@ _Group = tuple[int, list[bytes], frozenset[int], int]
 
 
 @dataclass(slots=True)
-class Offloaded:
+class OffloadedRead:
     """What a read gave: entries, or what is in the way. It is a `geminga.ledger.read_pool.Answer`."""
 
     entries: list[bytes]
@@ -77,7 +77,7 @@ class _OpenFile:
 class TierReader:
     """See the module; its calls are for any thread, and wait."""
 
-    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, place: OffloadStorage, clock: Callable[[], float] = time.monotonic) -> None:
         self._place = place
         self._clock = clock
         self._suspects: OrderedDict[tuple[str, int | None], tuple[float, float]] = OrderedDict()
@@ -89,7 +89,7 @@ class TierReader:
 
     def job(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
-    ) -> Callable[[], Offloaded]:
+    ) -> Callable[[], OffloadedRead]:
         """The reading of entries from ``first`` on, within both limits, at least one."""
         return lambda: self._read(path, record, max(first, 0), entries_max, bytes_max)
 
@@ -109,27 +109,27 @@ class TierReader:
 
     def _read(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
-    ) -> Offloaded:
+    ) -> OffloadedRead:
         where = f"ledger {record.ledger} is offloaded to {self._place.location}/{path}"
         if first >= record.entries or entries_max <= 0:
-            return Offloaded([])
+            return OffloadedRead([])
         try:
             begin, entries, lost, _ = self._group(path, record, first)
         except FileNotFoundError:
-            return Offloaded([], error=StoreError(f"{where}, which is not there"))
+            return OffloadedRead([], error=StoreError(f"{where}, which is not there"))
         except NotOffloaded as error:
-            return Offloaded([], error=StoreError(f"{where}: {error}"))
+            return OffloadedRead([], error=StoreError(f"{where}: {error}"))
         except _GroupDamaged as error:
             return self._wrong(where, error.damage)
         except Exception as error:
             logger.debug("reading an offloaded ledger failed", exc_info=True)
-            return Offloaded([], error=StoreError(f"{where}, which cannot be read now: {error}"))
+            return OffloadedRead([], error=StoreError(f"{where}, which cannot be read now: {error}"))
         at = first - begin
         if at in lost:
             return self._wrong(where, _damage(path, record, first, first, "the entry fails its checksum"))
-        return Offloaded(_cut(entries, lost, at, entries_max, bytes_max))
+        return OffloadedRead(_cut(entries, lost, at, entries_max, bytes_max))
 
-    def _wrong(self, where: str, damage: Damage) -> Offloaded:
+    def _wrong(self, where: str, damage: Damage) -> OffloadedRead:
         """Entries that are there and wrong: given up when they have been so for a while, read by read."""
         key, now = (damage.file, damage.first_entry_id), self._clock()
         with self._lock:
@@ -140,8 +140,8 @@ class TierReader:
             while len(self._suspects) > SUSPECTS_MAX:
                 self._suspects.popitem(last=False)
         if now - since >= UNREADABLE_SECONDS:
-            return Offloaded([], damage=damage)
-        return Offloaded([], error=StoreError(f"{where}, which cannot be read now: {damage.what}"))
+            return OffloadedRead([], damage=damage)
+        return OffloadedRead([], error=StoreError(f"{where}, which cannot be read now: {damage.what}"))
 
     def _group(self, path: str, record: OffloadedLedger, entry_id: int) -> _Group:
         with self._lock:
@@ -263,4 +263,4 @@ def _cut(
 
 
 def _damage(path: str, record: OffloadedLedger, first: int, last: int, what: str) -> Damage:
-    return Damage(path, 0, what, record.ledger, first, last, Loss.ENTRIES)
+    return Damage(path, 0, what, record.ledger, first, last, DamageLoss.ENTRIES)

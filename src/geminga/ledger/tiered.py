@@ -25,33 +25,33 @@ from geminga.ledger.api import (
     Done,
     EntryStore,
     Fetched,
-    LedgerInfo,
+    FreeSpace,
+    PrefetchRequest,
     ReadAhead,
-    Space,
+    StoredLedger,
+    StoredValue,
     StoreStats,
     TierStats,
-    Value,
-    Wanted,
     never,
 )
 from geminga.ledger.callbacks import run_callback
-from geminga.ledger.catalog import Chunk
+from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.cpu_throttle import CpuThrottle
 from geminga.ledger.damage import Damage, EntriesDamaged
 from geminga.ledger.filesystem import RealFileSystem
-from geminga.ledger.making_elsewhere import Makers
+from geminga.ledger.offload_worker import OffloadWriters
 from geminga.ledger.offloading import PIECE_BYTES, PIECE_ENTRIES, OffloadFailed, Offloading
 from geminga.ledger.read_pool import ReadPool
-from geminga.ledger.rests import Rests
 from geminga.ledger.store import FileStore
-from geminga.ledger.thread_load import ThreadLoad, step_back
-from geminga.ledger.tier_catalog import Suspect, TierCatalog
-from geminga.ledger.tier_claim import NotClaimed, PlaceClaim, State
-from geminga.ledger.tier_reading import Offloaded, TierReader
-from geminga.ledger.tier_sweeping import Sweeper
+from geminga.ledger.thread_load import ThreadLoad, lower_priority
+from geminga.ledger.tier_catalog import OrphanCandidate, TierCatalog
+from geminga.ledger.tier_claim import ClaimState, StorageClaim, StorageNotClaimed
+from geminga.ledger.tier_orphans import OrphanSweeper
+from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from geminga.ledger.worker import Worker
 from geminga.offload import manifest
 from geminga.offload.manifest import ManifestWriter, OffloadedLedger
-from geminga.offload.places import Place, check_file, folder_of
+from geminga.offload.storage import OffloadStorage, check_file, folder_of
 
 logger = logging.getLogger("geminga.ledger")
 
@@ -71,7 +71,7 @@ class TieredStore:
     def __init__(
         self,
         local: FileStore,
-        place: Place,
+        place: OffloadStorage,
         *,
         wakeup: Callable[[], None] | None = None,
         threads: bool = True,
@@ -87,10 +87,10 @@ class TieredStore:
         self._wakeup = wakeup
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
-        self._pool: ReadPool[Offloaded] | None = None
+        self._pool: ReadPool[OffloadedRead] | None = None
         self.catalog = TierCatalog(local)
         self._reader = TierReader(place)
-        self.claim = PlaceClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
+        self.claim = StorageClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
         self.claim.has_files = bool(self.catalog.all_suspects()) or any(
             True for _ in self.catalog.everything()
         )
@@ -100,13 +100,13 @@ class TieredStore:
         self._undecided: list[Callable[[], None]] = []
         """What waits until it is known whether the place is ours to change."""
         self._under_way: dict[int, Offloading] = {}
-        self._sweeper = Sweeper(self)
+        self._sweeper = OrphanSweeper(self)
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         self._looks_bytes = 0
         self._is_closing = False
-        self.rests = Rests(threads=threads)
+        self.rests = CpuThrottle(threads=threads)
         has_disk = isinstance(local.filesystem, RealFileSystem)
-        self.makers = Makers(place, local.folder, is_alone=not (threads and has_disk))
+        self.makers = OffloadWriters(place, local.folder, is_alone=not (threads and has_disk))
         self._clock = clock
         self._due: dict[Callable[[], None], float] = {}
         """What is to be called by `poll`, and when."""
@@ -128,7 +128,7 @@ class TieredStore:
             )
             self._pool.start()
             self._worker.start("geminga-offload")
-            self._worker.submit(step_back, lambda _: None)
+            self._worker.submit(lower_priority, lambda _: None)
             self.claim.start(self._claim_changed)
 
     # --- the tier ---
@@ -148,7 +148,7 @@ class TieredStore:
     @property
     def borrowed(self) -> str:
         """Why the place is not this store's to change; empty when it is, or that is not known yet."""
-        return self.claim.why if self.claim.state is State.BORROWED else ""
+        return self.claim.why if self.claim.state is ClaimState.BORROWED else ""
 
     def _claim_changed(self) -> None:
         """On any thread."""
@@ -164,10 +164,10 @@ class TieredStore:
     def _when_decided(self, change: Callable[[StoreError | None], None]) -> None:
         """Have the place changed when it is known to be ours; else ``change`` is told why it is not."""
         claim = self.claim
-        if claim.state is not State.ASKING:
-            change(NotClaimed(self.borrowed) if self.borrowed else None)
+        if claim.state is not ClaimState.ASKING:
+            change(StorageNotClaimed(self.borrowed) if self.borrowed else None)
         elif claim.problem:
-            change(NotClaimed(f"{self.location} does not say whose it is: {claim.problem}"))
+            change(StorageNotClaimed(f"{self.location} does not say whose it is: {claim.problem}"))
         else:
             self._undecided.append(lambda: self._when_decided(change))
 
@@ -213,7 +213,7 @@ class TieredStore:
             self._load = ThreadLoad()
         way = Offloading(self, owner, info, offset, now_ms, ended)
         self._check_not_borrowed()
-        if self.claim.state is State.HELD:
+        if self.claim.state is ClaimState.HELD:
             way.begin()
             self._under_way[ledger_id] = way
         else:
@@ -222,7 +222,7 @@ class TieredStore:
 
     def _check_not_borrowed(self) -> None:
         if self.borrowed:
-            raise NotClaimed(self.borrowed)
+            raise StorageNotClaimed(self.borrowed)
 
     def cancel(self, owner: str, why: str) -> None:
         """Stop what is under way for an owner."""
@@ -273,7 +273,7 @@ class TieredStore:
         def checked(error: Exception | None) -> None:
             if error is not None:
                 refused = OffloadFailed(f"{self.location}/{path} cannot be checked now: {error}")
-                done(error if isinstance(error, NotClaimed) else refused)
+                done(error if isinstance(error, StorageNotClaimed) else refused)
                 return
             try:
                 if self.catalog.record(ledger_id) != record:
@@ -325,7 +325,7 @@ class TieredStore:
 
     def _give_up(self, owner: str, records: list[OffloadedLedger]) -> None:
         """Their files are to go, when that is durable."""
-        suspects = [Suspect(owner, each.ledger, each.uuid, each.file) for each in records]
+        suspects = [OrphanCandidate(owner, each.ledger, each.uuid, each.file) for each in records]
 
         def given_up(error: StoreError | None) -> None:
             if error is None:
@@ -362,7 +362,7 @@ class TieredStore:
 
         return save
 
-    def remove_files(self, owner: str, suspects: list[Suspect]) -> None:
+    def remove_files(self, owner: str, suspects: list[OrphanCandidate]) -> None:
         self._sweeper.remove_files(owner, suspects)
 
     def sweep(self) -> None:
@@ -371,7 +371,7 @@ class TieredStore:
 
     @property
     def may_sweep(self) -> bool:
-        return self._local.failure is None and not self._is_closing and self.claim.state is State.HELD
+        return self._local.failure is None and not self._is_closing and self.claim.state is ClaimState.HELD
 
     def under_way(self) -> Set[str]:
         return {each.uuid for each in self._under_way.values()}
@@ -399,7 +399,7 @@ class TieredStore:
         first: int,
         entries_max: int,
         bytes_max: int,
-        done: Callable[[Chunk | None], None],
+        done: Callable[[EntryChunk | None], None],
     ) -> bool:
         return self._local.places(ledger_id, first, entries_max=entries_max, bytes_max=bytes_max, done=done)
 
@@ -498,7 +498,7 @@ class TieredStore:
     def _fetch(self, record: OffloadedLedger, first: int, ahead: ReadAhead, done: Fetched) -> None:
         job = self._reader.job(self._path(record), record, first, ahead.entries_max, ahead.bytes_max)
 
-        def deliver(answer: Offloaded) -> None:
+        def deliver(answer: OffloadedRead) -> None:
             entries: list[bytes] = []
             error: StoreError | None = None
             try:
@@ -514,12 +514,12 @@ class TieredStore:
         else:
             self._pool.submit((record.ledger, first, ahead), job, deliver)
 
-    def ledgers(self, owner: str) -> list[LedgerInfo]:
+    def ledgers(self, owner: str) -> list[StoredLedger]:
         found = {info.ledger_id: info for info in self._local.ledgers(owner)}
         for record in self.catalog.of_owner(owner):
             info = found.get(record.ledger)
             if info is None or info.entries < record.entries:  # damage may have cut it
-                found[record.ledger] = LedgerInfo(record.ledger, owner, record.entries, record.entry_bytes)
+                found[record.ledger] = StoredLedger(record.ledger, owner, record.entries, record.entry_bytes)
         return [found[ledger_id] for ledger_id in sorted(found)]
 
     def owner_of(self, ledger_id: int) -> str | None:
@@ -562,7 +562,7 @@ class TieredStore:
         return self._local.is_behind
 
     @property
-    def space(self) -> Space | None:
+    def space(self) -> FreeSpace | None:
         return self._local.space
 
     def measure_space(self) -> None:
@@ -595,7 +595,7 @@ class TieredStore:
     def delete(self, key: str, done: Done | None = None) -> None:
         self._local.delete(key, done)
 
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         return self._local.scan(prefix, after=after)
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
@@ -607,10 +607,10 @@ class TieredStore:
     def release(self, ledger_ids: Sequence[int]) -> None:
         self._local.release(ledger_ids)
 
-    def ledgers_page(self, after: int) -> tuple[list[LedgerInfo], int | None]:
+    def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
         return self._local.ledgers_page(after)
 
-    def bring(self, wanted: Wanted, done: Done) -> bool:
+    def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         return self._local.bring(wanted, done)
 
     def stats(self) -> StoreStats:
@@ -662,7 +662,7 @@ class TieredStore:
         if is_done:
             self.makers.rest()
         self.claim.close(is_done=is_done, seconds_max=max(0.0, until - time.monotonic()))
-        refusal = Offloaded([], error=OffloadFailed("the store is closed"))
+        refusal = OffloadedRead([], error=OffloadFailed("the store is closed"))
         has_read = self._pool is None or self._pool.stop(refusal, max(0.0, until - time.monotonic()))
         if not (is_done and has_read and self.claim.is_over):
             logger.warning("%s does not answer: it is not waited for", self.location)
@@ -673,7 +673,7 @@ class TieredStore:
         self._reader.close()
 
 
-def _taken(answer: Offloaded) -> list[bytes]:
+def _taken(answer: OffloadedRead) -> list[bytes]:
     if answer.error is not None:
         raise answer.error
     if answer.damage is not None and not answer.entries:

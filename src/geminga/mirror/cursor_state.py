@@ -25,7 +25,7 @@ _PAGE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Partly:
+class PartialBatch:
     """A batch of ``messages`` of which those at ``done`` are acknowledged."""
 
     messages: int
@@ -38,7 +38,7 @@ class CursorState:
 
     marked: Position
     holes: tuple[tuple[Position, Position], ...] = ()
-    partly: tuple[tuple[Position, Partly], ...] = ()
+    partly: tuple[tuple[Position, PartialBatch], ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -102,13 +102,13 @@ def _is_whole(raw: Any) -> bool:
     ) >= int(raw["partlyAcknowledgedBatchCount"])
 
 
-def _partly(raw: Any) -> Iterable[tuple[Position, Partly]]:
+def _partly(raw: Any) -> Iterable[tuple[Position, PartialBatch]]:
     for place, batch in raw.items():
         messages = int(batch.get("messages", 0))
         left = {index for first, last in batch["open"] for index in range(first, last + 1)}
         if messages > 0:
             done = tuple(index for index in range(messages) if index not in left)
-            yield parse_position(place), Partly(messages, done)
+            yield parse_position(place), PartialBatch(messages, done)
 
 
 async def _in_pages(
@@ -116,7 +116,7 @@ async def _in_pages(
 ) -> CursorState:
     path = f"{topic_path(topic)}/subscription/{part('subscription', name)}/cursor"
     holes: list[tuple[Position, Position]] = []
-    partly: list[tuple[Position, Partly]] = []
+    partly: list[tuple[Position, PartialBatch]] = []
     marked: Position | None = None
     after: int | None = None
     while True:

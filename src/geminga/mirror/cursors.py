@@ -15,27 +15,27 @@ from dataclasses import dataclass, replace
 
 from geminga.admin import InternalStats, TopicStats
 from geminga.client.async_consumer import AsyncConsumer
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.topic_set import TopicSet
 from geminga.consumer.settings import ConsumerSettings, ConsumerType, InitialPosition
 from geminga.errors import AdminConflict, ConsumerBusy, NotConnected
 from geminga.ids import MessageId
+from geminga.mirror.cluster_pair import ClusterPair, PartitionState
 from geminga.mirror.cursor_state import (
     CursorState,
-    Partly,
+    PartialBatch,
     cursor_of,
     mark_of,
     newest_of,
     source_cursors,
     went_back,
 )
-from geminga.mirror.ends import Ends, State
-from geminga.mirror.history import Shape
+from geminga.mirror.history import LedgerLayout
 from geminga.mirror.pairing import PREFIX, pair_of, readers_of, subscription_of
 from geminga.mirror.partition import PartitionMirror
-from geminga.mirror.place_map import PlaceMap, Range, behind
+from geminga.mirror.position_map import PositionMap, Range, behind
 from geminga.mirror.positions import NOWHERE, Position
-from geminga.mirror.told import NOTE_PREFIX, Applied, notes_of, restored
+from geminga.mirror.subscription_checkpoint import NOTE_PREFIX, SubscriptionCheckpoint, notes_of, restored
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -49,8 +49,8 @@ _ACKS_AT_ONCE = 5_000
 class CursorMirror:
     """The subscriptions of one partition. ``applied``: what the target was told, by name."""
 
-    def __init__(self, ends: Ends, partition: PartitionMirror) -> None:
-        self.applied: dict[str, Applied] = {}
+    def __init__(self, ends: ClusterPair, partition: PartitionMirror) -> None:
+        self.applied: dict[str, SubscriptionCheckpoint] = {}
         self._ends = ends
         self._partition = partition
         self.topic = partition.topic
@@ -80,11 +80,11 @@ class CursorMirror:
     async def follow(self) -> bool:
         """One round; whether there was anything to tell. Raises what admin REST and the brokers report."""
         partition = self._partition
-        if partition.state is not State.COPYING:
+        if partition.state is not PartitionState.COPYING:
             return False
         source = await self._ends.source_admin.topics.stats(self.topic)
         cursors = await source_cursors(self._ends.source_admin, self.topic, source)
-        if partition.pair is None or partition.state is not State.COPYING:
+        if partition.pair is None or partition.state is not PartitionState.COPYING:
             return False
         if self._rollbacks != partition.rollbacks:
             # What was told was said of what the target has not got any more.
@@ -99,7 +99,7 @@ class CursorMirror:
         stats = await self._ends.target_admin.topics.stats(self.topic)
         readers, moved = readers_of(stats), False
         for name, state in cursors.items():
-            applied = self.applied.setdefault(name, Applied())
+            applied = self.applied.setdefault(name, SubscriptionCheckpoint())
             through = min(partition.done, state.highest)
             if (
                 applied.state == state
@@ -154,14 +154,14 @@ class CursorMirror:
     async def _note(self) -> bool:
         """Note it for the next process. Raises what admin REST reports."""
         pair, notes = self._partition.pair, notes_of(self.topic, self.applied)
-        if pair is None or notes == self._noted or self._partition.state is not State.COPYING:
+        if pair is None or notes == self._noted or self._partition.state is not PartitionState.COPYING:
             return False  # what is written besides may be another mirror's by now
         self._noted = None  # whatever becomes of the call
         await self._partition.notes.tell(notes)
         self._noted = notes
         return True
 
-    async def _is_ahead(self, name: str, state: CursorState, applied: Applied) -> str:
+    async def _is_ahead(self, name: str, state: CursorState, applied: SubscriptionCheckpoint) -> str:
         """Whether the target's subscription has more than it was told by what is noted, and is where the
         source's is not: what is to be said about that."""
         inside = await self._ends.target_admin.topics.internal_stats(self.topic)
@@ -176,13 +176,13 @@ class CursorMirror:
         first = await self._first_behind(state)
         found = [] if first is None else [first]
         for pair in readers:
-            places = partition.echoes.places(pair)
+            places = partition.loop_detection.places(pair)
             if state.marked >= places.complete_from:
                 found += [Position(*one[:2]) for one in places.between(state.marked, partition.done)[:1]]
                 continue
-            if not await partition.echoes.may_have(pair, state.marked):
+            if not await partition.loop_detection.may_have(pair, state.marked):
                 continue
-            history = await partition.echoes.history(pair)
+            history = await partition.loop_detection.history(pair)
             async for one in history.mirrored(
                 history.shape.offset_behind(state.marked), history.shape.entries
             ):
@@ -201,14 +201,16 @@ class CursorMirror:
         return None if found is None else found.target
 
     async def _apply(
-        self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
+        self, name: str, state: CursorState, applied: SubscriptionCheckpoint, readers: Mapping[bytes, str]
     ) -> str:
         """Tell the target what it was not told yet. What is to be said about that."""
         target, session = self._ends.target_admin, self._partition.counters.sessions
         inside = await target.topics.internal_stats(self.topic)
         places, older = await self._places(state)
-        stands, echoes = mark_of(inside, name), []
-        if readers and Shape(inside).offset_behind(stands) < Shape(inside).offset_behind(applied.seen):
+        stands, loop_detection = mark_of(inside, name), []
+        if readers and LedgerLayout(inside).offset_behind(stands) < LedgerLayout(inside).offset_behind(
+            applied.seen
+        ):
             # Another mirror has told the source what was taken there before, and may not have taken the
             # rewind along yet: to bring that back would undo it. What is taken from now on is told.
             logger.info("%s of %s was moved back in the target", name, self.topic)
@@ -221,10 +223,10 @@ class CursorMirror:
             told = min(told, applied.echoed.get(pair, NOWHERE))
             if stands >= newest_of(inside):
                 # Whatever there is, it is acknowledged.
-                found, through = self._partition.echoes.places(pair), None
+                found, through = self._partition.loop_detection.places(pair), None
             else:
                 found, through = await self._echo_places(pair, told, stands)
-            echoes.append(Echo(pair, found, mark_of(inside, reader), through))
+            loop_detection.append(ReturnedEntries(pair, found, mark_of(inside, reader), through))
         if self._partition.counters.sessions != session:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         # No await from here on until all is looked up: the maps are the partition's own, and change.
@@ -247,7 +249,7 @@ class CursorMirror:
         echoed: dict[bytes, Position] = {}
         came: list[Range] = []
         applied.has_more = False
-        for echo in echoes:
+        for echo in loop_detection:
             before = applied.echoed.get(echo.pair, NOWHERE)
             up_to = echo.up_to(done)
             since = NOWHERE if known is None else min(known.marked, before)
@@ -269,7 +271,7 @@ class CursorMirror:
             stands = mark_of(inside, name)
             if marked is not None:
                 came += await self._own(inside, stands, applied.marked, marked, reach, own)
-            through, alone = settled(Shape(inside), stands, behind(stands, came))
+            through, alone = settled(LedgerLayout(inside), stands, behind(stands, came))
             await self._tell(name, applied, through, [*alone, *ranges], partly, floor)
         elif applied.stood is None and has_only(inside, name, floor):
             applied.stood = cursor_of(inside, name)
@@ -301,10 +303,10 @@ class CursorMirror:
     async def _tell(
         self,
         name: str,
-        applied: Applied,
+        applied: SubscriptionCheckpoint,
         through: Position | None,
         ranges: list[Range],
-        partly: list[tuple[Position, Partly]],
+        partly: list[tuple[Position, PartialBatch]],
         floor: Position | None,
     ) -> None:
         consumer = await _open(self._ends.target, self.topic, name)
@@ -335,7 +337,7 @@ class CursorMirror:
             await consumer.close()
 
     async def _take_back(
-        self, name: str, state: CursorState, applied: Applied, readers: Mapping[bytes, str]
+        self, name: str, state: CursorState, applied: SubscriptionCheckpoint, readers: Mapping[bytes, str]
     ) -> str:
         """The source's subscription was moved back: so is the target's, unless somebody has taken something
         there since it was told last. What is to be said about that. Raises `ConsumerBusy`."""
@@ -369,7 +371,7 @@ class CursorMirror:
         finally:
             await consumer.close()
 
-    async def _places(self, state: CursorState) -> tuple[PlaceMap, Position | None]:
+    async def _places(self, state: CursorState) -> tuple[PositionMap, Position | None]:
         """A map that knows what the state speaks of; what is older than this process is looked up. Where it
         does not reach back to the source's mark: the place of that in the target, if there is one."""
         partition = self._partition
@@ -383,7 +385,7 @@ class CursorMirror:
             return places, start.target  # holes that are older than a map can be come again
         # Perhaps nothing that old is in the target any more: what is left of it begins later.
         first = start or await history.first()
-        found = PlaceMap(NOWHERE) if first is None else await history.places(first, before)
+        found = PositionMap(NOWHERE) if first is None else await history.places(first, before)
         if start is None and (first is None or found.complete_from == first.source):
             found.complete_from = NOWHERE
         if places.complete_from != before:
@@ -394,19 +396,19 @@ class CursorMirror:
 
     async def _echo_places(
         self, pair: bytes, told: Position, beyond: Position
-    ) -> tuple[PlaceMap, Position | None]:
+    ) -> tuple[PositionMap, Position | None]:
         """The same for what came from the target by the mirror of ``pair``: here the source says where it
         lies there. Knows what is behind ``told`` in the source and ``beyond`` in the target, but no further
         than up to the position beside it: there may be more than a map can be."""
-        places = self._partition.echoes.places(pair)
+        places = self._partition.loop_detection.places(pair)
         before = places.complete_from
         if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
             return places, None
-        if not await self._partition.echoes.may_have(pair, told):
+        if not await self._partition.loop_detection.may_have(pair, told):
             return places, None
-        history = await self._partition.echoes.history(pair)
+        history = await self._partition.loop_detection.history(pair)
         offset = 0 if told == NOWHERE else history.shape.offset_behind(told)
-        found = PlaceMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
+        found = PositionMap(NOWHERE if told == NOWHERE else Position(told.ledger, told.entry + 1))
         start = await history.floor(beyond)
         if start is not None and start.offset > offset:
             offset, found.complete_from = start.offset, start.target
@@ -418,7 +420,7 @@ class CursorMirror:
             if found.room <= 1:
                 through = one.target
                 break
-        if self._partition.echoes.places(pair) is not places or places.complete_from != before:
+        if self._partition.loop_detection.places(pair) is not places or places.complete_from != before:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         if found.room <= 1 or len(found) > places.room:
             return found, through
@@ -427,11 +429,11 @@ class CursorMirror:
 
 
 @dataclass(frozen=True, slots=True)
-class Echo:
+class ReturnedEntries:
     """What came from the target by the mirror of ``pair``, which has ``taken`` the target up to there."""
 
     pair: bytes
-    places: PlaceMap
+    places: PositionMap
     taken: Position
     through: Position | None
     """The places end there; None: they know all."""
@@ -450,7 +452,9 @@ def _new_holes(
     return (hole for hole in state.holes if hole not in before or hole[1] > covered)
 
 
-def settled(shape: Shape, stands: Position, ranges: Iterable[Range]) -> tuple[Position | None, list[Range]]:
+def settled(
+    shape: LedgerLayout, stands: Position, ranges: Iterable[Range]
+) -> tuple[Position | None, list[Range]]:
     """What is to be said of a topic of which ``ranges`` are to be acknowledged behind where a subscription
     stands: the mark that it gets (None: none), up to the first entry that is not among them; and the rest."""
     ordered = sorted(ranges)
@@ -468,14 +472,14 @@ def has_only(inside: InternalStats, name: str, floor: Position | None) -> bool:
     if cursor_of(inside, name)[1]:
         return False
     stands = mark_of(inside, name)
-    return (floor is not None and stands <= floor) or Shape(inside).offset_behind(stands) == 0
+    return (floor is not None and stands <= floor) or LedgerLayout(inside).offset_behind(stands) == 0
 
 
 def _end(one: Range) -> Position:
     return Position(one[0], one[2])
 
 
-async def _open(hub: ClientHub, topic: str, subscription: str) -> AsyncConsumer:
+async def _open(context: ClientContext, topic: str, subscription: str) -> AsyncConsumer:
     """A consumer that receives nothing and acknowledges. Raises `ConsumerBusy`."""
     settings = ConsumerSettings(
         consumer_type=ConsumerType.Exclusive,
@@ -486,8 +490,8 @@ async def _open(hub: ClientHub, topic: str, subscription: str) -> AsyncConsumer:
         ack_grouping_time_ms=0,
         force_topic_creation=False,
     )
-    name = f"{PREFIX}cursor-{hub.random.getrandbits(40):010x}"
-    consumer = AsyncConsumer(hub, TopicSet(hub, topic), subscription, name, settings)
+    name = f"{PREFIX}cursor-{context.random.getrandbits(40):010x}"
+    consumer = AsyncConsumer(context, TopicSet(context, topic), subscription, name, settings)
     await consumer.open(timeout=5.0)
-    hub.register(consumer)
+    context.register(consumer)
     return consumer

@@ -1,7 +1,7 @@
 """What becomes of an entry on its way: its payload and its metadata stay byte for byte, two fields are added.
 
 ``replicated_from`` names the cluster that it comes from, as Pulsar's geo-replication does it. The second
-field is Geminga's own, a mark (`geminga.mirror.marks`), and carries the pair of topics that the mirror serves
+field is Geminga's own, a mark (`geminga.mirror.replication_stamp`), and carries the pair of topics that the mirror serves
 and the entry's position in the source: what is in the target says by itself how far it reaches, which of its
 positions stands for which of the source's, and what a mirror in the other direction must leave where it is.
 Protobuf lets readers step over fields that they do not know, and Pulsar's brokers and clients do.
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from geminga.errors import CorruptPayload
-from geminga.mirror.marks import PAIR_BYTES, Mark, Origin, mark_field, marks_in
 from geminga.mirror.positions import NOWHERE, Position
+from geminga.mirror.replication_stamp import PAIR_BYTES, ReplicationStamp, StampOrigin, mark_field, marks_in
 from geminga.wire.checksum import Buffer, crc32c
 from geminga.wire.metadata import Entry, checksum_matches, metadata_size, parse_entry
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -47,7 +47,7 @@ class PairsUnknownError(Exception):
         self.pairs = pairs
 
 
-class Forwarded(NamedTuple):
+class TargetEntry(NamedTuple):
     """An entry for the target: ``head`` and ``payload`` follow each other."""
 
     head: bytes
@@ -103,7 +103,9 @@ class EntryRewriter:
         self._others |= others - readers
         self._readers, self._through = readers, max(through, self._through)
 
-    def rewrite(self, entry: Buffer, position: Position, *, copies: int = 0) -> Forwarded | Mark | None:
+    def rewrite(
+        self, entry: Buffer, position: Position, *, copies: int = 0
+    ) -> TargetEntry | ReplicationStamp | None:
         """The target's entry; or the mark that says where in the target one lies that came from there and
         stays here, None where that is not known or it is a marker of a broker's. ``copies``: so many of the
         marks that might be meant are of other entries.
@@ -134,13 +136,19 @@ class EntryRewriter:
         if metadata.HasField("schema_version"):
             changed |= self._map_version(metadata)
         kept = metadata.SerializePartialToString() if changed else _metadata_of(entry, payload)
-        kept = kept + self._replicated_from + mark_field(Origin(self._pair, position, self.after), self._key)
+        kept = (
+            kept
+            + self._replicated_from
+            + mark_field(StampOrigin(self._pair, position, self.after), self._key)
+        )
         sized = len(kept).to_bytes(4, "big") + kept
         checksum = crc32c(payload, crc32c(sized))
         messages = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
-        return Forwarded(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
+        return TargetEntry(_MAGIC + checksum.to_bytes(4, "big") + sized, payload, max(1, messages))
 
-    def _echo(self, marks: Sequence[Mark], position: Position, copies: int) -> Mark | None:
+    def _echo(
+        self, marks: Sequence[ReplicationStamp], position: Position, copies: int
+    ) -> ReplicationStamp | None:
         """The last mark of a mirror that reads the target, but for the ``copies`` behind it."""
         unknown: set[bytes] = set()
         for mark in reversed(marks):
@@ -174,7 +182,7 @@ class EntryRewriter:
 
 def mark_of(
     entry: Buffer, pair: bytes, keys: Sequence[bytes] | None, *, is_direct: bool = True
-) -> Origin | None:
+) -> StampOrigin | None:
     """What the mirror of ``pair`` wrote into an entry; None for anybody else's, unless ``keys`` is None.
     ``is_direct``: only if no other mirror brought it on.
 

@@ -2,7 +2,7 @@
 
 Entries of others may lie in between, so nothing can be computed from positions alone; but the mirror's own
 entries carry their source position, which grows with their place. What others write there that looks like the
-mirror's own is not signed, or a copy of it further on (`geminga.mirror.marks`): neither counts.
+mirror's own is not signed, or a copy of it further on (`geminga.mirror.replication_stamp`): neither counts.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from geminga.admin import InternalStats
+from geminga.client.context import ClientContext
 from geminga.client.entry_reader import next_entry, open_entries
-from geminga.client.hub import ClientHub
 from geminga.errors import CorruptPayload, Timeout
 from geminga.mirror.entries import mark_of, pairs_of
-from geminga.mirror.marks import Origin
-from geminga.mirror.place_map import PlaceMap, Range
+from geminga.mirror.position_map import PositionMap, Range
 from geminga.mirror.positions import NOWHERE, Position, parse_position
+from geminga.mirror.replication_stamp import StampOrigin
 from geminga.wire.metadata import Entry, RawEntry, parse_entry
 
 _LOOK_ENTRIES = 4
@@ -32,7 +32,7 @@ _QUEUE_BYTES = 8 * 1024 * 1024
 _ENTRY_SECONDS_MAX = 60.0
 
 
-class Mirrored(NamedTuple):
+class MirroredEntry(NamedTuple):
     """One of the mirror's own entries in the target."""
 
     source: Position
@@ -40,7 +40,7 @@ class Mirrored(NamedTuple):
     offset: int
 
 
-class Shape:
+class LedgerLayout:
     """A topic's ledgers as one list of offsets, as they were at one moment."""
 
     def __init__(self, stats: InternalStats) -> None:
@@ -94,7 +94,7 @@ class TargetHistory:
 
     def __init__(
         self,
-        hub: ClientHub,
+        context: ClientContext,
         topic: str,
         pair: bytes,
         stats: InternalStats,
@@ -102,12 +102,12 @@ class TargetHistory:
         *,
         is_direct: bool = True,
     ) -> None:
-        self._hub = hub
+        self._context = context
         self._topic = topic
         self._pair = pair
         self._keys = keys
         self._is_direct = is_direct
-        self.shape = Shape(stats)
+        self.shape = LedgerLayout(stats)
 
     async def has(self, source: Position, target: Position) -> bool:
         """Whether the entry that the mirror brought from a place of the source lies where the target said.
@@ -128,7 +128,7 @@ class TargetHistory:
             pass
         return None
 
-    async def newest(self, claimed: Position = NOWHERE) -> Mirrored | None:
+    async def newest(self, claimed: Position = NOWHERE) -> MirroredEntry | None:
         """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes.
         ``claimed``: the source position that it has if deduplication in the target is right."""
         stop, count = self.shape.entries, _LOOK_ENTRIES
@@ -139,14 +139,14 @@ class TargetHistory:
                 # If the highest is a copy of what lies before, so are all here.
                 origin, target, offset = max(marks, key=lambda one: one[0].position)
                 if origin.position == claimed or not await self.is_copy(origin, start):
-                    return Mirrored(origin.position, target, offset)
+                    return MirroredEntry(origin.position, target, offset)
             stop, count = start, min(count * 4, _LOOK_ENTRIES_MAX)
         return None
 
-    async def floor(self, source: Position) -> Mirrored | None:
+    async def floor(self, source: Position) -> MirroredEntry | None:
         """The mirror's last entry at or before a position of the source; None when there is none any more."""
         low, high = 0, self.shape.entries
-        best: Mirrored | None = None
+        best: MirroredEntry | None = None
         while high - low > _SCAN_ENTRIES:
             middle = (low + high) // 2
             first = await self._first(middle, high)
@@ -160,18 +160,18 @@ class TargetHistory:
             best = one
         return best
 
-    async def behind(self, source: Position) -> Mirrored | None:
+    async def behind(self, source: Position) -> MirroredEntry | None:
         """The mirror's first entry behind a position of the source; None when there is none."""
         floor = await self.floor(source)
         return await self._first(0 if floor is None else floor.offset + 1, self.shape.entries)
 
-    async def first(self) -> Mirrored | None:
+    async def first(self) -> MirroredEntry | None:
         """The mirror's oldest entry that is still there."""
         return await self._first(0, self.shape.entries)
 
-    async def places(self, start: Mirrored, before: Position) -> PlaceMap:
+    async def places(self, start: MirroredEntry, before: Position) -> PositionMap:
         """The mirror's entries from one on, those below a position of the source."""
-        found = PlaceMap(start.source)
+        found = PositionMap(start.source)
         async for one in self.mirrored(start.offset, self.shape.entries):
             if one.source >= before:
                 break
@@ -190,12 +190,12 @@ class TargetHistory:
                 found.append((ledger, entry, entry))
         return found
 
-    async def _first(self, start: int, stop: int) -> Mirrored | None:
+    async def _first(self, start: int, stop: int) -> MirroredEntry | None:
         async for one in self.mirrored(start, stop):
             return one
         return None
 
-    async def mirrored(self, start: int, stop: int) -> AsyncIterator[Mirrored]:
+    async def mirrored(self, start: int, stop: int) -> AsyncIterator[MirroredEntry]:
         """The mirror's entries among those with the offsets ``start <= offset < stop``, in order."""
         highest: Position | None = None
         async for origin, target, offset in self._marked(start, stop):
@@ -205,9 +205,9 @@ class TargetHistory:
             elif origin.position <= highest:
                 continue
             highest = origin.position
-            yield Mirrored(origin.position, target, offset)
+            yield MirroredEntry(origin.position, target, offset)
 
-    async def is_copy(self, origin: Origin, offset: int) -> bool:
+    async def is_copy(self, origin: StampOrigin, offset: int) -> bool:
         """Whether a mark at ``offset`` or behind it was written for an earlier entry: there it is found,
         or one that came later still."""
         async for earlier, _, _ in self._marked(self.shape.offset_behind(origin.after), offset):
@@ -224,7 +224,7 @@ class TargetHistory:
                 found |= pairs_of(raw.entry, self._keys or ())
         return found
 
-    async def _marked(self, start: int, stop: int) -> AsyncIterator[tuple[Origin, Position, int]]:
+    async def _marked(self, start: int, stop: int) -> AsyncIterator[tuple[StampOrigin, Position, int]]:
         """All entries with a mark of the pair, copies among them, with their places and offsets."""
         async for raw in self._entries(start, stop):
             try:
@@ -241,7 +241,7 @@ class TargetHistory:
             return
         last = self.shape.position(stop - 1)
         reader = await open_entries(
-            self._hub,
+            self._context,
             self._topic,
             self.shape.position(start).message_id(),
             stop_at=last.message_id(),
@@ -250,7 +250,7 @@ class TargetHistory:
         )
         try:
             while True:
-                raw = await next_entry(reader, self._hub.now() + _ENTRY_SECONDS_MAX)
+                raw = await next_entry(reader, self._context.now() + _ENTRY_SECONDS_MAX)
                 if raw is None:
                     raise Timeout(f"{self._topic} gave no entry up to {last} in {_ENTRY_SECONDS_MAX:g} s")
                 place = Position(raw.ledger_id, raw.entry_id)

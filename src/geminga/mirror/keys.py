@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from geminga.asyncio import Admin
 from geminga.client.admin.exchange import namespace_path
 from geminga.errors import AdminError
-from geminga.mirror.marks import KEY_BYTES
 from geminga.mirror.pairing import MirrorRefused
+from geminga.mirror.replication_stamp import KEY_BYTES
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -28,7 +28,7 @@ KEY_PREFIX = "geminga-mirror-key."
 _FINGERPRINT_BYTES = 8
 
 
-class MarkKeys:
+class StampKeys:
     """The keys of one cluster's namespaces, asked for when they are needed."""
 
     def __init__(self, admin: Admin) -> None:

@@ -15,23 +15,23 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import parse_admin_url
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.client.long_running import LongRunning
 from geminga.client.metrics_port import serve
 from geminga.client.web_address import find_admin_url
 from geminga.errors import AdminError, InvalidConfiguration, PulsarException
 from geminga.ids import TopicName
+from geminga.mirror.cluster_pair import ClusterPair, PartitionState
 from geminga.mirror.cursors import CursorMirror
-from geminga.mirror.ends import Ends, State
-from geminga.mirror.keys import MarkKeys
+from geminga.mirror.keys import StampKeys
 from geminga.mirror.pairing import MirrorRefused, subscription_of
 from geminga.mirror.partition import PartitionMirror
-from geminga.mirror.patterns import TopicPattern
+from geminga.mirror.patterns import MirrorPattern
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 from geminga.mirror.schemas import SchemaMirror
 from geminga.mirror.settings import MirrorSettings
 from geminga.mirror.status import MirrorStatus, PartitionStatus, SubscriptionStatus
-from geminga.mirror.topics import Found, TopicMaker, find_topics
+from geminga.mirror.topics import SourceTopic, TopicMaker, find_topics
 
 INFINITY = float("inf")
 T = TypeVar("T")
@@ -138,17 +138,17 @@ class Mirror(LongRunning[MirrorStatus]):
             run = _Run(
                 settings,
                 await _warnings(settings, target_admin),
-                Ends(
-                    source=source.hub,
-                    target=target.hub,
+                ClusterPair(
+                    source=source.context,
+                    target=target.context,
                     source_admin=source_admin,
                     target_admin=target_admin,
                     source_name=names[0],
                     target_name=names[1],
                     mirror=settings.name or names[0],
                     on_mismatch=settings.on_mismatch,
-                    source_keys=MarkKeys(source_admin),
-                    target_keys=MarkKeys(target_admin),
+                    source_keys=StampKeys(source_admin),
+                    target_keys=StampKeys(target_admin),
                 ),
             )
             if settings.metrics_port is not None:
@@ -201,11 +201,11 @@ def _told_of(side: str) -> Iterator[None]:
         raise
 
 
-async def _located(cluster: Cluster, client: Any) -> Cluster:
+async def _located(cluster: ClusterProfile, client: Any) -> ClusterProfile:
     """The cluster with its web address."""
     if cluster.admin_url is not None:
         return cluster
-    return replace(cluster, admin_url=await find_admin_url(client.hub))
+    return replace(cluster, admin_url=await find_admin_url(client.context))
 
 
 async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:
@@ -247,7 +247,7 @@ async def _warnings(settings: MirrorSettings, target: Any) -> tuple[str, ...]:
 class _Part:
     """A partition with what follows it."""
 
-    def __init__(self, ends: Ends, topic: str, schemas: SchemaMirror) -> None:
+    def __init__(self, ends: ClusterPair, topic: str, schemas: SchemaMirror) -> None:
         self.mirror = PartitionMirror(ends, topic, schemas)
         self.cursors = CursorMirror(ends, self.mirror)
         self.task: asyncio.Task[None] | None = None
@@ -263,7 +263,7 @@ class _Part:
 
     @property
     def has_ended(self) -> bool:
-        return self.mirror.state is State.FAILED
+        return self.mirror.state is PartitionState.FAILED
 
     def wants_following(self, now: float, seconds: float) -> bool:
         """Whether the subscriptions are to be looked at: at once when the goal was just reached, and as often
@@ -283,7 +283,7 @@ class _Part:
             self._pause = max(seconds, min(2 * self._pause, seconds_max))
         self._followed_at = now, self.mirror.done
 
-    def wants_look(self, now: float, state: State = State.COPYING) -> bool:
+    def wants_look(self, now: float, state: PartitionState = PartitionState.COPYING) -> bool:
         """Whether its lag may be another than it was: what is published in the source arrives by itself."""
         if self.mirror.state is not state:
             return False
@@ -294,7 +294,7 @@ class _Part:
 
     @property
     def at_goal(self) -> bool:
-        if self.goal is None or self.mirror.state is not State.COPYING:
+        if self.goal is None or self.mirror.state is not PartitionState.COPYING:
             return False
         # What is not delivered (a broker's markers, what was skipped) is never done, and nobody waits for it.
         return self.goal == NOWHERE or self.mirror.done >= self.goal or (self.lag == 0 and self.mirror.rests)
@@ -303,12 +303,12 @@ class _Part:
 class _Run:
     """One run of a mirror, on its loop."""
 
-    def __init__(self, settings: MirrorSettings, warnings: tuple[str, ...], ends: Ends) -> None:
+    def __init__(self, settings: MirrorSettings, warnings: tuple[str, ...], ends: ClusterPair) -> None:
         self.settings = settings
         self.warnings = warnings
         self.caught_up = False
         self._ends = ends
-        self._patterns = [TopicPattern.parse(text) for text in settings.topics]
+        self._patterns = [MirrorPattern.parse(text) for text in settings.topics]
         self._maker = TopicMaker(ends.source_admin, ends.target_admin, policies=settings.policies)
         self._parts: dict[str, _Part] = {}
         self._schemas: dict[str, SchemaMirror] = {}
@@ -342,7 +342,7 @@ class _Run:
             await self._end()
             with contextlib.suppress(PulsarException, OSError, TimeoutError):
                 async with asyncio.timeout(LAST_LOOK_SECONDS):
-                    await self._ask_lags(State.STOPPED)
+                    await self._ask_lags(PartitionState.STOPPED)
         if on_status is not None:
             on_status(self.status())
 
@@ -443,7 +443,7 @@ class _Run:
             await self._ends.source_keys.keep()
         return took
 
-    async def _add(self, found: Found, opening: asyncio.Semaphore) -> None:
+    async def _add(self, found: SourceTopic, opening: asyncio.Semaphore) -> None:
         name = str(found.topic)
         async with opening:
             try:
@@ -501,14 +501,14 @@ class _Run:
             at_goal, moved = part.at_goal, True
             try:
                 moved = await part.cursors.follow()
-                part.followed |= at_goal and part.mirror.state is State.COPYING
+                part.followed |= at_goal and part.mirror.state is PartitionState.COPYING
             except (PulsarException, OSError) as error:
                 logger.warning("subscriptions of %s are not followed yet: %s", part.mirror.topic, error)
             except Exception:
                 logger.exception("unexpected error with the subscriptions of %s", part.mirror.topic)
             part.was_followed(time.monotonic(), seconds, len(self._parts) * QUIET_SECONDS, moved=moved)
 
-    async def _ask_lags(self, state: State) -> None:
+    async def _ask_lags(self, state: PartitionState) -> None:
         """Ask the source for the lag of each partition in a state whose lag may have changed."""
         name, now = subscription_of(self._ends.mirror), time.monotonic()
         parts = {topic: part for topic, part in self._parts.items() if part.wants_look(now, state)}
@@ -525,9 +525,9 @@ class _Run:
             on_status(self.status())
 
     async def _look(self) -> None:
-        await self._ask_lags(State.COPYING)
+        await self._ask_lags(PartitionState.COPYING)
         for part in list(self._parts.values()):
-            if part.mirror.wants_look or (part.lag > 0 and part.mirror.state is State.COPYING):
+            if part.mirror.wants_look or (part.lag > 0 and part.mirror.state is PartitionState.COPYING):
                 try:
                     await part.mirror.look()
                 except (PulsarException, OSError) as error:

@@ -19,14 +19,14 @@ from geminga.admin import TopicStats
 from geminga.asyncio import Admin
 from geminga.errors import AdminConflict, AdminNotFound, PulsarException
 from geminga.ids import MessageId
-from geminga.mirror.marks import PAIR_BYTES
+from geminga.mirror.replication_stamp import PAIR_BYTES
 
 PREFIX = "geminga-mirror."
 PAIR_PROPERTY = "geminga-mirror-pair"
 SIGNER_PROPERTY = "geminga-mirror-signed-with"
 """The fingerprint of the key that signs the pair's marks."""
 RECEIPT_PROPERTY = "geminga-mirror-receipt"
-"""What the target gave a receipt for last (`geminga.mirror.notes`)."""
+"""What the target gave a receipt for last (`geminga.mirror.subscription_properties`)."""
 
 
 class MirrorRefused(PulsarException):

@@ -31,20 +31,18 @@ from geminga.errors import (
     PulsarException,
 )
 from geminga.ids import MessageId, TopicName
-from geminga.mirror.echoes import Echoes
-from geminga.mirror.ends import Counters, Ends, State
+from geminga.mirror.cluster_pair import ClusterPair, Counters, PartitionState
 from geminga.mirror.entries import (
     EntryRewriter,
-    Forwarded,
     PairsUnknownError,
     SchemaUnknownError,
+    TargetEntry,
     is_same,
 )
-from geminga.mirror.history import Shape, TargetHistory
+from geminga.mirror.history import LedgerLayout, TargetHistory
 from geminga.mirror.keys import fingerprint
 from geminga.mirror.ledger_sizes import LedgerSizes
-from geminga.mirror.marks import Mark, Origin
-from geminga.mirror.notes import NO_RECEIPT, Notes, Receipt
+from geminga.mirror.loop_detection import LoopDetection
 from geminga.mirror.pairing import (
     MirrorRefused,
     Pair,
@@ -55,10 +53,12 @@ from geminga.mirror.pairing import (
     readers_of,
     subscription_of,
 )
-from geminga.mirror.place_map import PlaceMap
+from geminga.mirror.position_map import PositionMap
 from geminga.mirror.positions import NOWHERE, Position, parse_position
 from geminga.mirror.publishing import EntryPublisher
+from geminga.mirror.replication_stamp import ReplicationStamp, StampOrigin
 from geminga.mirror.schemas import SchemaMirror
+from geminga.mirror.subscription_properties import NO_RECEIPT, MirrorProperties, MirrorReceipt
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -78,32 +78,32 @@ _CLAIM_SECONDS = 10.0
 _BACKOFF_SECONDS_MAX = 10.0
 
 
-class _BeginAnew(Exception):
+class _RestartPartition(Exception):
     """What stood in the way is mended."""
 
 
 class PartitionMirror:
     """``topic`` has the same full name on both sides. Used on the loop of both clients."""
 
-    def __init__(self, ends: Ends, topic: str, schemas: SchemaMirror) -> None:
+    def __init__(self, ends: ClusterPair, topic: str, schemas: SchemaMirror) -> None:
         self.topic = topic
-        self.state = State.OPENING
+        self.state = PartitionState.OPENING
         self.error: Exception | None = None
         self.counters = Counters()
         self.done = NOWHERE
         """Everything up to this position of the source is in the target, or is not to be."""
         self.pair: Pair | None = None
-        self.places = PlaceMap(NOWHERE)
+        self.places = PositionMap(NOWHERE)
         """Where the source's entries are in the target."""
-        self.echoes = Echoes(ends, topic)
-        self.notes = Notes(ends.source_admin, topic, ends.mirror)
+        self.loop_detection = LoopDetection(ends, topic)
+        self.notes = MirrorProperties(ends.source_admin, topic, ends.mirror)
         self.rollbacks = 0
         """So often the target was found to be an older one, and that was mended."""
         self.progress = asyncio.Event()
         """Set whenever there is news for the mirror's subscription."""
         self._ends = ends
         self._schemas = schemas
-        self._pending: deque[tuple[int, Position, int, int, Origin | None]] = deque()
+        self._pending: deque[tuple[int, Position, int, int, StampOrigin | None]] = deque()
         """Sequence id (-1 for what stays here), source position, bytes, messages, and where it came from when
         that is the target."""
         self._pending_bytes = 0
@@ -137,19 +137,19 @@ class PartitionMirror:
     @property
     def wants_look(self) -> bool:
         """Whether ledgers may come and go, and be skipped, before this has read them."""
-        if self.state is not State.COPYING:
-            return self.state is State.WAITING
+        if self.state is not PartitionState.COPYING:
+            return self.state is PartitionState.WAITING
         return self.done != self._looked_at or (self.done < self._sizes.newest and not self.rests)
 
     async def run(self) -> None:
-        """Until cancelled, or until somebody has to decide (`State.FAILED`)."""
+        """Until cancelled, or until somebody has to decide (`PartitionState.FAILED`)."""
         backoff = Backoff(self._ends.source.random.random, maximum_seconds=_BACKOFF_SECONDS_MAX)
         try:
             while True:
                 before = self.counters.entries
                 try:
                     await self._session()
-                except _BeginAnew:
+                except _RestartPartition:
                     continue
                 except MirrorRefused as error:
                     self._failed(error)
@@ -159,34 +159,34 @@ class PartitionMirror:
                         self._failed(error)
                         return
                     level = logging.DEBUG if str(error) == str(self.error) else logging.WARNING
-                    self._set(State.WAITING, error)
+                    self._set(PartitionState.WAITING, error)
                     if self.counters.entries > before:
                         backoff.reset()
                     delay = backoff.next()
                     logger.log(level, "%s is not mirrored, retry in %.1f s: %s", self.topic, delay, error)
                     await asyncio.sleep(delay)
         except asyncio.CancelledError:
-            self._set(State.STOPPED, self.error)
+            self._set(PartitionState.STOPPED, self.error)
             raise
         except Exception as error:
             logger.exception("unexpected error while mirroring %s", self.topic)
             self._failed(error)
 
-    def _set(self, state: State, error: Exception | None) -> None:
-        if state is State.COPYING and self.error is not None:
+    def _set(self, state: PartitionState, error: Exception | None) -> None:
+        if state is PartitionState.COPYING and self.error is not None:
             logger.info("%s is mirrored again", self.topic)
         self.state, self.error = state, error
         self.progress.set()
 
     def _failed(self, error: Exception) -> None:
         logger.error("%s is not mirrored any more: %s", self.topic, error)
-        self._set(State.FAILED, error)
+        self._set(PartitionState.FAILED, error)
 
     # --- one session ------------------------------------------------------------------------------
 
     async def _session(self) -> None:
         ends = self._ends
-        self._set(State.OPENING, self.error)
+        self._set(PartitionState.OPENING, self.error)
         self.counters.sessions += 1
         self._pending.clear()
         self._pending_bytes = 0
@@ -339,8 +339,8 @@ class PartitionMirror:
                 "other messages now; choose another --name, which copies all that it has"
             )
         if is_older:
-            await self._mend_rollback(pair, mirrored, mirrored < marked, Shape(stats))
-            raise _BeginAnew
+            await self._mend_rollback(pair, mirrored, mirrored < marked, LedgerLayout(stats))
+            raise _RestartPartition
         return max(marked, mirrored), mirrored
 
     async def _note_again(self, pair: Pair) -> None:
@@ -362,7 +362,9 @@ class PartitionMirror:
         one, other = await history.entry(place), await (await self.history(pair)).entry(target)
         return one is None or other is None or is_same(one, other)
 
-    async def _mend_rollback(self, pair: Pair, mirrored: Position, is_missed: bool, source: Shape) -> None:
+    async def _mend_rollback(
+        self, pair: Pair, mirrored: Position, is_missed: bool, source: LedgerLayout
+    ) -> None:
         """The target does not have what it gave receipts for: as somebody has decided, copy that again. What
         it was told is to be told again in any case: the last time may have ended in the midst of this."""
         ends, noted = self._ends, self.notes.receipt
@@ -399,7 +401,7 @@ class PartitionMirror:
             newest = await (await self.history(pair)).newest(claimed)
             mirrored = NOWHERE if newest is None else newest.source
             if newest is not None:
-                self._receipt = Receipt(newest.source, newest.target)
+                self._receipt = MirrorReceipt(newest.source, newest.target)
             if max(mirrored, marked) >= claimed or time.monotonic() >= deadline:
                 return mirrored
             await asyncio.sleep(0.1)
@@ -409,18 +411,18 @@ class PartitionMirror:
         if resume.entry < 0:
             return
         await self.notes.receive(self._receipt)
-        hub = self._ends.source
+        context = self._ends.source
         mine = subscription_of(self._ends.mirror)
-        consumer = await open_cursor(hub, self.topic, mine, from_latest=False, must_exist=True)
+        consumer = await open_cursor(context, self.topic, mine, from_latest=False, must_exist=True)
         try:
             for handle in consumer.group.handles.values():
-                handle.consumer.acknowledge_id_through(resume.message_id(), hub.now())
+                handle.consumer.acknowledge_id_through(resume.message_id(), context.now())
             await consumer.acknowledging.receipt()
         finally:
             await consumer.close()
 
     async def _consumer(self) -> AsyncConsumer:
-        hub = self._ends.source
+        context = self._ends.source
         settings = ConsumerSettings(
             consumer_type=ConsumerType.Exclusive,
             receiver_queue_size=QUEUE_MESSAGES,
@@ -429,14 +431,14 @@ class PartitionMirror:
             force_topic_creation=False,
             must_exist=True,  # a topic that was deleted and made anew has none, and is another one
         )
-        name = f"{subscription_of(self._ends.mirror)}-{hub.random.getrandbits(40):010x}"
+        name = f"{subscription_of(self._ends.mirror)}-{context.random.getrandbits(40):010x}"
         consumer = AsyncConsumer(
-            hub, TopicSet(hub, self.topic), subscription_of(self._ends.mirror), name, settings
+            context, TopicSet(context, self.topic), subscription_of(self._ends.mirror), name, settings
         )
         consumer.group.whole_entries = True
         consumer.group.untouched_entries = True
         await consumer.open()
-        hub.register(consumer)
+        context.register(consumer)
         return consumer
 
     def _begin(self, resume: Position, mirrored: Position) -> None:
@@ -444,7 +446,7 @@ class PartitionMirror:
             # What is older than this map is looked up in the target.
             begins = Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE
             self.places.forget(begins)
-            self.echoes.begin(begins)
+            self.loop_detection.begin(begins)
         while self._gaps and self._gaps[-1][0] > resume:
             # What was sent behind it is not in the target: it comes again, and the gap with it.
             self.counters.missed -= self._gaps.pop()[1]
@@ -455,7 +457,7 @@ class PartitionMirror:
         self.done = self._looked_at = self._resumed = resume
         self._echoed.clear()
         self._acknowledged = NOWHERE
-        self._set(State.COPYING, None)
+        self._set(PartitionState.COPYING, None)
 
     # --- copying ------------------------------------------------------------------------------------
 
@@ -468,7 +470,7 @@ class PartitionMirror:
         detached = handle.driver.detached
         queued = consumer.queue.entries
         for end in (publisher.ended, detached):
-            end.add_done_callback(lambda _: consumer.receivers.wake_all())
+            end.add_done_callback(lambda _: consumer.receive_waiters.wake_all())
         try:
             while True:
                 if detached.done():
@@ -509,7 +511,7 @@ class PartitionMirror:
         self._looked_at = self.done
         stats = await self._learn_sizes()
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
-        if cursor is None or self.state is not State.COPYING or self._pending:
+        if cursor is None or self.state is not PartitionState.COPYING or self._pending:
             return
         marked = parse_position(cursor.mark_delete_position)
         stands = self.done, marked, self.counters.sessions
@@ -564,11 +566,11 @@ class PartitionMirror:
             except PairsUnknownError as unknown_pairs:
                 await self._ask_for(unknown_pairs.pairs, place, rewriter)
                 continue
-            if isinstance(forwarded, Mark) and await self._is_copy(forwarded, place):
+            if isinstance(forwarded, ReplicationStamp) and await self._is_copy(forwarded, place):
                 copies += 1
                 continue
             break
-        if not isinstance(forwarded, Forwarded):
+        if not isinstance(forwarded, TargetEntry):
             origin = None if forwarded is None else forwarded.origin
             self._pending.append((-1, place, 0, entry.count, origin))
             self._settle()
@@ -585,18 +587,18 @@ class PartitionMirror:
         readers = readers_of(await self._ends.target_admin.topics.stats(self.topic))
         rewriter.learn(frozenset(readers), pairs, max(newest, place))
 
-    async def _is_copy(self, mark: Mark, place: Position) -> bool:
+    async def _is_copy(self, mark: ReplicationStamp, place: Position) -> bool:
         """Whether somebody took the mark of an earlier entry for this one: what came from the target comes in
         its order. Nothing in the target is acknowledged for a copy, and it goes there as any other."""
         origin = mark.origin
-        is_direct = await self.echoes.is_direct(origin.pair)
+        is_direct = await self.loop_detection.is_direct(origin.pair)
         if is_direct and not mark.is_last:
             return True
         highest = self._echoed.get(origin.pair)
         if highest is not None:
             is_copy = origin.position <= highest
         elif is_direct and origin.after < self._resumed:
-            history = await self.echoes.history(origin.pair)
+            history = await self.loop_detection.history(origin.pair)
             is_copy = await history.is_copy(origin, history.shape.offset(place))
         else:
             is_copy = False
@@ -648,7 +650,7 @@ class PartitionMirror:
         counters.bytes += size
         self.places.add(place, target)
         self._after = target
-        self._receipt = Receipt(place, target)
+        self._receipt = MirrorReceipt(place, target)
         self.done = place
         self._settle()
         if self._room is not None and not self._room.done():
@@ -661,7 +663,7 @@ class PartitionMirror:
             _, place, _, messages, origin = pending.popleft()
             self.counters.skipped += messages
             if origin is not None:
-                self.echoes.add(origin.pair, place, origin.position)
+                self.loop_detection.add(origin.pair, place, origin.position)
             self.done = place
         self.progress.set()
 

@@ -13,7 +13,7 @@ _DEFAULTS = ("public", "default")
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPattern:
+class MirrorPattern:
     """``[persistent://][tenant/namespace/]topic``: three regular expressions, each for a whole part."""
 
     tenant: str
@@ -21,7 +21,7 @@ class TopicPattern:
     topic: str
 
     @staticmethod
-    def parse(text: str) -> TopicPattern:
+    def parse(text: str) -> MirrorPattern:
         """Raises `InvalidTopicName`."""
         domain, separator, rest = text.partition("://")
         if separator and domain != "persistent":
@@ -38,7 +38,7 @@ class TopicPattern:
                 raise InvalidTopicName(
                     f"topics={text!r}: {part!r} is no regular expression: {error}"
                 ) from None
-        return TopicPattern(*parts)
+        return MirrorPattern(*parts)
 
     def plain(self, part: str) -> str | None:
         """A part that can only mean itself. A point is one: nobody writes names without meaning it."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.client.pool import BrokerConnection
 from geminga.connection.addresses import Address
 from geminga.errors import (
@@ -21,7 +21,7 @@ from geminga.errors import (
     PulsarException,
     from_server,
 )
-from geminga.mirror.entries import Forwarded
+from geminga.mirror.entries import TargetEntry
 from geminga.mirror.positions import NOWHERE, Position, position_of, sequence_id_of
 from geminga.wire.checksum import Buffer
 from geminga.wire.frame_encoding import encode_send
@@ -43,20 +43,20 @@ class EntryPublisher:
     ``ended`` gets the error that ends it.
     """
 
-    def __init__(self, hub: ClientHub, topic: str, name: str, on_receipt: OnReceipt) -> None:
+    def __init__(self, context: ClientContext, topic: str, name: str, on_receipt: OnReceipt) -> None:
         self.topic = topic
         self.name = name
         self.last = NOWHERE
-        self.ended: asyncio.Future[None] = hub.loop.create_future()
-        self._hub = hub
+        self.ended: asyncio.Future[None] = context.loop.create_future()
+        self._context = context
         self._on_receipt = on_receipt
-        self._id = hub.new_producer_id()
+        self._id = context.new_producer_id()
         self._connection: BrokerConnection | None = None
 
     @classmethod
     async def open(
         cls,
-        hub: ClientHub,
+        context: ClientContext,
         topic: str,
         name: str,
         on_receipt: OnReceipt,
@@ -67,8 +67,8 @@ class EntryPublisher:
         """``schema``: of the topic, where it takes nobody without. ``encrypted``: the same for producers who
         promise that everything they send is encrypted. Raises what the broker refuses with:
         `ProducerBusy` while another producer of that name is connected."""
-        found = cls(hub, topic, name, on_receipt)
-        connection = await hub.connection_to(topic, awaits_service=False)
+        found = cls(context, topic, name, on_receipt)
+        connection = await context.connection_to(topic, awaits_service=False)
         request_id = connection.new_request_id()
         connection.add_producer(found._id, found)
         connection.watch(found, found._detached)
@@ -76,7 +76,7 @@ class EntryPublisher:
             answer = await connection.request(
                 found._create_command(request_id, schema, encrypted),
                 request_id,
-                hub.settings.operation_timeout_seconds,
+                context.settings.operation_timeout_seconds,
             )
         except BaseException as error:
             connection.forget(found)
@@ -106,7 +106,7 @@ class EntryPublisher:
         command.close_producer.request_id = request_id
         return command
 
-    def send(self, source: Position, entry: Forwarded) -> int:
+    def send(self, source: Position, entry: TargetEntry) -> int:
         """Have an entry written; its sequence id. Ids must grow. Raises what ended the publisher, and
         `MessageTooBig`, for nothing may be left out."""
         connection = self._connection
@@ -174,7 +174,9 @@ class EntryPublisher:
         try:
             with contextlib.suppress(PulsarException):
                 await connection.request(
-                    self._close_command(request_id), request_id, self._hub.settings.operation_timeout_seconds
+                    self._close_command(request_id),
+                    request_id,
+                    self._context.settings.operation_timeout_seconds,
                 )
         finally:
             connection.forget(self)

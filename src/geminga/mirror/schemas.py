@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from geminga.client.hub import ClientHub
+from geminga.client.context import ClientContext
 from geminga.connection import commands
 from geminga.errors import IncompatibleSchema
 from geminga.ids import TopicName
@@ -21,7 +21,7 @@ class SchemaMirror:
     """The schemas of one topic, which its partitions share. ``versions``: the target's version by the
     source's; None where the source has no such schema."""
 
-    def __init__(self, source: ClientHub, target: ClientHub, topic: str) -> None:
+    def __init__(self, source: ClientContext, target: ClientContext, topic: str) -> None:
         self.versions: dict[bytes, bytes | None] = {}
         self.newest: pb.Schema | None = None
         self._source = source

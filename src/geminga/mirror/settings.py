@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.config import check_choice, check_int, check_seconds, check_type, refuse
-from geminga.mirror.patterns import TopicPattern
+from geminga.mirror.patterns import MirrorPattern
 
 MISMATCH = ("stop", "continue", "restart")
 
@@ -19,9 +19,9 @@ class MirrorSettings:
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
 
-    source: Cluster
+    source: ClusterProfile
     """The cluster that is read, with its web address."""
-    target: Cluster
+    target: ClusterProfile
     """The cluster that is written."""
     topics: Sequence[str]
     """Patterns ``[persistent://][tenant/namespace/]topic``; each part is a regular expression that matches
@@ -52,12 +52,12 @@ class MirrorSettings:
     """Prometheus' ``/metrics`` on loopback; None: nowhere."""
 
     def __post_init__(self) -> None:
-        check_type("source", self.source, Cluster)
-        check_type("target", self.target, Cluster)
+        check_type("source", self.source, ClusterProfile)
+        check_type("target", self.target, ClusterProfile)
         if isinstance(self.topics, str) or not self.topics:
             refuse("topics", self.topics, "a list of patterns, at least one")
         for pattern in self.topics:
-            TopicPattern.parse(check_type("topics", pattern, str))
+            MirrorPattern.parse(check_type("topics", pattern, str))
         for field in ("name", "source_name", "target_name"):
             value = check_type(field, getattr(self, field), str, optional=True)
             if value is not None and (not value or not set(value) <= _NAME_CHARACTERS or len(value) > 128):

@@ -15,7 +15,7 @@ from geminga.client.admin.aio.policies import PolicyHolder, TopicPolicies
 from geminga.errors import AdminConflict, AdminError, AdminNotAllowed, AdminNotFound
 from geminga.ids import TopicName
 from geminga.mirror.pairing import PREFIX, MirrorRefused
-from geminga.mirror.patterns import TopicPattern
+from geminga.mirror.patterns import MirrorPattern
 
 logger = logging.getLogger("geminga.mirror")
 
@@ -46,7 +46,7 @@ DISABLED = "opic level policies is disabled"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceTopic:
     """A topic of the source; ``partitions`` 0: it has none."""
 
     topic: TopicName
@@ -60,8 +60,8 @@ class Found:
 
 
 async def find_topics(
-    admin: Admin, patterns: Iterable[TopicPattern], known: Mapping[str, int] | None = None
-) -> list[Found]:
+    admin: Admin, patterns: Iterable[MirrorPattern], known: Mapping[str, int] | None = None
+) -> list[SourceTopic]:
     """The persistent topics of a cluster that match one of the patterns, in the order of their names.
 
     ``known``: partitions of topics that were found before; these are asked for again when the list shows
@@ -69,7 +69,7 @@ async def find_topics(
     """
     known = {} if known is None else known
     patterns = list(patterns)
-    found: dict[str, Found] = {}
+    found: dict[str, SourceTopic] = {}
     for namespace in await _namespaces(admin, patterns):
         try:
             partitioned = [TopicName.parse(name) for name in await admin.topics.list_partitioned(namespace)]
@@ -83,15 +83,15 @@ async def find_topics(
                 count = known.get(str(topic))
                 if count is None or count != listed[str(topic)]:
                     count = await admin.topics.partitions(topic)
-                found[str(topic)] = Found(topic, count)
+                found[str(topic)] = SourceTopic(topic, count)
         for topic in single:
             is_part = topic.partition >= 0 and str(topic.base) in bases
             if not is_part and topic.persistent and any(pattern.matches(topic) for pattern in patterns):
-                found[str(topic)] = Found(topic, 0)
+                found[str(topic)] = SourceTopic(topic, 0)
     return [found[name] for name in sorted(found)]
 
 
-async def _namespaces(admin: Admin, patterns: list[TopicPattern]) -> list[str]:
+async def _namespaces(admin: Admin, patterns: list[MirrorPattern]) -> list[str]:
     names: set[str] = set()
     for pattern in patterns:
         tenant, namespace = pattern.plain(pattern.tenant), pattern.plain(pattern.namespace)
@@ -121,7 +121,7 @@ class TopicMaker:
         self._tells_what_is_set = True
         self._has_topic_policies = True
 
-    async def make(self, found: Found) -> None:
+    async def make(self, found: SourceTopic) -> None:
         """A topic with its namespace and tenant. Raises `MirrorRefused` where another kind is in the way."""
         await self._make_namespace(found.topic.namespace_name)
         name = str(found.topic)

@@ -18,7 +18,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from geminga.offload.places import Place
+from geminga.offload.storage import OffloadStorage
 
 VERSION = 1
 CLAIM = "_claim.json"
@@ -44,7 +44,7 @@ class Claim:
     since_ms: int
 
 
-def load(place: Place) -> Claim | None:
+def load(place: OffloadStorage) -> Claim | None:
     """The claim on a place; None where nobody has claimed it. Raises `OSError` or `ClaimUnreadable`."""
     data = place.read(CLAIM)
     if data is None:
@@ -64,12 +64,12 @@ def load(place: Place) -> Claim | None:
     raise ClaimUnreadable(f"{where} is of version {version}; {VERSION} can be read")
 
 
-def save(place: Place, claim: Claim) -> None:
+def save(place: OffloadStorage, claim: Claim) -> None:
     """Make it the claim on the place. Raises `OSError`."""
     place.replace(CLAIM, _encoded(claim))
 
 
-def save_in_place(place: Place, claim: Claim) -> None:
+def save_in_place(place: OffloadStorage, claim: Claim) -> None:
     """The same over the claim that is there, in the room that it takes: for a place that has no other. Raises
     `OSError`, also where that cannot be."""
     there = place.read(CLAIM)

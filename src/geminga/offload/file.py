@@ -1,8 +1,8 @@
 """The file that a ledger is offloaded to: Parquet for everybody, with the residues of its entries in between.
 
-The rows are the ledger's messages, in order, in the columns of `geminga.offload.residue.COLUMNS`; any reader
+The rows are the ledger's messages, in order, in the columns of `geminga.offload.entry_envelope.COLUMNS`; any reader
 of Parquet reads them. Entries go in *groups* of about `GROUP_BYTES`, a row group each. The residue of a
-group's entries (`geminga.offload.residue`) lies behind its row group, where the format leaves what is between
+group's entries (`geminga.offload.entry_envelope`) lies behind its row group, where the format leaves what is between
 row groups to whoever writes it. The footer's ``geminga.offload`` says where, as JSON::
 
     {"version": 1, "topic": ..., "partition": ..., "ledger": ..., "uuid": ..., "entries": ...,
@@ -33,13 +33,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from geminga.errors import CorruptPayload
-from geminga.offload.residue import (
+from geminga.offload.entry_envelope import (
     COLUMNS,
     JOINED_COLUMNS,
-    Joined,
-    Parted,
-    Parter,
-    Residue,
+    EntryEnvelope,
+    EntrySplitter,
+    JoinedEntries,
+    SplitEntries,
     concatenated,
     joined,
 )
@@ -89,7 +89,7 @@ def schema() -> pa.Schema:
 
 
 @dataclass(slots=True)
-class Summary:
+class FileSummary:
     """What a file holds. Times are (first, last) in milliseconds since 1970, None where there are none."""
 
     topic: str
@@ -113,7 +113,7 @@ class Summary:
         return {name: getattr(self, name) for name in self.__slots__ if name != "groups"}
 
     @classmethod
-    def decode(cls, data: bytes) -> Summary:
+    def decode(cls, data: bytes) -> FileSummary:
         """Raises `NotOffloaded`."""
         try:
             kept = json.loads(data)
@@ -172,11 +172,11 @@ class _Position:
         return False
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """What was written: ``size`` bytes with the CRC32C ``crc``. ``tail``: the same of the Parquet footer at
     the end, with its size and magic: pages have checksums of their own, and this has none."""
 
-    summary: Summary
+    summary: FileSummary
     size: int
     crc: int
     tail: tuple[int, int]
@@ -195,10 +195,10 @@ class LedgerWriter:
             compression_level=COMPRESSION_LEVEL, use_dictionary=list(_DICTIONARIES),
             column_encoding=_ENCODINGS, write_page_checksum=True, store_schema=True,
         )  # fmt: skip
-        self._parter = Parter(topic, partition, ledger_id)
-        self._summary = Summary(topic, partition, ledger_id, uuid, plain=True)
+        self._parter = EntrySplitter(topic, partition, ledger_id)
+        self._summary = FileSummary(topic, partition, ledger_id, uuid, plain=True)
         self._row_groups = 0
-        self._waiting: list[Parted] = []
+        self._waiting: list[SplitEntries] = []
         self._waiting_bytes = self._waiting_memory_bytes = self._waiting_entries = 0
 
     def add(self, entries: Sequence[bytes]) -> None:
@@ -257,14 +257,14 @@ class LedgerWriter:
         summary.closed += sum(parted.closed for parted in waiting)
         summary.plain = summary.plain and all(parted.is_plain for parted in waiting)
 
-    def close(self) -> Written:
+    def close(self) -> WrittenFile:
         """Write what is waiting and the footer."""
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: self._summary.encode()})
         self._position.tail = 0, 0
         self._writer.close()
         pa.default_memory_pool().release_unused()
-        return Written(self._summary, self._position.at, self._position.crc, self._position.tail)
+        return WrittenFile(self._summary, self._position.at, self._position.crc, self._position.tail)
 
     def abandon(self) -> None:
         """Write nothing more, and let go of what waits. Arrow's writer would end its file when it goes."""
@@ -331,7 +331,7 @@ class LedgerFile:
             raise NotOffloaded(
                 f"the file has no {METADATA_KEY.decode()} in its footer: no ledger was offloaded to it"
             )
-        self.summary = Summary.decode(metadata[METADATA_KEY])
+        self.summary = FileSummary.decode(metadata[METADATA_KEY])
         self._firsts = [group[0] for group in self.summary.groups]
 
     def group_of(self, entry_id: int) -> int:
@@ -342,7 +342,7 @@ class LedgerFile:
         """The first entry of a group."""
         return self._firsts[group]
 
-    def entries(self, group: int) -> Joined:
+    def entries(self, group: int) -> JoinedEntries:
         """The entries of a group. Raises `CorruptPayload`, or what reading raises."""
         residue, entries = self._residue(group), self.summary.groups[group][1]
         table = self._rows(group, JOINED_COLUMNS)
@@ -390,7 +390,7 @@ class LedgerFile:
                 arrays.append(parts[0].dictionary_encode() if is_plain else parts[0])
         return pa.RecordBatch.from_arrays(arrays, schema=wanted), counts
 
-    def _residue(self, group: int) -> Residue:
+    def _residue(self, group: int) -> EntryEnvelope:
         first, entries, _, _, at, size, crc = self.summary.groups[group]
         self._source.seek(at)
         data = self._source.read(size)
@@ -398,7 +398,7 @@ class LedgerFile:
             raise CorruptPayload(
                 f"the residue of entries {first} to {first + entries - 1} fails its checksum"
             )
-        return Residue.decode(data)
+        return EntryEnvelope.decode(data)
 
     def _rows(self, group: int, columns: Sequence[str]) -> pa.Table | None:
         """None for a group whose entries have no rows."""

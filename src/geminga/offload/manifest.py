@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from geminga.offload.places import MANIFEST, Place, folder_of
+from geminga.offload.storage import MANIFEST, OffloadStorage, folder_of
 
 logger = logging.getLogger("geminga.offload")
 
@@ -91,7 +91,7 @@ class OffloadedLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManifestPage:
     """A page, as the manifest names it; see the module."""
 
     file: str
@@ -102,12 +102,12 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ManifestHead:
     """What ``manifest.json`` itself says: the newest ledgers, and where the others are named."""
 
     store: str
     topic: str
-    pages: tuple[Page, ...]
+    pages: tuple[ManifestPage, ...]
     ledgers: tuple[OffloadedLedger, ...]
 
 
@@ -124,9 +124,11 @@ def _digest(ledgers: Sequence[OffloadedLedger]) -> str:
     return blake2b("".join(each.uuid for each in ledgers).encode(), digest_size=12).hexdigest()
 
 
-def _page_of(ledgers: Sequence[OffloadedLedger]) -> Page:
+def _page_of(ledgers: Sequence[OffloadedLedger]) -> ManifestPage:
     first, digest = ledgers[0].ledger, _digest(ledgers)
-    return Page(f"{PAGE_PREFIX}{first:019d}-{digest}.json", first, ledgers[-1].ledger, len(ledgers), digest)
+    return ManifestPage(
+        f"{PAGE_PREFIX}{first:019d}-{digest}.json", first, ledgers[-1].ledger, len(ledgers), digest
+    )
 
 
 def _encode(kept: dict[str, Any]) -> bytes:
@@ -139,7 +141,7 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
         version = kept["version"]
         if version in (1, VERSION):
             kept["ledgers"] = tuple(OffloadedLedger.of_json(each) for each in kept["ledgers"])
-            kept["pages"] = tuple(Page(**each) for each in kept.get("pages", ()))
+            kept["pages"] = tuple(ManifestPage(**each) for each in kept.get("pages", ()))
             return dict(kept)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
@@ -151,7 +153,7 @@ def path_of(topic: str) -> str:
     return f"{folder_of(topic)}/{MANIFEST}"
 
 
-def load_head(place: Place, topic: str) -> Head | None:
+def load_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
     """The manifest without its pages; None when nothing is offloaded. Raises as `load` does."""
     path = path_of(topic)
     data = place.read(path)
@@ -160,12 +162,12 @@ def load_head(place: Place, topic: str) -> Head | None:
     where = f"{place.location}: {path}"
     kept = _decode(data, where)
     try:
-        return Head(kept["store"], kept["topic"], kept["pages"], kept["ledgers"])
+        return ManifestHead(kept["store"], kept["topic"], kept["pages"], kept["ledgers"])
     except KeyError as error:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
 
 
-def replaceable_head(place: Place, topic: str) -> Head | None:
+def replaceable_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
     """The same for who is to write it: a damaged one is none. Raises `OSError` or `ManifestNewer`."""
     try:
         return load_head(place, topic)
@@ -176,7 +178,7 @@ def replaceable_head(place: Place, topic: str) -> Head | None:
         return None
 
 
-def load(place: Place, topic: str) -> Manifest | None:
+def load(place: OffloadStorage, topic: str) -> Manifest | None:
     """What is offloaded of a topic; None when nothing is. Raises `OSError` or `ManifestUnreadable`."""
     head = load_head(place, topic)
     while head is not None:
@@ -197,7 +199,7 @@ def load(place: Place, topic: str) -> Manifest | None:
     return None
 
 
-def _load_page(place: Place, topic: str, page: Page) -> tuple[OffloadedLedger, ...] | None:
+def _load_page(place: OffloadStorage, topic: str, page: ManifestPage) -> tuple[OffloadedLedger, ...] | None:
     path = f"{folder_of(topic)}/{page.file}"
     data = place.read(path)
     if data is None:
@@ -208,7 +210,7 @@ def _load_page(place: Place, topic: str, page: Page) -> tuple[OffloadedLedger, .
     return found
 
 
-def files_of(place: Place, topic: str) -> set[str]:
+def files_of(place: OffloadStorage, topic: str) -> set[str]:
     """The files that the manifest itself consists of. Raises as `load` does."""
     head = load_head(place, topic)
     return set() if head is None else {MANIFEST, *(page.file for page in head.pages)}
@@ -217,7 +219,7 @@ def files_of(place: Place, topic: str) -> set[str]:
 class ManifestWriter:
     """What writes the manifests of a place; on one thread."""
 
-    def __init__(self, place: Place, store: str) -> None:
+    def __init__(self, place: OffloadStorage, store: str) -> None:
         self._place = place
         self._store = store
         self._tidy: set[str] = set()
@@ -267,7 +269,7 @@ class ManifestWriter:
             self._tidy.clear()
         self._tidy.add(topic)
 
-    def _is_whole(self, topic: str, page: Page) -> bool:
+    def _is_whole(self, topic: str, page: ManifestPage) -> bool:
         """Whether a page is what the head names. Raises `OSError`."""
         try:
             return _load_page(self._place, topic, page) is not None
@@ -277,10 +279,10 @@ class ManifestWriter:
 
 
 def _paged(
-    ordered: Sequence[OffloadedLedger], before: Sequence[Page]
-) -> tuple[list[tuple[Page, Sequence[OffloadedLedger]]], Sequence[OffloadedLedger]]:
+    ordered: Sequence[OffloadedLedger], before: Sequence[ManifestPage]
+) -> tuple[list[tuple[ManifestPage, Sequence[OffloadedLedger]]], Sequence[OffloadedLedger]]:
     """Pages for all but the newest ledgers, those that there are wherever they still hold; and the newest."""
-    pages: list[tuple[Page, Sequence[OffloadedLedger]]] = []
+    pages: list[tuple[ManifestPage, Sequence[OffloadedLedger]]] = []
     at = 0
     for page in before:
         start = bisect_left(ordered, page.first, lo=at, key=lambda each: each.ledger)
@@ -295,6 +297,6 @@ def _paged(
     return pages + _cut(rest[:full]), rest[full:]
 
 
-def _cut(ledgers: Sequence[OffloadedLedger]) -> list[tuple[Page, Sequence[OffloadedLedger]]]:
+def _cut(ledgers: Sequence[OffloadedLedger]) -> list[tuple[ManifestPage, Sequence[OffloadedLedger]]]:
     parts = [ledgers[at : at + PAGE_LEDGERS] for at in range(0, len(ledgers), PAGE_LEDGERS)]
     return [(_page_of(part), part) for part in parts]

@@ -20,7 +20,7 @@ from geminga.producer.chunking import (
 )
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation
-from geminga.producer.self_tuning import PartitionTuning, Tuned
+from geminga.producer.self_tuning import BatchTiming, PartitionTuning
 from geminga.producer.settings import BatchingType, ProducerSettings
 from geminga.wire.compression import compress
 from geminga.wire.encryption import TAG_SIZE
@@ -130,7 +130,7 @@ class Assembler:
                 self.close_batch()
         return filled
 
-    def _tune(self, tuning: PartitionTuning, message: OutgoingMessage | None, now: float) -> Tuned:
+    def _tune(self, tuning: PartitionTuning, message: OutgoingMessage | None, now: float) -> BatchTiming:
         """The limits of the batch that is about to open."""
         partition = self._partition
         keyed = message is not None and message.partition_key is not None

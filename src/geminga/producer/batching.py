@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from geminga.producer.message import OutgoingMessage
 
 if TYPE_CHECKING:
-    from geminga.producer.self_tuning import Tuned
+    from geminga.producer.self_tuning import BatchTiming
 
 
 class Batch:
@@ -62,7 +62,7 @@ class Batch:
         self.first: OutgoingMessage | None = None
         self.explicit = False
         self.urgent = False
-        self.tuned: Tuned | None = None
+        self.tuned: BatchTiming | None = None
 
     def append(self, payload: bytes, token: Any, message: OutgoingMessage | None) -> None:
         """Add a message; room was checked before."""
@@ -158,7 +158,7 @@ class KeyedBatches:
         self.opened_at = opened_at
         self.deadline = deadline
         self.urgent = False
-        self.tuned: Tuned | None = None
+        self.tuned: BatchTiming | None = None
 
     def holds(self, token: Any) -> bool:
         return any(batch.holds(token) for batch in self._batches.values())

@@ -34,7 +34,7 @@ from geminga.wire.frames import encode_send
 from geminga.wire.varint import varint
 
 if TYPE_CHECKING:
-    from geminga.producer.self_tuning import Tuned
+    from geminga.producer.self_tuning import BatchTiming
 
 _CHECKSUM_HEAD = Struct(">HII")
 _MAGIC = 0x0E01
@@ -155,7 +155,7 @@ class SendOperation:
         self.entry_id = NO_RECEIPT
         self.error: Exception | None = None
         self.watchers: list[Callable[[Any], None]] | None = None
-        self.tuned: Tuned | None = None
+        self.tuned: BatchTiming | None = None
         """What a producer that tunes itself noted about the batch."""
 
     @classmethod

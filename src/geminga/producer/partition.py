@@ -1,7 +1,7 @@
 """The producer of one partition, without I/O: from a routed message to its receipt.
 
 The owner (a shell in `geminga.client`, or a simulation) calls in with what happened and the time, and
-takes out what to write (`PartitionProducer.take_output`), what has settled (`Agenda.settled`) and when to
+takes out what to write (`PartitionProducer.take_output`), what has settled (`ReadySet.settled`) and when to
 call next (`PartitionProducer.next_deadline`). Nothing here waits, locks or reads a clock; calls for all
 partitions of one producer must not overlap.
 
@@ -30,7 +30,6 @@ from geminga.errors import (
     UnsupportedVersionError,
     from_server,
 )
-from geminga.producer.agenda import Agenda, Settled
 from geminga.producer.assembling import (
     IDS_AND_TIME_SIZE_MAX,
     PRODUCER_NAME_SIZE_GUESS,
@@ -42,12 +41,13 @@ from geminga.producer.chunking import UNKNOWN_DUPLICATE, ChunkPart, incomplete
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.operation import SendOperation, name_field, schema_version_field
 from geminga.producer.pending import PendingQueue
-from geminga.producer.routing import Blocked
+from geminga.producer.ready_set import ReadySet, Settled
+from geminga.producer.routing import BlockedReason
 from geminga.producer.self_tuning import PartitionTuning
 from geminga.producer.settings import ProducerAccessMode, ProducerSettings
-from geminga.producer.singles import ReceiptedSingles, Singles
-from geminga.producer.states import ACCEPTING, ENDED, Input, State, next_state
+from geminga.producer.states import ACCEPTING, ENDED, ProducerInput, ProducerState, next_state
 from geminga.producer.statistics import PartitionCounters, ProducerStatistics
+from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
 from geminga.wire.checksum import Buffer
 from geminga.wire.frames import MAX_MESSAGE_SIZE
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -62,7 +62,7 @@ FINAL = (TopicTerminated, ProducerFenced, TopicNotFound)
 """Refusals of a creation that end every producer."""
 
 
-class Verdict(Enum):
+class SendErrorVerdict(Enum):
     """What the owner must do after a SEND_ERROR."""
 
     NOTHING = "nothing"
@@ -85,14 +85,14 @@ class PartitionProducer:
         producer_id: int,
         settings: ProducerSettings,
         backlog: Backlog,
-        agenda: Agenda,
+        ready_set: ReadySet,
         reclaim: Callable[[], bool],
         tuning: PartitionTuning | None = None,
     ) -> None:
         self.topic = topic
         self.index = index
         self.producer_id = producer_id
-        self.state = State.NOT_STARTED
+        self.state = ProducerState.NOT_STARTED
         self.backlog = backlog
         self.pending = PendingQueue()
         self.counters = PartitionCounters()
@@ -114,7 +114,7 @@ class PartitionProducer:
         self.connected = False
         """The producer exists on a connection: frames may be written and receipts come."""
         self._settings = settings
-        self._agenda = agenda
+        self._ready_set = ready_set
         self._reclaim = reclaim
         self._epoch = 0
         self._name_field = b""
@@ -126,18 +126,18 @@ class PartitionProducer:
     def __repr__(self) -> str:
         return f"<PartitionProducer {self.topic} {self.state.value} pending={len(self.pending)}>"
 
-    def _move(self, kind: Input) -> None:
+    def _move(self, kind: ProducerInput) -> None:
         self.state = next_state(self.state, kind)
 
     # --- creation ---------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        return self.state is State.READY
+        return self.state is ProducerState.READY
 
     def start(self) -> None:
         """The owner begins to look for the broker."""
-        self._move(Input.START)
+        self._move(ProducerInput.START)
 
     def create_command(self, request_id: int) -> pb.BaseCommand:
         """PRODUCER, for the first creation or after a reconnect (framing.md section 5)."""
@@ -169,7 +169,7 @@ class PartitionProducer:
 
     def must_wait(self) -> None:
         """PRODUCER_SUCCESS without ``producer_ready``: another producer has the topic for itself."""
-        self._move(Input.MUST_WAIT)
+        self._move(ProducerInput.MUST_WAIT)
 
     def check_granted(self, success: pb.CommandProducerSuccess, server_version: str) -> None:
         """Raise `UnsupportedVersionError` for a broker that does not know the access mode that was asked for.
@@ -190,7 +190,7 @@ class PartitionProducer:
 
     def created(self, success: pb.CommandProducerSuccess, max_message_size: int, now: float) -> None:
         """PRODUCER_SUCCESS. Everything pending is to be written again, in order."""
-        self._move(Input.CREATED)
+        self._move(ProducerInput.CREATED)
         if self.state in ENDED:
             return
         self.producer_name = success.producer_name
@@ -244,11 +244,11 @@ class PartitionProducer:
         """A creation failed; the owner tries again or calls `fail`."""
         self._last_error = error
         if isinstance(error, ProducerFenced):
-            self._end(Input.FENCED, error, now)
+            self._end(ProducerInput.FENCED, error, now)
         elif isinstance(error, TopicTerminated):
-            self._end(Input.TERMINATED, error, now)
+            self._end(ProducerInput.TERMINATED, error, now)
         else:
-            self._move(Input.REFUSED)
+            self._move(ProducerInput.REFUSED)
             if isinstance(error, ProducerBlockedQuotaExceededException):
                 # The policy says: fail what waits; creation goes on being tried (framing.md section 13).
                 self._fail_everything(error, now)
@@ -256,15 +256,15 @@ class PartitionProducer:
     def fail(self, error: Exception, now: float) -> None:
         """Given up for good: everything pending fails with ``error``."""
         if isinstance(error, ProducerFenced):
-            self._end(Input.FENCED, error, now)
+            self._end(ProducerInput.FENCED, error, now)
         elif isinstance(error, TopicTerminated):
-            self._end(Input.TERMINATED, error, now)
+            self._end(ProducerInput.TERMINATED, error, now)
         else:
-            self._end(Input.FAILED, error, now)
+            self._end(ProducerInput.FAILED, error, now)
 
     def disconnected(self, error: Exception | None) -> None:
         """The connection is lost, or the broker sent CLOSE_PRODUCER. What is pending stays."""
-        self._move(Input.DISCONNECTED)
+        self._move(ProducerInput.DISCONNECTED)
         self._epoch += 1
         self.connected = False
         if error is not None:
@@ -324,14 +324,14 @@ class PartitionProducer:
         self, payloads: list[bytes], tokens: list[Any], size: int, now: float, keys: list[str] | None = None
     ) -> None:
         """Take a run of plain messages that go one by one; their permits and bytes are taken already.
-        ``keys``: see `Singles`.
+        ``keys``: see `UnbatchedRun`.
 
         The partition is one that accepts messages (`ACCEPTING`).
         """
         first = self.assembler.next_sequence_id
         self.assembler.next_sequence_id = first + len(payloads)
         self.enqueue(
-            Singles(
+            UnbatchedRun(
                 self,
                 payloads,
                 tokens,
@@ -343,7 +343,7 @@ class PartitionProducer:
             )
         )
 
-    def enqueue(self, operation: SendOperation | Singles) -> None:
+    def enqueue(self, operation: SendOperation | UnbatchedRun) -> None:
         """Append to the pending queue."""
         operation.partition = self
         self.pending.append(operation)
@@ -351,13 +351,13 @@ class PartitionProducer:
         counters.sent_messages += operation.count
         counters.sent_batches += operation.entries
         counters.sent_payload_bytes += operation.size
-        self._agenda.enqueued(self, operation)
+        self._ready_set.enqueued(self, operation)
         self.has_output()
 
     def open_batch(self, batch: Batch | KeyedBatches) -> None:
         """A batch was opened: the timer must fire by its deadline."""
         self.batch = batch
-        self._agenda.batch_opened(self, batch)
+        self._ready_set.batch_opened(self, batch)
 
     def batch_closed(self) -> None:
         """The open batch becomes operations."""
@@ -376,8 +376,8 @@ class PartitionProducer:
     def has_output(self) -> None:
         """There may be something to write: the owner should call `take_output`."""
         if self.pending.next_unsent is not None:
-            self._agenda.writable[self] = None
-            self._agenda.attention = True
+            self._ready_set.writable[self] = None
+            self._ready_set.attention = True
 
     def take_output(self, now: float, now_ms: int) -> list[Buffer]:
         """The SEND frames to write now, in order; about `WRITE_BYTES_MAX` bytes at a time.
@@ -387,21 +387,21 @@ class PartitionProducer:
         """
         output: list[Buffer] = []
         if not self.connected:
-            self._agenda.writable.pop(self, None)
+            self._ready_set.writable.pop(self, None)
             return output
         size = 0
         pending = self.pending
         while size < WRITE_BYTES_MAX:
             operation = pending.next_unsent
             if operation is None or operation.claimed:
-                self._agenda.writable.pop(self, None)
+                self._ready_set.writable.pop(self, None)
                 break
-            if isinstance(operation, Singles):
+            if isinstance(operation, UnbatchedRun):
                 frames = operation.frames(
                     self.producer_id, self._name_field, now_ms, self.max_message_size, self._schema_field
                 )
                 if frames is None:
-                    pending.replace_unsent(operation, operation.apart())
+                    pending.replace_unsent(operation, operation.split_into_operations())
                     continue
                 operation.sent_at = now
                 output.append(frames)
@@ -481,7 +481,7 @@ class PartitionProducer:
         if operation is None:
             self.counters.late_receipts += 1
             return
-        if isinstance(operation, ReceiptedSingles):
+        if isinstance(operation, AckedRun):
             self.last_sequence_id = max(self.last_sequence_id, sequence_id)
             self._settle_receipted(operation, now)
             return
@@ -526,7 +526,7 @@ class PartitionProducer:
             entry_id += count
             left -= count
 
-    def _settle_receipted(self, settled: ReceiptedSingles, now: float) -> None:
+    def _settle_receipted(self, settled: AckedRun, now: float) -> None:
         """`_settle` for the messages of a run that got their receipts."""
         count = settled.count
         self.backlog.give(count, settled.size)
@@ -542,23 +542,23 @@ class PartitionProducer:
             counters.duplicates += count
         self._settled(settled)
 
-    def send_error(self, code: int, sequence_id: int, message: str, now: float) -> Verdict:
+    def send_error(self, code: int, sequence_id: int, message: str, now: float) -> SendErrorVerdict:
         """SEND_ERROR, by the table of framing.md section 5."""
         if not self.connected:
-            return Verdict.NOTHING
+            return SendErrorVerdict.NOTHING
         error = from_server(code, f"{self.topic}: {message}")
         self._last_error = error
         if isinstance(error, TopicTerminated):
-            self._end(Input.TERMINATED, error, now)
-            return Verdict.ENDED
+            self._end(ProducerInput.TERMINATED, error, now)
+            return SendErrorVerdict.ENDED
         if isinstance(error, ProducerFenced):
-            self._end(Input.FENCED, error, now)
-            return Verdict.ENDED
+            self._end(ProducerInput.FENCED, error, now)
+            return SendErrorVerdict.ENDED
         if isinstance(error, NotAllowedError):
             operation = self.pending.find_failed(sequence_id)
             if operation is not None:
                 self._fail_one(operation, error, now)
-            return Verdict.NOTHING
+            return SendErrorVerdict.NOTHING
         if UNKNOWN_DUPLICATE in message:
             operation = self.pending.find_failed(sequence_id)
             if operation is not None and operation.chunk and not operation.resent and self._is_new(operation):
@@ -569,8 +569,8 @@ class PartitionProducer:
             if operation is not None and not operation.checksum_is_intact():
                 # Our own copy is damaged: to send it again would only repeat the error.
                 self._fail_one(operation, error, now)
-                return Verdict.NOTHING
-        return Verdict.DETACH
+                return SendErrorVerdict.NOTHING
+        return SendErrorVerdict.DETACH
 
     def _fail_one(self, operation: SendOperation, error: Exception, now: float) -> None:
         """One message fails: its operation, or all its chunks."""
@@ -586,9 +586,9 @@ class PartitionProducer:
         self.close_batch()
         for operation in self.pending.take_all():
             self._settle(operation, error, now)
-        self._agenda.writable.pop(self, None)
+        self._ready_set.writable.pop(self, None)
 
-    def _settle(self, operation: SendOperation | Singles, error: Exception | None, now: float) -> None:
+    def _settle(self, operation: SendOperation | UnbatchedRun, error: Exception | None, now: float) -> None:
         """The one way out of the pending queue: permits and bytes go back, the outcome is listed."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
@@ -597,7 +597,7 @@ class PartitionProducer:
         if (error is not None or now >= counters.heard_at) and counters.heard is not None:
             written = now - operation.sent_at if operation.sent_at else None
             counters.heard_at = counters.heard(now, now - operation.opened_at, written, error is not None)
-        if isinstance(operation, Singles):
+        if isinstance(operation, UnbatchedRun):
             # With an error, always: receipts take them out by `_settle_receipted`.
             counters.failed_messages += operation.count
             operation.permits = operation.size = 0
@@ -619,15 +619,15 @@ class PartitionProducer:
         self._settled(operation)
 
     def _settled(self, operation: Settled) -> None:
-        agenda = self._agenda
-        agenda.settled.append(operation)
-        agenda.attention = True
+        ready_set = self._ready_set
+        ready_set.settled.append(operation)
+        ready_set.attention = True
         if self.batch is None and self.pending.head is None:
-            agenda.busy.pop(self, None)
+            ready_set.busy.pop(self, None)
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _end(self, kind: Input, error: Exception, now: float) -> None:
+    def _end(self, kind: ProducerInput, error: Exception, now: float) -> None:
         self._move(kind)
         self.connected = False
         if self.failure is None:
@@ -637,13 +637,13 @@ class PartitionProducer:
     def close(self, now: float) -> None:
         """Close was asked for: no more messages; the open batch is closed and may still be written."""
         self.close_batch()
-        self._move(Input.CLOSE)
+        self._move(ProducerInput.CLOSE)
         if self.state in ENDED:
             self._fail_everything(self._closed_error(), now)
 
     def closed(self, now: float) -> None:
         """The broker confirmed, or the owner waits no longer: what is still pending fails."""
-        self._move(Input.CLOSED)
+        self._move(ProducerInput.CLOSED)
         self.connected = False
         self._fail_everything(self._closed_error(), now)
 
@@ -652,21 +652,21 @@ class PartitionProducer:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def blocked(self, now: float) -> Blocked | None:
+    def blocked(self, now: float) -> BlockedReason | None:
         """Why an unkeyed message should step over this partition. One not started yet is not blocked:
         being chosen starts it."""
-        if self.state is not State.READY and self.state is not State.NOT_STARTED:
-            return Blocked.CONNECTION
+        if self.state is not ProducerState.READY and self.state is not ProducerState.NOT_STARTED:
+            return BlockedReason.CONNECTION
         batch = self.batch
         unused = 0 if batch is None else batch.leased_count - len(batch)
         if not self.backlog.own.free and not unused:
-            return Blocked.PERMITS
+            return BlockedReason.PERMITS
         head = self.pending.head
         if head is not None and now - head.opened_at > self._settings.blocked_after_seconds:
-            return Blocked.AGE
+            return BlockedReason.AGE
         return None
 
-    def stepped_over(self, reason: Blocked, now: float) -> None:
+    def stepped_over(self, reason: BlockedReason, now: float) -> None:
         self.counters.count_step(reason, now)
 
     def chosen(self, now: float) -> None:
@@ -696,9 +696,9 @@ class PartitionProducer:
             open_batch_messages=0 if self.batch is None else len(self.batch),
             last_sequence_id=self.last_sequence_id,
             stepped_over=sum(counters.stepped_over.values()),
-            stepped_over_permits=counters.stepped_over[Blocked.PERMITS],
-            stepped_over_connection=counters.stepped_over[Blocked.CONNECTION],
-            stepped_over_age=counters.stepped_over[Blocked.AGE],
+            stepped_over_permits=counters.stepped_over[BlockedReason.PERMITS],
+            stepped_over_connection=counters.stepped_over[BlockedReason.CONNECTION],
+            stepped_over_age=counters.stepped_over[BlockedReason.AGE],
             stepped_over_seconds=counters.stepped_over_seconds,
             latency_mean_seconds=latency.mean_seconds,
             latency_p50_seconds=latency.percentile(0.5),

@@ -11,17 +11,17 @@ from typing import Any
 
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
-from geminga.producer.agenda import Agenda
 from geminga.producer.backlog import Backlog, ByteBudget, Permits, partition_share
 from geminga.producer.batching import CLOSED, Batch, KeyedBatches
 from geminga.producer.message import OutgoingMessage
 from geminga.producer.partition import PartitionProducer
+from geminga.producer.ready_set import ReadySet
 from geminga.producer.routing import Router
 from geminga.producer.self_tuning import PartitionTuning, SelfTuning
 from geminga.producer.settings import MAX_MESSAGES_LIMIT, CompressionType, ProducerSettings
-from geminga.producer.singles import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
-from geminga.producer.states import ACCEPTING, State
+from geminga.producer.states import ACCEPTING, ProducerState
 from geminga.producer.statistics import ProducerStatistics, summed
+from geminga.producer.unbatched_run import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX
 
 
 class PartitionedProducer:
@@ -37,11 +37,11 @@ class PartitionedProducer:
         "_new_producer_id",
         "_settings",
         "_topic",
-        "agenda",
         "hot",
         "memory",
         "partitions",
         "plain_path",
+        "ready_set",
         "router",
         "shared",
         "tuning",
@@ -63,7 +63,7 @@ class PartitionedProducer:
         self._settings = settings
         self._new_producer_id = new_producer_id
         self.memory = memory
-        self.agenda = Agenda()
+        self.ready_set = ReadySet()
         self.shared = Permits(settings.max_pending_messages_across_partitions if partitions else 0)
         budget = settings.latency_budget_seconds
         self.tuning = None if budget is None else SelfTuning(budget, memory.limit)
@@ -119,7 +119,7 @@ class PartitionedProducer:
             producer_id=self._new_producer_id(),
             settings=self._settings,
             backlog=Backlog(Permits(self._settings.max_pending_messages), self.shared, self.memory),
-            agenda=self.agenda,
+            ready_set=self.ready_set,
             reclaim=self.reclaim,
             tuning=None if self.tuning is None else PartitionTuning(self.tuning),
         )
@@ -160,18 +160,18 @@ class PartitionedProducer:
         keyless = message is None or message.partition_key is None
         if partition is None:
             partition = self.choose(message, now)
-        if partition.state is State.NOT_STARTED:
+        if partition.state is ProducerState.NOT_STARTED:
             self.unstarted.append(partition)
             partition.start()
-            self.agenda.attention = True
+            self.ready_set.attention = True
         self.hot = CLOSED
         if partition.add(payload, token, message, now) and keyless:
             self.router.batch_filled(now)
         batch = partition.batch
         if batch is not None and urgent:
             batch.urgent = True
-            self.agenda.urgent[partition] = None
-            self.agenda.attention = True
+            self.ready_set.urgent[partition] = None
+            self.ready_set.attention = True
         if (
             self.plain_path
             and keyless
@@ -319,41 +319,41 @@ class PartitionedProducer:
 
     def holds(self, token: Any) -> bool:
         """Whether a message with this token has no outcome yet. Looks at every message: not for each."""
-        for partition in self.agenda.busy:
+        for partition in self.ready_set.busy:
             if partition.batch is not None and partition.batch.holds(token):
                 return True
             for operation in partition.pending:
                 tokens = operation.tokens
                 if any(each is token for each in tokens[operation.done :]):
                     return True
-        return any(any(each is token for each in settled.tokens) for settled in self.agenda.settled)
+        return any(any(each is token for each in settled.tokens) for settled in self.ready_set.settled)
 
     def reclaim(self) -> bool:
         """Take unused leases back from all open batches; whether there were any."""
         self.hot = CLOSED
-        results = [partition.assembler.trim_lease() for partition in self.agenda.busy]
+        results = [partition.assembler.trim_lease() for partition in self.ready_set.busy]
         return any(results)
 
     # --- output, time, the end --------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Close batches that are due or urgent, and let send time-outs happen."""
-        for partition in self.agenda.take_due(now):
+        for partition in self.ready_set.take_due(now):
             partition.tick(now)
 
     def close_batches(self) -> None:
         """End all open batches (flush, close)."""
-        for partition in list(self.agenda.busy):
+        for partition in list(self.ready_set.busy):
             partition.close_batch()
 
     def next_deadline(self) -> float:
         """When `tick` must be called at the latest."""
-        return self.agenda.next_deadline()
+        return self.ready_set.next_deadline()
 
     @property
     def pending_messages(self) -> int:
         """Messages without a receipt, those in open batches included."""
-        return sum(p.pending.messages + (0 if p.batch is None else len(p.batch)) for p in self.agenda.busy)
+        return sum(p.pending.messages + (0 if p.batch is None else len(p.batch)) for p in self.ready_set.busy)
 
     @property
     def last_sequence_id(self) -> int:
@@ -388,7 +388,7 @@ class PartitionedProducer:
 def _takes_runs(partition: PartitionProducer) -> bool:
     """The first message of a partition that was not started goes through `PartitionedProducer.add`, which
     has it started."""
-    return partition.state in ACCEPTING and partition.state is not State.NOT_STARTED
+    return partition.state in ACCEPTING and partition.state is not ProducerState.NOT_STARTED
 
 
 def _open_to_plain(batch: Batch) -> bool:

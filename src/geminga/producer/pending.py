@@ -13,9 +13,9 @@ from itertools import islice
 
 from geminga.errors import ProtocolError
 from geminga.producer.operation import SendOperation
-from geminga.producer.singles import ReceiptedSingles, Singles
+from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
 
-Operation = SendOperation | Singles
+Operation = SendOperation | UnbatchedRun
 
 
 class PendingQueue:
@@ -94,22 +94,18 @@ class PendingQueue:
             self._queue.insert(index + offset, piece)
         self.messages += sum(piece.count for piece in fresh) - operation.count
 
-    def match_run(
-        self, sequence_id: int, ledger_id: int, entry_id: int, count: int
-    ) -> ReceiptedSingles | None:
+    def match_run(self, sequence_id: int, ledger_id: int, entry_id: int, count: int) -> AckedRun | None:
         """Take as many messages of the head as receipts that follow each other settle; None: one by one.
 
         ``sequence_id`` and ``entry_id`` are the first's.
         """
         head = self.head
-        if type(head) is not Singles or sequence_id != head.sequence_id or not self.in_flight:
+        if type(head) is not UnbatchedRun or sequence_id != head.sequence_id or not self.in_flight:
             return None
         count = min(count, head.count)
         return self._receipted(head, count, ledger_id, range(entry_id, entry_id + count))
 
-    def _receipted(
-        self, run: Singles, count: int, ledger_id: int, entry_ids: Sequence[int]
-    ) -> ReceiptedSingles:
+    def _receipted(self, run: UnbatchedRun, count: int, ledger_id: int, entry_ids: Sequence[int]) -> AckedRun:
         settled = run.receipted(count, ledger_id, entry_ids)
         self.messages -= count
         if not run.count:
@@ -118,7 +114,7 @@ class PendingQueue:
 
     def match_receipt(
         self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
-    ) -> SendOperation | ReceiptedSingles | None:
+    ) -> SendOperation | AckedRun | None:
         """Take the operation that a receipt settles; None for a late receipt, which is ignored.
 
         The place is signed (-1:-1 for a duplicate); the highest id is as it travels, 2^64-1 for none.
@@ -141,13 +137,13 @@ class PendingQueue:
         if sequence_id < head.sequence_id:
             return None
         highest = highest_sequence_id - (1 << 64) if highest_sequence_id >= 1 << 63 else highest_sequence_id
-        single = type(head) is Singles
+        single = type(head) is UnbatchedRun
         if highest > sequence_id and (single or highest != head.highest_sequence_id):
             raise ProtocolError(
                 f"a receipt for sequence ids {sequence_id}..{highest} came while "
                 f"{head.sequence_id}..{head.highest_sequence_id} were sent"
             )
-        if isinstance(head, Singles):
+        if isinstance(head, UnbatchedRun):
             return self._receipted(head, 1, ledger_id, (entry_id,))
         self._take_head()
         head.ledger_id = ledger_id
@@ -161,12 +157,12 @@ class PendingQueue:
         """
         for index in range(self.in_flight):
             operation = self._queue[index]
-            if isinstance(operation, Singles):
+            if isinstance(operation, UnbatchedRun):
                 if operation.sequence_id <= sequence_id <= operation.highest_sequence_id:
-                    apart = operation.apart()
+                    split_into_operations = operation.split_into_operations()
                     place = sequence_id - operation.sequence_id
-                    self._replace(index, apart)
-                    return apart[place]
+                    self._replace(index, split_into_operations)
+                    return split_into_operations[place]
             elif sequence_id in (operation.highest_sequence_id, operation.sequence_id):
                 return operation
         return None

@@ -23,7 +23,7 @@ HASHES_REMEMBERED_MAX = 16_384
 """Keys whose hashes a router remembers."""
 
 
-class Blocked(Enum):
+class BlockedReason(Enum):
     """Why a partition is stepped over."""
 
     PERMITS = "its permits are used up"
@@ -34,9 +34,9 @@ class Blocked(Enum):
 class RoutedPartition(Protocol):
     """What routing asks of a partition."""
 
-    def blocked(self, now: float) -> Blocked | None: ...
+    def blocked(self, now: float) -> BlockedReason | None: ...
 
-    def stepped_over(self, reason: Blocked, now: float) -> None: ...
+    def stepped_over(self, reason: BlockedReason, now: float) -> None: ...
 
     def chosen(self, now: float) -> None: ...
 
@@ -107,7 +107,7 @@ class Router:
         preferred = self._preferred(count, now)
         if not self.steps_over:
             return preferred
-        skipped: list[tuple[int, Blocked]] = []
+        skipped: list[tuple[int, BlockedReason]] = []
         for step in range(count):
             index = (preferred + step) % count
             reason = partitions[index].blocked(now)

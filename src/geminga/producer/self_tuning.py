@@ -57,7 +57,7 @@ _POINTS = 8
 _WEIGHT_MAX = 1e12
 
 
-class Tuned:
+class BatchTiming:
     """What is noted about one batch: its delay, and when which message came. Travels with the operation."""
 
     __slots__ = ("counts", "deadline", "delay_seconds", "times")
@@ -79,7 +79,7 @@ class Tuned:
         self.times.append(now)
 
 
-class Joins:
+class JoinEstimate:
     """Whether it is worth while to wait: the share of recent batches that got a second message, or would
     have got it."""
 
@@ -128,7 +128,7 @@ class SelfTuning:
         self.bytes_max = max(1, min(BATCH_BYTES_MAX, memory_limit // MEMORY_PART))
         self.round_trip_seconds = 0.0
         """From the close of a batch to its receipt, on the mean."""
-        self.joins = Joins()
+        self.joins = JoinEstimate()
         self._memory_limit = memory_limit
         self._overheads = [0.0] * OVERHEAD_BINS
         self._total = 0.0
@@ -140,7 +140,7 @@ class SelfTuning:
 
     # --- receipts ---------------------------------------------------------------------------------
 
-    def receipted(self, tuned: Tuned, closed_at: float, count: int, size: int, now: float) -> None:
+    def receipted(self, tuned: BatchTiming, closed_at: float, count: int, size: int, now: float) -> None:
         """An operation of ``count`` messages and ``size`` payload bytes has its receipt."""
         self._bytes += size
         overhead = now - closed_at
@@ -168,7 +168,7 @@ class SelfTuning:
             self._total *= scale
             self._weight = 1.0
 
-    def _note_waits(self, tuned: Tuned, closed_at: float, count: int) -> None:
+    def _note_waits(self, tuned: BatchTiming, closed_at: float, count: int) -> None:
         """How long the messages of a batch were in it, from the times that were noted."""
         counts, times = tuned.counts, tuned.times
         delay, weight = tuned.delay_seconds, self._weight
@@ -263,13 +263,13 @@ class PartitionTuning:
         self.producer = producer
         self.messages_max = MAX_MESSAGES_LIMIT
         """Messages of the batch that is open."""
-        self._joins = Joins()
+        self._joins = JoinEstimate()
         self._count = 0
         self._bytes = 0
         self._rate = 0.0
         """Messages a second while the last batch was open."""
 
-    def opened(self, now: float, permits: int, *, keyed: bool, more_follow: bool) -> Tuned:
+    def opened(self, now: float, permits: int, *, keyed: bool, more_follow: bool) -> BatchTiming:
         """A batch opens where ``permits`` rule. ``more_follow``: the next ones come to this partition too.
 
         Then it leaves permits for those that come until its receipt; otherwise it may use them up.
@@ -280,7 +280,7 @@ class PartitionTuning:
         if more_follow:
             most = max((permits + 1) // 2, permits - int(1.5 * self._rate * producer.round_trip_seconds))
         self.messages_max = min(most, MAX_MESSAGES_LIMIT)
-        return Tuned(now, producer.delay_seconds if joins.share >= JOINS_MIN else 0.0)
+        return BatchTiming(now, producer.delay_seconds if joins.share >= JOINS_MIN else 0.0)
 
     def ahead(self) -> tuple[int, int]:
         """Messages and bytes for which an open batch takes permits and memory ahead: twice the last one's."""

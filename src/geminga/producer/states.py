@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class ProducerState(Enum):
     NOT_STARTED = "not started"
     CONNECTING = "connecting"
     WAITING_FOR_EXCLUSIVE = "waiting for exclusive"
@@ -22,7 +22,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Input(Enum):
+class ProducerInput(Enum):
     START = "start"
     """The shell begins to look for the broker."""
     CREATED = "PRODUCER_SUCCESS, ready"
@@ -36,9 +36,9 @@ class Input(Enum):
     CLOSED = "close finished"
 
 
-_S, _I = State, Input
+_S, _I = ProducerState, ProducerInput
 
-TRANSITIONS: Final[dict[tuple[State, Input], State]] = {
+TRANSITIONS: Final[dict[tuple[ProducerState, ProducerInput], ProducerState]] = {
     (_S.NOT_STARTED, _I.START): _S.CONNECTING,
     (_S.NOT_STARTED, _I.CLOSE): _S.CLOSED,
     (_S.NOT_STARTED, _I.FAILED): _S.CLOSED,
@@ -113,20 +113,20 @@ TRANSITIONS: Final[dict[tuple[State, Input], State]] = {
 
 ACCEPTING: Final = frozenset(
     {
-        State.NOT_STARTED,
-        State.CONNECTING,
-        State.WAITING_FOR_EXCLUSIVE,
-        State.READY,
-        State.RECONNECTING,
+        ProducerState.NOT_STARTED,
+        ProducerState.CONNECTING,
+        ProducerState.WAITING_FOR_EXCLUSIVE,
+        ProducerState.READY,
+        ProducerState.RECONNECTING,
     }
 )
 """States that take messages: without a connection they wait in the pending queue."""
 
-ENDED: Final = frozenset({State.FENCED, State.TERMINATED, State.CLOSED})
+ENDED: Final = frozenset({ProducerState.FENCED, ProducerState.TERMINATED, ProducerState.CLOSED})
 """States in which nothing is pending any more."""
 
 
-def next_state(state: State, kind: Input) -> State:
+def next_state(state: ProducerState, kind: ProducerInput) -> ProducerState:
     """Raises `RuntimeError` for a pair that must not occur."""
     following = TRANSITIONS.get((state, kind))
     if following is None:
@@ -136,13 +136,13 @@ def next_state(state: State, kind: Input) -> State:
 
 def diagram() -> str:
     """The table as a Mermaid state diagram; pairs that change nothing are left out."""
-    arrows: dict[tuple[State, State], list[str]] = {}
+    arrows: dict[tuple[ProducerState, ProducerState], list[str]] = {}
     for (state, kind), following in TRANSITIONS.items():
         if following is not state:
             arrows.setdefault((state, following), []).append(kind.value)
-    names = {state: state.name.title().replace("_", "") for state in State}
-    lines = ["stateDiagram-v2", f"    [*] --> {names[State.NOT_STARTED]}"]
+    names = {state: state.name.title().replace("_", "") for state in ProducerState}
+    lines = ["stateDiagram-v2", f"    [*] --> {names[ProducerState.NOT_STARTED]}"]
     for (state, following), kinds in arrows.items():
         lines.append(f"    {names[state]} --> {names[following]}: {' / '.join(kinds)}")
-    lines.append(f"    {names[State.CLOSED]} --> [*]")
+    lines.append(f"    {names[ProducerState.CLOSED]} --> [*]")
     return "\n".join(lines) + "\n"

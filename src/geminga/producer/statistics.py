@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from geminga.producer.routing import Blocked
+from geminga.producer.routing import BlockedReason
 
 LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(0.0001 * (1 << step) for step in range(20))
 """Upper bounds of the latency buckets: 0.1 ms doubling to 52 s; the last bucket has none."""
@@ -91,7 +91,7 @@ class PartitionCounters:
         self.checksum_errors = 0
         self.resent_operations = 0
         self.reconnects = 0
-        self.stepped_over = dict.fromkeys(Blocked, 0)
+        self.stepped_over = dict.fromkeys(BlockedReason, 0)
         self.stepped_over_seconds = 0.0
         self.latency = LatencyHistogram()
         self.heard: Heard | None = None
@@ -99,7 +99,7 @@ class PartitionCounters:
         self.heard_at = float("inf")
         self._blocked_since: float | None = None
 
-    def count_step(self, reason: Blocked, now: float) -> None:
+    def count_step(self, reason: BlockedReason, now: float) -> None:
         """An unkeyed message went past this partition."""
         self.stepped_over[reason] += 1
         if self._blocked_since is None:

@@ -1,7 +1,7 @@
 """How far a micro-batch goes: its limits, shared fairly by the partitions that have a backlog.
 
 What an entry costs in rows and bytes shows only in the entry. So the first entries of each share are
-looked at (`Peek`), and what is taken of them is counted exactly; it is handed to the
+looked at (`EntrySample`), and what is taken of them is counted exactly; it is handed to the
 tasks with their ranges, so that nothing is fetched twice. A share that is larger goes on by the average
 cost of the entries seen, which costs nothing. An entry is never cut, and a micro-batch takes one at least.
 
@@ -30,7 +30,7 @@ FIRST_LOOKS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """What one micro-batch may take over all partitions; None is no limit."""
 
     entries: int | None = None
@@ -45,22 +45,22 @@ class Limits:
         """Whether entries have to be looked at to keep the limits."""
         return self.rows is not None or self.bytes is not None
 
-    def share(self, parts: int) -> Limits:
+    def share(self, parts: int) -> BatchLimits:
         """An even share for one of ``parts``."""
         entries, rows, size = (
             None if limit is None else limit // parts for limit in (self.entries, self.rows, self.bytes)
         )
-        return Limits(entries=entries, rows=rows, bytes=size)
+        return BatchLimits(entries=entries, rows=rows, bytes=size)
 
-    def less(self, used: Cost) -> Limits:
+    def less(self, used: EntryCost) -> BatchLimits:
         """What is left; 0 where nothing is."""
-        return Limits(
+        return BatchLimits(
             entries=None if self.entries is None else max(0, self.entries - int(used.entries)),
             rows=None if self.rows is None else max(0, self.rows - int(used.rows)),
             bytes=None if self.bytes is None else max(0, self.bytes - int(used.bytes)),
         )
 
-    def hold(self, each: Cost) -> int | None:
+    def hold(self, each: EntryCost) -> int | None:
         """How many entries that cost ``each`` fit; None: as many as there are."""
         pairs = ((self.entries, each.entries), (self.rows, each.rows), (self.bytes, each.bytes))
         counts = [int(limit / cost) for limit, cost in pairs if limit is not None and cost > 0]
@@ -68,73 +68,73 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class EntryCost:
     """Of entries, or of one on the average."""
 
     entries: float = 0
     rows: float = 0
     bytes: float = 0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.entries + other.entries, self.rows + other.rows, self.bytes + other.bytes)
+    def __add__(self, other: EntryCost) -> EntryCost:
+        return EntryCost(self.entries + other.entries, self.rows + other.rows, self.bytes + other.bytes)
 
-    def __mul__(self, count: float) -> Cost:
-        return Cost(self.entries * count, self.rows * count, self.bytes * count)
+    def __mul__(self, count: float) -> EntryCost:
+        return EntryCost(self.entries * count, self.rows * count, self.bytes * count)
 
     @property
-    def each(self) -> Cost:
+    def each(self) -> EntryCost:
         return self * (1 / self.entries) if self.entries else self
 
-    def at_least(self, other: Cost) -> Cost:
-        return Cost(
+    def at_least(self, other: EntryCost) -> EntryCost:
+        return EntryCost(
             max(self.entries, other.entries), max(self.rows, other.rows), max(self.bytes, other.bytes)
         )
 
 
-ONE_ENTRY = Cost(1)
+ONE_ENTRY = EntryCost(1)
 
 
-class Gauge:
+class EntryCostEstimate:
     """What an entry costs on the average, by partition; what is new counts most."""
 
     _WEIGHT = 0.5
 
     def __init__(self) -> None:
-        self.partitions: dict[Partition, Cost] = {}
-        self.all: Cost | None = None
+        self.partitions: dict[Partition, EntryCost] = {}
+        self.all: EntryCost | None = None
 
-    def saw(self, partition: Partition, cost: Cost) -> None:
+    def saw(self, partition: Partition, cost: EntryCost) -> None:
         if cost.entries:
             each = cost.each
             self.partitions[partition] = self._moved(self.partitions.get(partition), each)
             self.all = self._moved(self.all, each)
 
-    def _moved(self, known: Cost | None, seen: Cost) -> Cost:
+    def _moved(self, known: EntryCost | None, seen: EntryCost) -> EntryCost:
         return seen if known is None else known * (1 - self._WEIGHT) + seen * self._WEIGHT
 
-    def of(self, partition: Partition) -> Cost | None:
+    def of(self, partition: Partition) -> EntryCost | None:
         return self.partitions.get(partition, self.all)
 
 
 @dataclass(slots=True)
-class Seen:
+class MeasuredEntry:
     """An entry that was looked at."""
 
     entry: RawEntry
     place: Offset
-    cost: Cost
+    cost: EntryCost
 
 
 @dataclass(slots=True)
-class Intake:
+class PartitionBudget:
     """What a micro-batch takes of one partition, so far."""
 
     partition: Partition
     start: Offset
     end: Offset
     at: Offset = field(init=False)
-    used: Cost = Cost()
-    seen: list[Seen] = field(default_factory=list)
+    used: EntryCost = EntryCost()
+    seen: list[MeasuredEntry] = field(default_factory=list)
     taken: int = 0
     """Of `seen`."""
     looked: bool = False
@@ -148,9 +148,9 @@ class Intake:
     def done(self) -> bool:
         return self.at >= self.end
 
-    def take_seen(self, share: Limits, *, force: bool = False) -> Cost:
+    def take_seen(self, share: BatchLimits, *, force: bool = False) -> EntryCost:
         """Take of the entries seen what fits into the share; ``force``: one at least. Returns their cost."""
-        before, spent = self.taken, Cost()
+        before, spent = self.taken, EntryCost()
         while self.taken < len(self.seen):
             entry = self.seen[self.taken]
             fits = share.less(spent).hold(entry.cost)
@@ -171,7 +171,7 @@ class Intake:
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class EntrySample:
     """A look at the entries after ``start``: the first one, then more as long as the budgets are kept."""
 
     partition: Partition
@@ -180,18 +180,20 @@ class Peek:
     rows: int | None
     bytes: int
 
-    def wants_more(self, cost: Cost) -> bool:
+    def wants_more(self, cost: EntryCost) -> bool:
         """Whether to look further when the entries so far cost this."""
         return cost.bytes < self.bytes and (self.rows is None or cost.rows < self.rows)
 
 
-Look = Callable[[Sequence[Peek]], "list[tuple[list[Seen], bool]]"]
+Look = Callable[[Sequence[EntrySample]], "list[tuple[list[MeasuredEntry], bool]]"]
 """The entries of each peek, and whether they are all there are up to its end."""
 Step = Callable[[Mapping[Partition, tuple[Offset, Offset, int]]], "dict[Partition, Offset]"]
 """For each partition ``(start, end, entries)``: the place so many entries ahead, the end at the most."""
 
 
-def admit(intakes: Sequence[Intake], limits: Limits, gauge: Gauge, look: Look, step: Step) -> None:
+def admit(
+    intakes: Sequence[PartitionBudget], limits: BatchLimits, gauge: EntryCostEstimate, look: Look, step: Step
+) -> None:
     """Move every intake as far as the limits allow; the first ones come first where they are short."""
     for _ in range(WAVES_MAX):
         left = limits.less(total(intakes))
@@ -210,11 +212,13 @@ def admit(intakes: Sequence[Intake], limits: Limits, gauge: Gauge, look: Look, s
         return
 
 
-def total(intakes: Iterable[Intake]) -> Cost:
-    return sum((intake.used for intake in intakes), Cost())
+def total(intakes: Iterable[PartitionBudget]) -> EntryCost:
+    return sum((intake.used for intake in intakes), EntryCost())
 
 
-def _chosen(waiting: list[Intake], left: Limits, limits: Limits, gauge: Gauge) -> tuple[list[Intake], int]:
+def _chosen(
+    waiting: list[PartitionBudget], left: BatchLimits, limits: BatchLimits, gauge: EntryCostEstimate
+) -> tuple[list[PartitionBudget], int]:
     """Those that get something of what is left, no more than can get an entry each, and for how many it
     is shared."""
     if not limits.needs_entries:
@@ -229,31 +233,31 @@ def _chosen(waiting: list[Intake], left: Limits, limits: Limits, gauge: Gauge) -
     return waiting[:count], min(count, len(waiting))
 
 
-def _look_at(chosen: list[Intake], share: Limits, gauge: Gauge, look: Look) -> bool:
+def _look_at(chosen: list[PartitionBudget], share: BatchLimits, gauge: EntryCostEstimate, look: Look) -> bool:
     unseen = [intake for intake in chosen if not intake.looked]
     if not unseen:
         return False
     size = max(1, min(PEEK_BYTES_MAX, PEEK_BYTES_TOTAL_MAX // len(unseen), share.bytes or PEEK_BYTES_MAX))
-    peeks = [Peek(intake.partition, intake.start, intake.end, share.rows, size) for intake in unseen]
+    peeks = [EntrySample(intake.partition, intake.start, intake.end, share.rows, size) for intake in unseen]
     for intake, (seen, is_all) in zip(unseen, look(peeks), strict=True):
         intake.looked, intake.seen, intake.ends_seen = True, seen, is_all
-        gauge.saw(intake.partition, sum((each.cost for each in seen), Cost()))
+        gauge.saw(intake.partition, sum((each.cost for each in seen), EntryCost()))
         if is_all and not seen:
             intake.at = intake.end
     return True
 
 
 def _step_ahead(
-    chosen: list[Intake],
-    spent: dict[Partition, Cost],
-    share: Limits,
-    limits: Limits,
-    gauge: Gauge,
+    chosen: list[PartitionBudget],
+    spent: dict[Partition, EntryCost],
+    share: BatchLimits,
+    limits: BatchLimits,
+    gauge: EntryCostEstimate,
     step: Step,
 ) -> bool:
     """Go on behind the entries that were looked at, by what one of them costs; True when anybody did."""
     counts: dict[Partition, int] = {}
-    costs: dict[Partition, Cost] = {}
+    costs: dict[Partition, EntryCost] = {}
     for intake in chosen:
         if intake.done or intake.taken < len(intake.seen):
             continue
@@ -261,7 +265,7 @@ def _step_ahead(
         if each is None:
             continue
         # Rather too little than too much, where the entries at hand and those before differ.
-        each = each.at_least(sum((seen.cost for seen in intake.seen), Cost()).each)
+        each = each.at_least(sum((seen.cost for seen in intake.seen), EntryCost()).each)
         count = share.less(spent[intake.partition]).hold(each)
         if count:
             counts[intake.partition], costs[intake.partition] = count, each
@@ -269,7 +273,10 @@ def _step_ahead(
 
 
 def _go(
-    chosen: Sequence[Intake], counts: Mapping[Partition, int], costs: Mapping[Partition, Cost], step: Step
+    chosen: Sequence[PartitionBudget],
+    counts: Mapping[Partition, int],
+    costs: Mapping[Partition, EntryCost],
+    step: Step,
 ) -> bool:
     steps = {
         intake.partition: (intake.at, intake.end, counts[intake.partition])

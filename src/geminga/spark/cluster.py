@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from geminga.client.authentication import Authentication
     from geminga.client.sync import Client
     from geminga.schema_info import SchemaInfo
-    from geminga.spark.admission import Peek, Seen
-    from geminga.spark.counting import Mailbox
-    from geminga.spark.cursor import Cursors
+    from geminga.spark.admission import EntrySample, MeasuredEntry
+    from geminga.spark.counting import CountsTopic
+    from geminga.spark.cursor import SubscriptionCursors
     from geminga.wire.metadata import RawEntry
 
 MAIL_MAX = 10_000
@@ -62,7 +62,7 @@ class Watch(Protocol):
     def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
         """The first entry at or after each place; None where nothing lies there any more."""
 
-    def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
+    def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         """The entries of each peek, and whether they are all up to its end."""
 
     def close(self) -> None: ...
@@ -82,7 +82,7 @@ class Cluster(Protocol):
         the first entries too. ``compacted``: where nothing of a topic is left but what compaction made of it,
         that has its newest message."""
 
-    def cursors(self, subscription: str) -> Cursors:
+    def cursors(self, subscription: str) -> SubscriptionCursors:
         """For one query's driver: its own durable subscription."""
 
     def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
@@ -91,7 +91,7 @@ class Cluster(Protocol):
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
         """A version of its topic's schema; None when there is no such version."""
 
-    def mailbox(self, topic: str) -> Mailbox:
+    def mailbox(self, topic: str) -> CountsTopic:
         """What is posted to ``topic``, which is not persistent, from now on."""
 
     def post(self, topic: str, message: bytes) -> None:
@@ -159,7 +159,7 @@ class PulsarCluster:
         if name.partition >= 0:
             return [(str(name.base), name.partition)]
         try:
-            count = await self.client.hub.partitions(topic, auto_creation=False)
+            count = await self.client.context.partitions(topic, auto_creation=False)
         except TopicNotFound as error:
             return error
         return [(str(name), index) for index in range(count)] if count else [(str(name), -1)]
@@ -171,20 +171,20 @@ class PulsarCluster:
         mode = pb.CommandGetTopicsOfNamespace.PERSISTENT
         if not name.persistent:
             mode = pb.CommandGetTopicsOfNamespace.NON_PERSISTENT
-        answer = self.client.runtime.call(self.client.hub.topics_of_namespace(name.namespace_name, mode))
+        answer = self.client.runtime.call(self.client.context.topics_of_namespace(name.namespace_name, mode))
         return matching_topics(pattern, list(answer.topics))
 
     def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
-        from geminga.spark.watch import PulsarWatch
+        from geminga.spark.watch import PulsarPartitions
 
-        return PulsarWatch(self.client, name, from_first=from_first, compacted=compacted)
+        return PulsarPartitions(self.client, name, from_first=from_first, compacted=compacted)
 
-    def cursors(self, subscription: str) -> Cursors:
+    def cursors(self, subscription: str) -> SubscriptionCursors:
         from geminga.spark.watch import PulsarCursors
 
         return PulsarCursors(self.client, subscription)
 
-    def mailbox(self, topic: str) -> Mailbox:
+    def mailbox(self, topic: str) -> CountsTopic:
         return PulsarMailbox(self.client, topic)
 
     def post(self, topic: str, message: bytes) -> None:
@@ -195,13 +195,13 @@ class PulsarCluster:
         return self.client.runtime.call(self._newest_schemas(partitions))
 
     async def _newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
-        schemas = self.client.hub.schemas
+        schemas = self.client.context.schemas
         asked = (schemas.newest_with_version(partition_topic(each)) for each in partitions)
         return list(await asyncio.gather(*asked))
 
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
         topic, name = partition_topic(partition), version.decode("latin-1")
-        schemas = self.client.hub.schemas
+        schemas = self.client.context.schemas
         return schemas.known(topic, name) or self.client.runtime.call(schemas.get(topic, name))
 
     def open(

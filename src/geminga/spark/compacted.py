@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource
-from geminga.spark.counting import Tally
+from geminga.spark.counting import SkipCounters
 from geminga.spark.offsets import EARLIEST, Offset
 from geminga.spark.options import ReadOptions
 from geminga.spark.planning import Range, behind_message
-from geminga.spark.reading import RangeReader, Shaper
+from geminga.spark.reading import BatchConverter, RangeReader
 
 if TYPE_CHECKING:
-    from geminga.spark.offloaded import Messages
+    from geminga.spark.offloaded import MessageColumns
     from geminga.wire.metadata import RawEntry
 
 _IDLE_SECONDS = (0.05, 1.0)
@@ -40,10 +40,10 @@ class CompactedReader(RangeReader):
     def _open(self, start: MessageId, stop: Offset) -> EntrySource:
         return self._open_broker(start, stop)
 
-    def _check_follows(self, place: Offset, entry: RawEntry | Messages) -> None:
+    def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
         """Any entry may be the next that is left."""
 
-    def _check_missing(self, place: Offset, entry: RawEntry | Messages) -> None:
+    def _check_missing(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
         """Compaction takes single ones."""
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:
@@ -71,7 +71,7 @@ class CompactedReader(RangeReader):
     def _check_end(self, last: Offset) -> None:
         """The range's end may be compacted away, but the topic itself goes no less far. When its own ledgers
         are all gone, compaction has seen all of them, if it has left anything."""
-        newest = self.patience.call(
+        newest = self.retry_policy.call(
             f"asking for the newest message of {self.topic}",
             lambda: newest_of(self.cluster, self.options, self.part),
         )
@@ -94,16 +94,20 @@ def newest_of(cluster: Cluster, options: ReadOptions, part: Range) -> Offset:
 
 
 def read_compacted(
-    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper, tally: Tally | None
+    cluster: Cluster,
+    options: ReadOptions,
+    part: Range,
+    converter: BatchConverter,
+    skip_counters: SkipCounters | None,
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a range that is ``compacted``."""
-    reader = CompactedReader(cluster, options, part, shaper, tally=tally)
+    reader = CompactedReader(cluster, options, part, converter, skip_counters=skip_counters)
     yield from reader.batches()
     if not part.goes_on:
         return
-    newest = reader.patience.call(
+    newest = reader.retry_policy.call(
         f"asking for the newest message of {reader.topic}", lambda: newest_of(cluster, options, part)
     )
     if newest > part.end:
         rest = replace(part, start=part.end, end=newest, compacted=False, goes_on=False, beginning=None)
-        yield from RangeReader(cluster, options, rest, shaper, tally=tally).batches()
+        yield from RangeReader(cluster, options, rest, converter, skip_counters=skip_counters).batches()

@@ -35,7 +35,7 @@ PLANS_KEPT = 3
 """Reports of older plans have been added up, and what comes late for them does not count."""
 
 
-class Mailbox(Protocol):
+class CountsTopic(Protocol):
     """The driver's end of a query's topic of counts."""
 
     def messages(self) -> list[bytes]:
@@ -45,7 +45,7 @@ class Mailbox(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ReportTo:
+class CountsAddress:
     """Where the tasks of one plan tell their counts."""
 
     topic: str
@@ -53,7 +53,7 @@ class ReportTo:
 
 
 @dataclass(slots=True)
-class Tally:
+class SkipCounters:
     """What one task has left out, by reason."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Tally:
     def add(self, reason: str, count: int = 1) -> None:
         self.counts[reason] += count
 
-    def tell(self, cluster: Cluster, to: ReportTo | None, part: Range) -> None:
+    def tell(self, cluster: Cluster, to: CountsAddress | None, part: Range) -> None:
         """To the driver, if it asks and there is anything. A count that can't be told is no error."""
         if to is None or not self.counts:
             return
@@ -85,14 +85,14 @@ def may_skip(options: ReadOptions) -> bool:
     )
 
 
-class Collector:
+class SkipCountCollector:
     """Adds up what the tasks of one query tell. The attempts at a task's work count once."""
 
     def __init__(self, cluster: Cluster, a_topic: str) -> None:
         """``a_topic``: one that the query reads; the counts go through its namespace."""
         namespace = TopicName.parse(a_topic).namespace_name
         self.topic = f"non-persistent://{namespace}/__geminga-counts-{uuid.uuid4().hex}"
-        self._mailbox: Mailbox | None = None
+        self._mailbox: CountsTopic | None = None
         try:
             self._mailbox = cluster.mailbox(self.topic)
         except PulsarException as error:
@@ -102,18 +102,18 @@ class Collector:
         self._known: dict[int, dict[tuple[str, str], dict[str, int]]] = {}
         self._done: dict[str, Counter[str]] = {}
 
-    def plan(self, what: object) -> ReportTo | None:
+    def plan(self, what: object) -> CountsAddress | None:
         """For the tasks that are planned now to read ``what``; that may be planned several times."""
         if self._mailbox is None:
             return None
         if what == self._what:
-            return ReportTo(self.topic, self._plan)
+            return CountsAddress(self.topic, self._plan)
         self._what = what
         self._plan += 1
         for old in [plan for plan in self._known if plan <= self._plan - PLANS_KEPT]:
             for (topic, _), counts in self._known.pop(old).items():
                 self._done.setdefault(topic, Counter()).update(counts)
-        return ReportTo(self.topic, self._plan)
+        return CountsAddress(self.topic, self._plan)
 
     def totals(self) -> dict[str, dict[str, int]]:
         """By topic and reason, since the query was started."""

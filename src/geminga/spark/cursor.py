@@ -11,13 +11,13 @@ whose ledger was trimmed is known to be no loss (`QueryCursor.kept`).
 
 That holds for the very subscription that the query had. One that was removed meanwhile (by an administrator,
 or by the namespace's subscription expiration) and made again stands, on a topic that was trimmed empty, where
-the old one would stand. So it is never made again without a word (`Cursors.states`, ``known``): if what was
+the old one would stand. So it is never made again without a word (`SubscriptionCursors.states`, ``known``): if what was
 read last is still there, then so is all that follows; else nobody can tell what was lost. If somebody else
 has made it again, or a time to live has moved it past whole ledgers, nothing tells: the protocol gives back
 where a subscription stands and nothing else. (Keeping the last message that was read unacknowledged would
 tell, but for a time to live on an idle topic; it would be a backlog for ever, which quotas by time go by.)
 
-No I/O here: `Cursors` is what moves subscriptions, see `geminga.spark.watch`.
+No I/O here: `SubscriptionCursors` is what moves subscriptions, see `geminga.spark.watch`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ logger = logging.getLogger("geminga.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class SubscriptionCursor:
     """A partition's newest message, and the mark-delete position of the subscription; None: unknown."""
 
     newest: MessageId
     marked: MessageId | None
 
 
-class Cursors(Protocol):
+class SubscriptionCursors(Protocol):
     """One subscription on many partitions; every call goes to all of them at once."""
 
     def states(
@@ -58,7 +58,7 @@ class Cursors(Protocol):
         *,
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
-    ) -> dict[Partition, Cursor | None]:
+    ) -> dict[Partition, SubscriptionCursor | None]:
         """Where they stand. A subscription that is not there is made: behind the newest message for the
         partitions in ``from_latest``, else before the first. For those in ``known``, where it was before, it
         is not: None."""
@@ -72,7 +72,7 @@ class Cursors(Protocol):
     def close(self) -> None: ...
 
 
-class Losses(Protocol):
+class LossPolicy(Protocol):
     """What is to be known, and done, where the subscription can't vouch for what it kept."""
 
     def still_there(self, places: Offsets) -> Collection[Partition]:
@@ -87,8 +87,8 @@ class QueryCursor:
     """The subscription ``name`` of one query."""
 
     name: str
-    cursors: Cursors
-    losses: Losses
+    cursors: SubscriptionCursors
+    losses: LossPolicy
     is_own: bool = False
     """The name is this query's own: nobody else made the subscription."""
     kept: set[Partition] = field(default_factory=set)
@@ -179,7 +179,7 @@ class QueryCursor:
         expected: Collection[Partition],
         committed: Offsets,
         first: Offsets,
-    ) -> dict[Partition, Cursor]:
+    ) -> dict[Partition, SubscriptionCursor]:
         """Where the cursors stand; one that was removed is made again, where all that it kept is known to be
         there, or what is not does not matter. One that a query gets which has gone on without it so far
         (``expected``, not ``known``) keeps what is there now, and says nothing of what was before."""
@@ -277,7 +277,7 @@ def _read_to(partition: Partition, committed: Offsets, first: Offsets) -> Offset
     return first.get(partition, place) if place == EARLIEST else place
 
 
-def _there(states: Mapping[Partition, Cursor | None]) -> dict[Partition, Cursor]:
+def _there(states: Mapping[Partition, SubscriptionCursor | None]) -> dict[Partition, SubscriptionCursor]:
     return {partition: state for partition, state in states.items() if state is not None}
 
 

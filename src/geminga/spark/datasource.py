@@ -33,11 +33,11 @@ from pyspark.sql.types import StructType
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import resolve
 from geminga.spark import cluster as clusters
-from geminga.spark.admission import Limits
-from geminga.spark.counting import SKIPPED, Collector, ReportTo, Tally, may_skip
+from geminga.spark.admission import BatchLimits
+from geminga.spark.counting import SKIPPED, CountsAddress, SkipCountCollector, SkipCounters, may_skip
+from geminga.spark.data_loss import DataLossError
 from geminga.spark.filters import RowTest, kept, pushes_down, understood, wanted_partitions
 from geminga.spark.lag import LAG
-from geminga.spark.losses import DataLossError
 from geminga.spark.offsets import (
     EARLIEST,
     Checkpoint,
@@ -48,10 +48,10 @@ from geminga.spark.offsets import (
     to_json,
 )
 from geminga.spark.options import ReadOptions, read_options, write_options
-from geminga.spark.patience import Patience
 from geminga.spark.planning import Planner, Range
-from geminga.spark.reading import Shaper, read_range
-from geminga.spark.schema import ArrowShaper, message_columns
+from geminga.spark.reading import BatchConverter, read_range
+from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.schema import ArrowBatchConverter, message_columns
 from geminga.spark.tables import read_schema
 from geminga.spark.tasks import query_of_task
 
@@ -68,7 +68,7 @@ class PulsarRange(InputPartition):
     """A `Range` on its way to a task."""
 
     range: Range
-    report: ReportTo | None = None
+    report: CountsAddress | None = None
     """Whom to tell what the task leaves out."""
 
 
@@ -133,16 +133,16 @@ def _read(
     if not isinstance(part, PulsarRange):
         return
     cluster = clusters.connect(options.connection)
-    tally = Tally()
+    skip_counters = SkipCounters()
     with _letters(options, part.range, query) as letters:
-        shaper: Shaper = (
-            ArrowShaper(schema)
+        converter: BatchConverter = (
+            ArrowBatchConverter(schema)
             if plan is None
-            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters, tally)
+            else _payload_shaper(cluster, options, schema, plan, part.range.partition, letters, skip_counters)
         )
-        for batch in read_range(cluster, options, part.range, shaper, tally):
+        for batch in read_range(cluster, options, part.range, converter, skip_counters):
             yield kept(tests, batch) if tests else batch
-    tally.tell(cluster, part.report, part.range)
+    skip_counters.tell(cluster, part.report, part.range)
 
 
 def _letters(
@@ -168,18 +168,18 @@ def _payload_shaper(
     plan: PayloadPlan,
     partition: Partition,
     letters: DeadLetters | None,
-    tally: Tally,
-) -> Shaper:
-    from geminga.spark.payloads.rows import PayloadShaper
+    skip_counters: SkipCounters,
+) -> BatchConverter:
+    from geminga.spark.payloads.rows import PayloadBatchConverter
 
-    patience = Patience(options.connection.operation_timeout_ms / 1000)
+    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
 
     def lookup(version: bytes) -> SchemaInfo | None:
-        return patience.call(
+        return retry_policy.call(
             f"asking for a schema version of {partition[0]}", lambda: cluster.schema(partition, version)
         )
 
-    return PayloadShaper(schema, plan, partition[0], lookup, letters, tally)
+    return PayloadBatchConverter(schema, plan, partition[0], lookup, letters, skip_counters)
 
 
 class PulsarReader(DataSourceReader):
@@ -229,13 +229,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_dead_letters(options)
         self.options = options
         self.schema = schema
-        self.limits = Limits(
+        self.limits = BatchLimits(
             entries=options.max_entries_per_trigger,
             rows=options.max_rows_per_trigger,
             bytes=options.max_bytes_per_trigger,
         )
         self._planner: Planner | None = None
-        self._collector: Collector | None = None
+        self._collector: SkipCountCollector | None = None
         self._initial: Offsets | None = None
         self._target: Offsets | None = None
         self._first: Offsets = {}
@@ -288,7 +288,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first = self._firsts(begin, offsets, newest)
         end = offsets
         if self._is_enough(offsets, newest):
-            limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
+            limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self.limits
             end = self.planner.limited(offsets, latest, limits)
         behind = {p: self._first.get(p, place) if place == EARLIEST else place for p, place in end.items()}
         self._reported = {**to_json(newest), LAG: self.planner.lag(behind, newest)}
@@ -406,11 +406,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report = self._report_to(ranges, (start, end))
         return [PulsarRange(part, report) for part in ranges]
 
-    def _report_to(self, ranges: Sequence[Range], what: object) -> ReportTo | None:
+    def _report_to(self, ranges: Sequence[Range], what: object) -> CountsAddress | None:
         if not ranges or not may_skip(self.options):
             return None
         if self._collector is None:
-            self._collector = Collector(self.planner.cluster, ranges[0].partition[0])
+            self._collector = SkipCountCollector(self.planner.cluster, ranges[0].partition[0])
         return self._collector.plan(what)
 
     def commit(self, end: dict[str, Any]) -> None:

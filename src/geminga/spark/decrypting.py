@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from geminga.errors import CryptoError
-from geminga.spark.counting import UNDECRYPTABLE, Tally
+from geminga.spark.counting import UNDECRYPTABLE, SkipCounters
 from geminga.spark.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ logger = logging.getLogger("geminga.spark")
 Opener = Callable[[Sequence["RawEntry"]], "list[RawEntry]"]
 
 
-def opener(options: ReadOptions, tally: Tally) -> Opener:
+def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
     """What opens a range's entries; encrypted ones that can't be opened fail, or are left out as the options
     say. Raises `CryptoError` naming the entry, and where ``cryptography`` is missing."""
     key = options.crypto_private_key_path
@@ -55,7 +55,7 @@ def opener(options: ReadOptions, tally: Tally) -> Opener:
             except CryptoError as error:
                 if not discards:
                     raise CryptoError(f"{place}: {error}") from None
-                tally.add(UNDECRYPTABLE)
+                skip_counters.add(UNDECRYPTABLE)
                 logger.warning("%s is left out: %s", place, error)
                 found[number] = None
         return [entry for entry in found if entry is not None]

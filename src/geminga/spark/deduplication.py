@@ -38,7 +38,7 @@ def ensure_deduplication(options: WriteOptions, topic: str) -> None:
     url = options.admin_url
     try:
         if url is None:
-            url = client.runtime.call(find_admin_url(client.hub), ADDRESS_SECONDS)
+            url = client.runtime.call(find_admin_url(client.context), ADDRESS_SECONDS)
         with open_admin(options.connection, url) as admin:
             name, *_ = client.get_topic_partitions(topic)
             if _status(admin, name) != ENABLED:

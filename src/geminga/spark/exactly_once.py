@@ -45,14 +45,14 @@ from geminga.errors import (
 from geminga.producer.assembling import PRODUCER_NAME_SIZE_GUESS
 from geminga.producer.operation import SendOperation, name_field
 from geminga.producer.settings import SEQUENCE_ID_MAX
-from geminga.spark.ahead import taken_ahead
 from geminga.spark.cluster import client_for, connect
 from geminga.spark.deduplication import command_for, ensure_deduplication
-from geminga.spark.frames import Frame
+from geminga.spark.frames import OutgoingFrame
 from geminga.spark.options import COMPRESSIONS, WriteOptions
-from geminga.spark.patience import Patience
+from geminga.spark.prefetch import taken_ahead
 from geminga.spark.producers import kept, public_keys
-from geminga.spark.published import Tails, later
+from geminga.spark.published import TopicTails, later
+from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.staging import STAGED_SCHEMA, Epoch, Staging, planned
 from geminga.spark.tasks import query_of_task
 from geminga.spark.writing import by_topic
@@ -123,7 +123,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     """Streams: stages in the tasks, publishes in the commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self.info = Frame(options, schema).info
+        self.info = OutgoingFrame(options, schema).info
         Staging(location_of(options))
         if options.topic is not None:
             ensure_deduplication(options, options.topic)
@@ -197,7 +197,7 @@ class StagedWriter(DataSourceArrowWriter):
     """Batch queries: nothing is published before every task has succeeded."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self.info = Frame(options, schema).info
+        self.info = OutgoingFrame(options, schema).info
         Staging(location_of(options))
         self.options = options
         self.schema = schema
@@ -242,7 +242,7 @@ def _stage(
 ) -> StagedCommit:
     """A task's work: its rows as one staged file."""
     commit = StagedCommit(query=query)
-    frame = Frame(options, schema)
+    frame = OutgoingFrame(options, schema)
     encoder = _Encoder(options, client_for(options.connection), frame.info, sink)
     staged = encoder.encoded(frame.tables(taken_ahead(batches)), commit)
     first = next(staged, None)
@@ -356,10 +356,10 @@ class _Encoder:
         return self.versions.get(topic)
 
     def _registered(self, topic: str, info: SchemaInfo) -> bytes:
-        schemas = self.client.hub.schemas
-        patience = Patience(self.options.connection.operation_timeout_ms / 1000)
+        schemas = self.client.context.schemas
+        retry_policy = RetryPolicy(self.options.connection.operation_timeout_ms / 1000)
         (name, *_) = self.client.get_topic_partitions(topic)
-        return patience.call(
+        return retry_policy.call(
             f"registering the schema of {topic}",
             lambda: self.client.runtime.call(schemas.register(name, info)),
         )
@@ -367,7 +367,7 @@ class _Encoder:
     def _partitions(self, topic: str) -> int:
         known = self.partitions.get(topic)
         if known is None:
-            known = max(1, self.client.runtime.call(self.client.hub.partitions(topic)))
+            known = max(1, self.client.runtime.call(self.client.context.partitions(topic)))
             self.partitions[topic] = known
             # Tasks start at different partitions, so that small micro-batches reach all of them.
             from pyspark import TaskContext
@@ -379,7 +379,7 @@ class _Encoder:
     def _size_max(self, topic: str) -> int:
         """Return the largest entry that a broker takes, in bytes; those of a cluster have one limit."""
         (name, *_) = self.client.get_topic_partitions(topic)
-        return self.client.runtime.call(self.client.hub.connection_to(name)).max_message_size
+        return self.client.runtime.call(self.client.context.connection_to(name)).max_message_size
 
 
 def _row_too_big(topic: str, row: EncodedBatch, operation: SendOperation, size_max: int) -> MessageTooBig:
@@ -504,9 +504,9 @@ class _Publication:
         new = [name for name in wanted if name not in known]
         return {**known, **(self._tails().places(new) if new else {})}
 
-    def _tails(self) -> Tails:
+    def _tails(self) -> TopicTails:
         connection = self.options.connection
-        return Tails(connect(connection), self.name, Patience(connection.operation_timeout_ms / 1000))
+        return TopicTails(connect(connection), self.name, RetryPolicy(connection.operation_timeout_ms / 1000))
 
     def _names(self, topic: str) -> list[str]:
         """The full names of its partitions."""

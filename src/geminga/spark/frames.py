@@ -13,7 +13,7 @@ from geminga.errors import IncompatibleSchema
 from geminga.schema_info import SchemaInfo
 from geminga.spark.cluster import client_for
 from geminga.spark.options import WriteOptions
-from geminga.spark.patience import Patience
+from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import FrameLayout, to_messages, written_columns
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TABLE_ROWS = 50_000
 TABLE_BYTES = 8 * 1024 * 1024
 
 
-class Frame:
+class OutgoingFrame:
     """The rows of one frame. Made where a query is planned, which checks it, and again in each task.
 
     ``info``: the schema that payloads have; None for bytes. Raises `InvalidConfiguration` for columns that
@@ -77,8 +77,8 @@ def _schema_of(options: WriteOptions, payload: StructType) -> SchemaInfo:
         return frame_schema(payload, options.value_schema, options.record_name, options.record_namespace)
     client, topic = client_for(options.connection), options.topic
     assert topic is not None
-    patience = Patience(options.connection.operation_timeout_ms / 1000)
-    info = patience.call(f"asking for the schema of {topic}", lambda: client.get_schema_info(topic))
+    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    info = retry_policy.call(f"asking for the schema of {topic}", lambda: client.get_schema_info(topic))
     if info is None:
         raise IncompatibleSchema(
             f"{topic} has no schema for valueSchema=TOPIC to follow: valueSchema=JSON or AVRO registers one"

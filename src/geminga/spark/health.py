@@ -115,7 +115,7 @@ def _number(name: str, text: str, least: float) -> float:
 
 
 @dataclass
-class Topics(InputPartition):
+class TaskTopics(InputPartition):
     """The topics that one task asks about, by their full names."""
 
     names: tuple[str, ...]
@@ -170,10 +170,12 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         names = topics_of(self.options)
         step = TOPICS_PER_TASK
-        return [Topics(tuple(names[at : at + step])) for at in range(0, len(names), step)] or [Topics(())]
+        return [TaskTopics(tuple(names[at : at + step])) for at in range(0, len(names), step)] or [
+            TaskTopics(())
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Topics) and partition.names:
+        if isinstance(partition, TaskTopics) and partition.names:
             yield sample(self.options, partition.names)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from geminga.spark.admission import Cost, Gauge
+from geminga.spark.admission import EntryCost, EntryCostEstimate
 from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition, entries_between
 from geminga.spark.search import Search, before_first, last_entry, ledgers_after
 
@@ -22,7 +22,7 @@ LAG = "lag"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """The entries between two offsets of a partition."""
 
     entries: float
@@ -30,18 +30,18 @@ class Span:
 
 
 @dataclass(slots=True)
-class Ledgers:
+class ClosedLedgers:
     """What is known about the closed ledgers of a query's partitions: how many entries each has."""
 
     _ends: dict[Partition, dict[int, int]] = field(default_factory=dict)
 
-    def span(self, partition: Partition, start: Offset, end: Offset) -> Search[Span]:
+    def span(self, partition: Partition, start: Offset, end: Offset) -> Search[OffsetSpan]:
         """Count; `geminga.spark.search.run` takes many partitions forward together."""
         begin = yield from before_first(start)
         if begin is None or begin >= end:
-            return Span(0)
+            return OffsetSpan(0)
         if begin.ledger == end.ledger:
-            return Span(entries_between(begin, end) or 0)
+            return OffsetSpan(entries_between(begin, end) or 0)
         known = self._ends.setdefault(partition, {})
         for ledger in [ledger for ledger in known if ledger < begin.ledger]:
             del known[ledger]
@@ -54,15 +54,15 @@ class Ledgers:
         counts = [known[ledger] + 1 - following.get(ledger, 0) for ledger in closed[1:LEDGERS_MAX]]
         here = max(0, known[begin.ledger] - begin.entry)
         others = max(0, len(closed) - LEDGERS_MAX) * (sum(counts) / len(counts) if counts else 0)
-        return Span(here + sum(counts) + others + max(0, end.entry + 1), len(closed) <= LEDGERS_MAX)
+        return OffsetSpan(here + sum(counts) + others + max(0, end.entry + 1), len(closed) <= LEDGERS_MAX)
 
 
-def by_topic(spans: Mapping[Partition, Span], gauge: Gauge) -> dict[str, dict[str, Any]]:
+def by_topic(spans: Mapping[Partition, OffsetSpan], gauge: EntryCostEstimate) -> dict[str, dict[str, Any]]:
     """The lag of each topic as JSON: ``entries``, ``messages``, ``bytes`` (None: no entry was looked at)."""
     found: dict[str, dict[str, Any]] = {}
     for partition, span in sorted(spans.items()):
         one = found.setdefault(partition[0], {"entries": 0, "messages": 0, "bytes": 0})
-        each = gauge.of(partition) if span.entries else Cost()
+        each = gauge.of(partition) if span.entries else EntryCost()
         one["entries"] += round(span.entries)
         if each is None:
             one["messages"] = one["bytes"] = None

@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from geminga.errors import CorruptPayload, InvalidConfiguration, ReadError
 from geminga.ids import MessageId
-from geminga.offload.arrow_place import ArrowPlace
+from geminga.offload.arrow_storage import ArrowStorage
+from geminga.offload.entry_envelope import COLUMNS
 from geminga.offload.file import DERIVED, LedgerFile, NotOffloaded
 from geminga.offload.manifest import ManifestUnreadable, OffloadedLedger, load
-from geminga.offload.places import folder_of
-from geminga.offload.residue import COLUMNS
+from geminga.offload.storage import folder_of
 from geminga.spark.cluster import EntrySource, closed_quietly
 from geminga.spark.offsets import Offset, Partition, partition_topic
 from geminga.wire.checksum import crc32c
@@ -47,7 +47,7 @@ class Manifests:
 
     def __init__(self, location: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises `InvalidConfiguration`."""
-        self._place = ArrowPlace(location)
+        self._place = ArrowStorage(location)
         self._clock = clock
         self._found: dict[Partition, tuple[float, tuple[OffloadedLedger, ...]]] = {}
 
@@ -125,7 +125,7 @@ class Manifests:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class MessageColumns:
     """The messages of entries that follow each other in a ledger, as columns."""
 
     ledger_id: int
@@ -149,7 +149,7 @@ class OffloadedSource:
         open_broker: Callable[[MessageId], EntrySource],
     ) -> None:
         """``open_broker`` opens a source of the broker at a place, that entry included."""
-        self._place = ArrowPlace(location)
+        self._place = ArrowStorage(location)
         self._partition = partition
         self._folder = folder_of(partition_topic(partition))
         self._topic, self._index = partition_topic(partition), partition[1]
@@ -173,7 +173,7 @@ class OffloadedSource:
             if found:
                 return found
 
-    def read_messages(self, columns: Sequence[str], last: tuple[int, int]) -> Messages | None:
+    def read_messages(self, columns: Sequence[str], last: tuple[int, int]) -> MessageColumns | None:
         """What comes next, as columns, where the next entries lie in a file whose columns say all of them;
         none behind the entry ``last``. None: `read` has it. Raises `ReadError`."""
         ledger = self._at()
@@ -182,7 +182,7 @@ class OffloadedSource:
         first = max(self._next.entry_id, 0)
         if (ledger.ledger, first) > last or self._has(ledger, first):
             return None
-        found: list[Messages] = []
+        found: list[MessageColumns] = []
 
         def take() -> None:
             file = self._opened(ledger)
@@ -205,7 +205,7 @@ class OffloadedSource:
                 return self._raw(ledger, first, whole)
 
             batch = batch.slice(start_row, stop_row - start_row)
-            found.append(Messages(ledger.ledger, first, stop - 1, batch, entries))
+            found.append(MessageColumns(ledger.ledger, first, stop - 1, batch, entries))
             self._next = MessageId(self._index, ledger.ledger, stop)
 
         self._from(ledger, first, take)

@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId
 from geminga.offload.manifest import OffloadedLedger
-from geminga.spark.admission import Cost, Gauge, Intake, Limits, Peek, Seen, admit
+from geminga.spark.admission import (
+    BatchLimits,
+    EntryCost,
+    EntryCostEstimate,
+    EntrySample,
+    MeasuredEntry,
+    PartitionBudget,
+    admit,
+)
 from geminga.spark.cluster import Cluster, discover
 from geminga.spark.cursor import QueryCursor
-from geminga.spark.lag import Ledgers, Span, behind, by_topic
-from geminga.spark.losses import refusal
+from geminga.spark.data_loss import refusal
+from geminga.spark.lag import ClosedLedgers, OffsetSpan, behind, by_topic
 from geminga.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -32,8 +40,17 @@ from geminga.spark.offsets import (
     partition_topic,
 )
 from geminga.spark.options import ReadOptions
-from geminga.spark.patience import Patience
-from geminga.spark.search import Piece, Search, at, before_first, before_time, pieces, run, stepped_ahead
+from geminga.spark.retry_policy import RetryPolicy
+from geminga.spark.search import (
+    PartitionPiece,
+    Search,
+    at,
+    before_first,
+    before_time,
+    pieces,
+    run,
+    stepped_ahead,
+)
 
 if TYPE_CHECKING:
     from geminga.spark.offloaded import Manifests
@@ -93,13 +110,13 @@ class Planner:
         options: ReadOptions,
         *,
         is_batch: bool = False,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cluster = cluster
         self.options = options
-        self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
+        self.retry_policy = retry_policy or RetryPolicy(options.connection.operation_timeout_ms / 1000)
         self.is_batch = is_batch
         given = (options.max_entries_per_split, options.max_bytes_per_split)
         self.splits = is_batch or given != (None, None)
@@ -109,12 +126,12 @@ class Planner:
         self.watch = cluster.watch(
             name=options.subscription_prefix, from_first=is_batch, compacted=options.read_compacted
         )
-        self.gauge = Gauge()
+        self.gauge = EntryCostEstimate()
         self._wall_clock = wall_clock
         self._clock = clock
         self.cursor: QueryCursor | None = None
         """The query's own subscription, if it has one; see `follow`."""
-        self.ledgers = Ledgers()
+        self.ledgers = ClosedLedgers()
         self._manifests: Manifests | None = None
         self._confirmed: set[Partition] = set()
         """Partitions of which what is offloaded is known to be the broker's own."""
@@ -150,7 +167,7 @@ class Planner:
         `geminga.spark.cursor.QueryCursor.follow`."""
         cursor, asked = self.cursor, list(partitions)
         assert cursor is not None
-        return self.patience.call(
+        return self.retry_policy.call(
             f"moving the subscription {cursor.name}",
             lambda: cursor.follow(
                 committed, asked, is_new=is_new, is_known=is_known, first=first, waiting=waiting
@@ -177,13 +194,15 @@ class Planner:
         """Where the subscription stands; it is made, behind the newest messages, where there is none."""
         cursor, asked = self.cursor, list(partitions)
         assert cursor is not None
-        return self.patience.call(f"opening the subscription {cursor.name}", lambda: cursor.position(asked))
+        return self.retry_policy.call(
+            f"opening the subscription {cursor.name}", lambda: cursor.position(asked)
+        )
 
     # --- questions --------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
         options = self.options
-        return self.patience.call(
+        return self.retry_policy.call(
             "looking up the topics",
             lambda: discover(
                 self.cluster, options.topics, options.topics_pattern, missing_is_empty=options.wait_for_topics
@@ -193,14 +212,14 @@ class Planner:
     def latest(self, partitions: Iterable[Partition]) -> Offsets:
         """The offset behind the newest message of each, `EARLIEST` for an empty topic."""
         asked = list(partitions)
-        found = self.patience.call("asking for the newest messages", lambda: self.watch.newest(asked))
+        found = self.retry_policy.call("asking for the newest messages", lambda: self.watch.newest(asked))
         return {partition: behind_message(message_id) for partition, message_id in found.items()}
 
     def _first(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        return self.patience.call("looking for entries", lambda: self.watch.first(places))
+        return self.retry_policy.call("looking for entries", lambda: self.watch.first(places))
 
-    def _look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
-        return self.patience.call("looking at entries", lambda: self.watch.look(peeks))
+    def _look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
+        return self.retry_policy.call("looking at entries", lambda: self.watch.look(peeks))
 
     def _run(self, searches: Mapping[Partition, Search[T]]) -> dict[Partition, T]:
         return run(searches, self._first)
@@ -321,7 +340,7 @@ class Planner:
 
     # --- admission --------------------------------------------------------------------------------
 
-    def limited(self, start: Offsets, latest: Offsets, limits: Limits) -> Offsets:
+    def limited(self, start: Offsets, latest: Offsets, limits: BatchLimits) -> Offsets:
         """How far a micro-batch goes: fair shares of the limits over the partitions with a backlog."""
         self._heads.clear()
         if limits.needs_entries:
@@ -336,7 +355,7 @@ class Planner:
         )
         if not limits or not behind:
             return end
-        intakes = [Intake(p, start.get(p, EARLIEST), end[p]) for p in behind]
+        intakes = [PartitionBudget(p, start.get(p, EARLIEST), end[p]) for p in behind]
         admit(intakes, limits, self.gauge, self._look, self._step)
         for intake in intakes:
             if intake.head:
@@ -358,22 +377,22 @@ class Planner:
 
     # --- lag --------------------------------------------------------------------------------------
 
-    def spans(self, start: Offsets, latest: Offsets) -> dict[Partition, Span]:
+    def spans(self, start: Offsets, latest: Offsets) -> dict[Partition, OffsetSpan]:
         """How many entries lie between, by partition."""
         waiting = behind(start, latest)
         found = self._run({p: self.ledgers.span(p, *places) for p, places in waiting.items()})
-        return {**dict.fromkeys(latest, Span(0)), **found}
+        return {**dict.fromkeys(latest, OffsetSpan(0)), **found}
 
-    def _gauged(self, start: Offsets, latest: Offsets) -> Gauge:
+    def _gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
         """The gauge, after a look at some entries where none was taken for a while."""
         waiting = behind(start, latest)
         now = self._clock()
         if waiting and (self.gauge.all is None or now - self._looked > LOOK_AGAIN_SECONDS):
             self._looked = now
             few = list(waiting.items())[:LOOKS_MAX]
-            peeks = [Peek(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
+            peeks = [EntrySample(partition, begin, end, rows=1, bytes=1) for partition, (begin, end) in few]
             for peek, (seen, _) in zip(peeks, self._look(peeks), strict=True):
-                self.gauge.saw(peek.partition, sum((each.cost for each in seen), Cost()))
+                self.gauge.saw(peek.partition, sum((each.cost for each in seen), EntryCost()))
         return self.gauge
 
     def rows_between(self, start: Offsets, latest: Offsets) -> float:
@@ -475,9 +494,9 @@ class Planner:
     def _smaller(
         self,
         wanted: Mapping[Partition, tuple[Offset, Offset]],
-        cut: dict[Partition, list[Piece]],
+        cut: dict[Partition, list[PartitionPiece]],
         sizes: Mapping[Partition, int | None],
-    ) -> dict[Partition, list[Piece]]:
+    ) -> dict[Partition, list[PartitionPiece]]:
         """Enough tasks for ``minPartitions``, as far as there are entries; none larger than ``sizes``."""
         most = {p: sizes[p] or self.entries_per_split for p in cut}
         exact = self._run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
@@ -489,7 +508,7 @@ class Planner:
         self,
         partition: Partition,
         start: Offset,
-        found: list[Piece],
+        found: list[PartitionPiece],
         next_kept: tuple[int, int] | None,
         offloaded: Mapping[int, tuple[OffloadedLedger, ...]],
     ) -> list[Range]:
@@ -512,7 +531,7 @@ class Planner:
             )
         return parts
 
-    def _nexts_kept(self, cut: Mapping[Partition, list[Piece]]) -> dict[Partition, tuple[int, int]]:
+    def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
         """See `Range.next_kept`. The subscription tells what no other can: that a ledger was done when it was
         trimmed. It is asked after the entry that is next: whatever moves it until that is read, such as a
         time to live, makes what was between a loss."""
@@ -531,11 +550,13 @@ class Planner:
         places = {partition: starts[partition] for partition in nexts}
         if not places:
             return {}
-        keeps = self.patience.call(f"looking at the subscription {cursor.name}", lambda: cursor.keeps(places))
+        keeps = self.retry_policy.call(
+            f"looking at the subscription {cursor.name}", lambda: cursor.keeps(places)
+        )
         return {partition: place for partition, place in nexts.items() if partition in keeps}
 
     def offloaded(
-        self, cut: Mapping[Partition, list[Piece]]
+        self, cut: Mapping[Partition, list[PartitionPiece]]
     ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
         """The ledgers that are read as files, by partition and number of its piece. Once a query, the broker
         is asked of each partition whether what is offloaded there is its own."""
@@ -548,8 +569,8 @@ class Planner:
             self._manifests = Manifests(location)
         manifests = self._manifests
 
-        def of_piece(partition: Partition, piece: Piece) -> tuple[OffloadedLedger, ...]:
-            return self.patience.call(
+        def of_piece(partition: Partition, piece: PartitionPiece) -> tuple[OffloadedLedger, ...]:
+            return self.retry_policy.call(
                 "reading what is offloaded", lambda: manifests.within(partition, piece.start, piece.end)
             )
 
@@ -587,7 +608,7 @@ def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfigurat
     return InvalidConfiguration(f"option {option} names {names}, which this query does not read")
 
 
-def _goes_on(piece: Piece) -> bool:
+def _goes_on(piece: PartitionPiece) -> bool:
     """Whether it may begin behind the last entry of a ledger."""
     start = piece.start
     return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and piece.end.ledger > start.ledger

@@ -19,7 +19,7 @@ from geminga.errors import IncompatibleSchema, ProducerBusy, PulsarException
 from geminga.schema.schema import BytesSchema, Schema, SchemaInfo, SchemaType
 from geminga.spark.cluster import client_for
 from geminga.spark.options import COMPRESSIONS, WriteOptions
-from geminga.spark.patience import Patience
+from geminga.spark.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from geminga.client.crypto import CryptoKeyReader
@@ -222,7 +222,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInf
                 logger.info("waiting for the producer name %s: %s", name, error)
                 time.sleep(0.2)
 
-    return Patience(options.connection.operation_timeout_ms / 1000).call(
+    return RetryPolicy(options.connection.operation_timeout_ms / 1000).call(
         f"opening a producer of {topic}", attempt
     )
 

@@ -15,8 +15,8 @@ from geminga.errors import Timeout
 from geminga.ids import MessageId, TopicName
 from geminga.spark.cluster import Cluster, closed_quietly
 from geminga.spark.offsets import EARLIEST, Offset, Partition, partition_topic
-from geminga.spark.patience import Patience
 from geminga.spark.planning import behind_message
+from geminga.spark.retry_policy import RetryPolicy
 from geminga.wire.metadata import peek_entry
 
 _READ_ENTRIES = 1000
@@ -24,20 +24,22 @@ _QUEUE_MESSAGES = 20_000
 _WAIT_SECONDS = 30.0
 
 
-class Tails:
+class TopicTails:
     """The newest messages of the partitions that one sink publishes to; they go by their full names."""
 
-    def __init__(self, cluster: Cluster, sink: str, patience: Patience) -> None:
+    def __init__(self, cluster: Cluster, sink: str, retry_policy: RetryPolicy) -> None:
         self.cluster = cluster
         self.sink = sink
-        self.patience = patience
+        self.retry_policy = retry_policy
 
     def places(self, names: Iterable[str]) -> dict[str, str]:
         """The places of the newest messages, as text."""
         partitions = [_partition(name) for name in names]
         watch = self.cluster.watch(name=self.sink)
         try:
-            newest = self.patience.call("asking for the newest messages", lambda: watch.newest(partitions))
+            newest = self.retry_policy.call(
+                "asking for the newest messages", lambda: watch.newest(partitions)
+            )
         finally:
             watch.close()
         return {partition_topic(each): str(behind_message(found)) for each, found in newest.items()}
@@ -49,7 +51,7 @@ class Tails:
         there, nothing can be gone; but what came since may be, when that is long ago (``is_old``).
         """
         partition, place = _partition(name), Offset.parse(since)
-        found = self.patience.call(
+        found = self.retry_policy.call(
             f"reading what is published to {name}", lambda: self._through(partition, place, ids)
         )
         return None if found == -1 and place == EARLIEST and is_old else found

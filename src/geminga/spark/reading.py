@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 from geminga.errors import CryptoError, PulsarException, Timeout
 from geminga.ids import MessageId
 from geminga.spark.cluster import Cluster, EntrySource, closed_quietly
-from geminga.spark.counting import LOST, Tally
+from geminga.spark.counting import LOST, SkipCounters
+from geminga.spark.data_loss import refusal
 from geminga.spark.decrypting import Opener, opener
-from geminga.spark.losses import refusal
 from geminga.spark.offsets import WHOLE_ENTRY, Offset, Partition, partition_topic
 from geminga.spark.options import ReadOptions
-from geminga.spark.patience import Patience
 from geminga.spark.planning import Range
+from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.search import run, stepped_back
 from geminga.wire.metadata import RawEntry
 
 if TYPE_CHECKING:
-    from geminga.spark.offloaded import Messages
+    from geminga.spark.offloaded import MessageColumns
     from geminga.wire.columnar import ChunkCarry
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ Again = Callable[[list[str]], pa.RecordBatch]
 """Message columns of messages that were decoded already."""
 
 
-class Shaper(Protocol):
+class BatchConverter(Protocol):
     """Turns decoded messages into what Spark asked for."""
 
     @property
@@ -73,23 +73,23 @@ class RangeReader:
         cluster: Cluster,
         options: ReadOptions,
         part: Range,
-        shaper: Shaper,
+        converter: BatchConverter,
         *,
-        patience: Patience | None = None,
-        tally: Tally | None = None,
+        retry_policy: RetryPolicy | None = None,
+        skip_counters: SkipCounters | None = None,
     ) -> None:
         from geminga.wire.columnar import ChunkCarry
 
-        self.tally = tally or Tally()
+        self.skip_counters = skip_counters or SkipCounters()
 
         self.cluster = cluster
         self.options = options
         self.part = part
-        self.shaper = shaper
+        self.converter = converter
         self.topic = partition_topic(part.partition)
-        self.patience = patience or Patience(options.connection.operation_timeout_ms / 1000)
+        self.retry_policy = retry_policy or RetryPolicy(options.connection.operation_timeout_ms / 1000)
         self.chunks: ChunkCarry = ChunkCarry(limit=OPEN_CHUNKED_MAX)
-        self._open_entries: Opener = opener(options, self.tally)
+        self._open_entries: Opener = opener(options, self.skip_counters)
         self._source: EntrySource | None = None
         self._place = part.start.next_place
         """Where a reader that has to be opened anew goes on."""
@@ -160,7 +160,7 @@ class RangeReader:
                 self._let_go()
                 raise
 
-        return self.patience.call(f"{what} {self.topic}", ask)
+        return self.retry_policy.call(f"{what} {self.topic}", ask)
 
     def _let_go(self) -> None:
         source, self._source = self._source, None
@@ -169,7 +169,7 @@ class RangeReader:
 
     # --- entries ------------------------------------------------------------------------------
 
-    def _entries(self) -> Iterator[RawEntry | Messages]:
+    def _entries(self) -> Iterator[RawEntry | MessageColumns]:
         """The entries of the range: first those that came with it, then those of the broker, or of files."""
         start, end = self.part.start, self.part.end
         after = start
@@ -196,7 +196,7 @@ class RangeReader:
                 return
             previous = Offset.after_entry(*place)
 
-    def _arriving(self, after: Offset) -> Iterator[RawEntry | Messages]:
+    def _arriving(self, after: Offset) -> Iterator[RawEntry | MessageColumns]:
         """The entries behind ``after``, until nothing comes any more."""
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
@@ -215,15 +215,15 @@ class RangeReader:
                 self._give_up()
                 return
 
-    def _take_messages(self) -> Messages | None:
+    def _take_messages(self) -> MessageColumns | None:
         """What comes next as columns, where it lies in a file that has it so."""
         if not self.part.offloaded or self.compacted or self.cuts_batches:
             return None
         from geminga.spark.offloaded import OffloadedSource
 
-        columns, last = self.shaper.columns, self.part.end[:2]
+        columns, last = self.converter.columns, self.part.end[:2]
 
-        def take(source: EntrySource) -> Messages | None:
+        def take(source: EntrySource) -> MessageColumns | None:
             return source.read_messages(columns, last) if isinstance(source, OffloadedSource) else None
 
         found = self._ask("reading", take)
@@ -241,7 +241,7 @@ class RangeReader:
             self._read_through = Offset.after_entry(last.ledger_id, last.entry_id)
         return entries
 
-    def _check_follows(self, place: Offset, entry: RawEntry | Messages) -> None:
+    def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
         """``entry`` is the first one behind ``place``; where it is not, ask why.
 
         An entry in a later ledger may follow, if ``place`` is the last entry of its own: that it still is
@@ -269,7 +269,7 @@ class RangeReader:
             "removed before they were read"
         )
 
-    def _check_missing(self, place: Offset, entry: RawEntry | Messages) -> None:
+    def _check_missing(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
         """Entries behind ``place`` did not come, and their ledger is there, of which retention removes all or
         nothing. A damaged store takes single ones; or Apache Pulsar's broker keeps them to itself, which no
         reader can tell from that."""
@@ -286,7 +286,7 @@ class RangeReader:
                 "entries between are lost; this task tells of no more like them", what,
             )  # fmt: skip
 
-    def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry | Messages) -> bool:
+    def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry | MessageColumns) -> bool:
         """Whether nothing was ever between the place behind an offloaded ledger and ``entry``: where one
         ledger's offset is the end of another's. That needs no broker to know."""
         offloaded = self.part.offloaded
@@ -320,12 +320,12 @@ class RangeReader:
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise refusal(what)
-        self.tally.add(LOST)
+        self.skip_counters.add(LOST)
         logger.warning("%s", what)
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def _shaped(self, found: Messages) -> Iterator[pa.RecordBatch]:
+    def _shaped(self, found: MessageColumns) -> Iterator[pa.RecordBatch]:
         """The messages of a file in steps of about `BATCH_ROWS` rows."""
         from geminga.wire.columnar import decode_entries
 
@@ -334,7 +334,7 @@ class RangeReader:
 
         for first in range(0, found.batch.num_rows, BATCH_ROWS):
             piece = found.batch.slice(first, BATCH_ROWS)
-            yield self.shaper.shape(piece, partial(again, first, piece.num_rows))
+            yield self.converter.shape(piece, partial(again, first, piece.num_rows))
 
     def _decoded(self, arrived: list[RawEntry]) -> Iterator[pa.RecordBatch]:
         """Decode in steps of about `BATCH_ROWS` rows."""
@@ -353,7 +353,7 @@ class RangeReader:
     def _decode(self, entries: list[RawEntry]) -> pa.RecordBatch:
         from geminga.wire.columnar import decode_entries
 
-        columns = list(self.shaper.columns)
+        columns = list(self.converter.columns)
         if self.cuts_batches:
             columns += ["ledger_id", "entry_id", "batch_index"]
         known = len(self.chunks.headless)
@@ -363,8 +363,8 @@ class RangeReader:
             self.chunks = before.copy()
             messages = decode_entries(entries, columns, chunks=self.chunks)
         if self.cuts_batches:
-            messages = self._cut(messages, len(self.shaper.columns))
-        return self.shaper.shape(messages, partial(self._again, entries, before))
+            messages = self._cut(messages, len(self.converter.columns))
+        return self.converter.shape(messages, partial(self._again, entries, before))
 
     def _again(self, entries: list[RawEntry], chunks: ChunkCarry, columns: list[str]) -> pa.RecordBatch:
         from geminga.wire.columnar import decode_entries
@@ -395,7 +395,7 @@ class RangeReader:
         first = entries[0]
         for entries_back in _LOOK_BACK_ENTRIES:
             start = self._stepped_back(first, entries_back)
-            trial = self.patience.call(
+            trial = self.retry_policy.call(
                 f"reading chunks of {self.topic}", partial(self._carry_from, start, first, chunks)
             )
             check = trial.copy()
@@ -434,7 +434,7 @@ class RangeReader:
         """What is rarely asked in a task: the first entry at or after each place."""
         watch = self.cluster.watch(name=self.options.subscription_prefix)
         try:
-            return self.patience.call(f"looking for entries of {self.topic}", lambda: watch.first(places))
+            return self.retry_policy.call(f"looking for entries of {self.topic}", lambda: watch.first(places))
         finally:
             watch.close()
 
@@ -460,16 +460,20 @@ class RangeReader:
 
 
 def read_range(
-    cluster: Cluster, options: ReadOptions, part: Range, shaper: Shaper, tally: Tally | None = None
+    cluster: Cluster,
+    options: ReadOptions,
+    part: Range,
+    converter: BatchConverter,
+    skip_counters: SkipCounters | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read ``part``; errors name the range. ``tally`` counts what is left out."""
+    """Read ``part``; errors name the range. ``skip_counters`` counts what is left out."""
     try:
         if part.compacted:
             from geminga.spark.compacted import read_compacted
 
-            yield from read_compacted(cluster, options, part, shaper, tally)
+            yield from read_compacted(cluster, options, part, converter, skip_counters)
         else:
-            yield from RangeReader(cluster, options, part, shaper, tally=tally).batches()
+            yield from RangeReader(cluster, options, part, converter, skip_counters=skip_counters).batches()
     except PulsarException as error:
         error.add_note(f"while reading {part}")
         if isinstance(error, CryptoError) and options.crypto_private_key_path is None:

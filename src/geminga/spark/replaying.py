@@ -124,7 +124,7 @@ def _moment(name: str, text: str | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ReplayFile:
     """A file of the table and the times in it: microseconds, both included."""
 
     path: str
@@ -132,7 +132,7 @@ class File:
     last: int
 
 
-class Times:
+class ReplayTimes:
     """When a table has how many rows: counted once, in as much memory as `BUCKETS_MAX` needs."""
 
     def __init__(self, options: ReplayOptions) -> None:
@@ -140,14 +140,14 @@ class Times:
 
         self.options = options
         system, _ = resolve(options.path)
-        self.files: list[File] = []
+        self.files: list[ReplayFile] = []
         nulls = 0
         paths = lake.files(options.path)
         for path in paths:
             micros, without = self._times(system, path, options)
             nulls += without
             if len(micros):
-                self.files.append(File(path, int(micros.min()), int(micros.max())))
+                self.files.append(ReplayFile(path, int(micros.min()), int(micros.max())))
         if nulls and not options.skip_null_times:
             raise InvalidConfiguration(
                 f"{options.path}: {nulls} rows have no {options.time} and would never be replayed; take "
@@ -213,7 +213,7 @@ class Times:
 
 
 @dataclass
-class Slice(InputPartition):
+class ReplaySlice(InputPartition):
     """Rows after ``begin`` up to and with ``through``, in these files."""
 
     begin: int
@@ -249,7 +249,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReplayOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._known: Times | None = None
+        self._known: ReplayTimes | None = None
         self._is_available_now = False
         self._began: tuple[float, int] | None = None
         """When this run began by the clock, and at which moment of the table."""
@@ -257,9 +257,9 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_checked = False
 
     @property
-    def times(self) -> Times:
+    def times(self) -> ReplayTimes:
         if self._known is None:
-            self._known = Times(self.options)
+            self._known = ReplayTimes(self.options)
         return self._known
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -327,10 +327,10 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, through = int(start["through"]), int(end["through"])
         paths = [file.path for file in self.times.files if file.first <= through and file.last > begin]
         # One task: the order of its rows is the order in which a sink gets them.
-        return [Slice(max(begin, self.times.first - 1), through, tuple(paths))]
+        return [ReplaySlice(max(begin, self.times.first - 1), through, tuple(paths))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Slice) or not partition.paths:
+        if not isinstance(partition, ReplaySlice) or not partition.paths:
             return
         yield from read_slice(self.options, self.schema, partition)
 
@@ -341,7 +341,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_known": None, "_began": None, "_is_checked": False}
 
 
-def read_slice(options: ReplayOptions, schema: StructType, part: Slice) -> Iterator[pa.RecordBatch]:
+def read_slice(options: ReplayOptions, schema: StructType, part: ReplaySlice) -> Iterator[pa.RecordBatch]:
     """The rows of a slice, sorted by their time; of those with the same one, as their files have them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 

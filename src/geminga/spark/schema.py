@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SourceColumn:
     """A column of the source: its Spark type, its message column, and other types it can be read as."""
 
     kind: DataType
@@ -38,22 +38,22 @@ class Column:
 
 _TEXT_MAP = MapType(StringType(), StringType(), True)
 
-COLUMNS: dict[str, Column] = {
-    "value": Column(BinaryType(), "value", (StringType(),)),
-    "__key": Column(BinaryType(), "key_bytes", (StringType(),)),
-    "__topic": Column(StringType(), "topic"),
-    "__messageId": Column(BinaryType(), "message_id"),
-    "__publishTime": Column(TimestampType(), "publish_time"),
-    "__eventTime": Column(TimestampType(), "event_time"),
-    "__messageProperties": Column(_TEXT_MAP, "properties"),
-    "__orderingKey": Column(BinaryType(), "ordering_key"),
-    "__sequenceId": Column(LongType(), "sequence_id"),
-    "__producerName": Column(StringType(), "producer_name"),
-    "__partition": Column(IntegerType(), "partition"),
-    "__ledgerId": Column(LongType(), "ledger_id"),
-    "__entryId": Column(LongType(), "entry_id"),
-    "__batchIndex": Column(IntegerType(), "batch_index"),
-    "__redeliveryCount": Column(IntegerType(), "redelivery_count"),
+COLUMNS: dict[str, SourceColumn] = {
+    "value": SourceColumn(BinaryType(), "value", (StringType(),)),
+    "__key": SourceColumn(BinaryType(), "key_bytes", (StringType(),)),
+    "__topic": SourceColumn(StringType(), "topic"),
+    "__messageId": SourceColumn(BinaryType(), "message_id"),
+    "__publishTime": SourceColumn(TimestampType(), "publish_time"),
+    "__eventTime": SourceColumn(TimestampType(), "event_time"),
+    "__messageProperties": SourceColumn(_TEXT_MAP, "properties"),
+    "__orderingKey": SourceColumn(BinaryType(), "ordering_key"),
+    "__sequenceId": SourceColumn(LongType(), "sequence_id"),
+    "__producerName": SourceColumn(StringType(), "producer_name"),
+    "__partition": SourceColumn(IntegerType(), "partition"),
+    "__ledgerId": SourceColumn(LongType(), "ledger_id"),
+    "__entryId": SourceColumn(LongType(), "entry_id"),
+    "__batchIndex": SourceColumn(IntegerType(), "batch_index"),
+    "__redeliveryCount": SourceColumn(IntegerType(), "redelivery_count"),
 }
 """Every column that the source has. The first seven, those of the Scala connector, are the default."""
 
@@ -96,7 +96,7 @@ def message_columns(schema: StructType) -> list[str]:
     return found
 
 
-class ArrowShaper:
+class ArrowBatchConverter:
     """Turns decoded messages into record batches of exactly the Arrow schema that Spark asks for."""
 
     def __init__(self, schema: StructType) -> None:

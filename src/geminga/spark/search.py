@@ -188,7 +188,7 @@ def last_entry(ledger: int, known: int) -> Search[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PartitionPiece:
     """Part of a partition: after ``start``, up to and with ``end``. ``entries``: how many, None: unknown."""
 
     start: Offset
@@ -196,7 +196,9 @@ class Piece:
     entries: int | None
 
 
-def pieces(start: Offset, end: Offset, size: int | None, *, exact: bool = False) -> Search[list[Piece]]:
+def pieces(
+    start: Offset, end: Offset, size: int | None, *, exact: bool = False
+) -> Search[list[PartitionPiece]]:
     """Cut ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
 
     ``size`` None: nothing is cut. ``exact``: also find out how many entries the closed ledgers have.
@@ -205,8 +207,8 @@ def pieces(start: Offset, end: Offset, size: int | None, *, exact: bool = False)
     if begin is None or begin >= end:
         return []
     if size is None:
-        return [Piece(begin, end, entries_between(begin, end))]
-    found: list[Piece] = []
+        return [PartitionPiece(begin, end, entries_between(begin, end))]
+    found: list[PartitionPiece] = []
     following = yield from ledgers_after(begin.ledger, end.ledger)
     for ledger, first in following.items():
         boundary = Offset.after_entry(ledger, first - 1)
@@ -217,19 +219,19 @@ def pieces(start: Offset, end: Offset, size: int | None, *, exact: bool = False)
     return found
 
 
-def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[list[Piece]]:
+def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[list[PartitionPiece]]:
     """Pieces of what is left of a ledger before ``boundary``, where the next one begins."""
     if exact:
         last = yield from last_entry(start.ledger, start.entry)
         if last <= start.entry and start.batch_index == WHOLE_ENTRY:
             return []
         *whole, tail = _cut(start, Offset.after_entry(start.ledger, last), size)
-        return [*whole, Piece(tail.start, boundary, tail.entries)]
+        return [*whole, PartitionPiece(tail.start, boundary, tail.entries)]
     count = yield from _cuts(start, size)
     cuts = [Offset.after_entry(start.ledger, start.entry + number * size) for number in range(1, count + 1)]
     bounds = [start, *cuts]
-    whole = [Piece(a, b, entries_between(a, b)) for a, b in zip(bounds, cuts, strict=False)]
-    return [*whole, Piece(bounds[-1], boundary, None)]
+    whole = [PartitionPiece(a, b, entries_between(a, b)) for a, b in zip(bounds, cuts, strict=False)]
+    return [*whole, PartitionPiece(bounds[-1], boundary, None)]
 
 
 def _cuts(start: Offset, size: int) -> Search[int]:
@@ -251,15 +253,15 @@ def _cuts(start: Offset, size: int) -> Search[int]:
     return low
 
 
-def _cut(start: Offset, end: Offset, size: int) -> list[Piece]:
+def _cut(start: Offset, end: Offset, size: int) -> list[PartitionPiece]:
     """Even pieces of at most ``size`` entries; one piece where the number of entries is unknown."""
     entries = entries_between(start, end)
     if entries is None or entries <= size:
-        return [Piece(start, end, entries)]
+        return [PartitionPiece(start, end, entries)]
     size = -(-entries // -(-entries // size))
     places = [Offset.after_entry(start.ledger, entry) for entry in range(start.entry + size, end.entry, size)]
     bounds = [start, *places, end]
-    return [Piece(a, b, entries_between(a, b)) for a, b in itertools.pairwise(bounds)]
+    return [PartitionPiece(a, b, entries_between(a, b)) for a, b in itertools.pairwise(bounds)]
 
 
 # --- ahead ---------------------------------------------------------------------------------------

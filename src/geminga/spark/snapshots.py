@@ -34,16 +34,16 @@ from pyspark.sql.types import (
 
 from geminga.errors import InvalidConfiguration
 from geminga.filesystems import hadoop_location
+from geminga.offload.entry_envelope import ROWS_MAX
 from geminga.offload.manifest import OffloadedLedger
-from geminga.offload.places import folder_of
-from geminga.offload.residue import ROWS_MAX
+from geminga.offload.storage import folder_of
 from geminga.spark import cluster as clusters
 from geminga.spark.offloaded import Manifests
 from geminga.spark.offsets import EARLIEST, OTHERS, WHOLE_ENTRY, Offset, Offsets, Partition, partition_topic
 from geminga.spark.options import ReadOptions, read_options, without
 from geminga.spark.planning import Planner
 from geminga.spark.schema import source_schema
-from geminga.spark.search import Piece
+from geminga.spark.search import PartitionPiece
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -201,7 +201,7 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
         )
         return found
     if wanted:
-        pieces = {p: [Piece(begins[p], place, None)] for p, (_, place) in wanted.items()}
+        pieces = {p: [PartitionPiece(begins[p], place, None)] for p, (_, place) in wanted.items()}
         whole = {
             p: [each for each in offloaded[0] if _is_whole(each, begins[p], wanted[p][1])]
             for p, offloaded in planner.offloaded(pieces).items()

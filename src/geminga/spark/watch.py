@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geminga.errors import PulsarException, SubscriptionNotFound, Timeout
 from geminga.ids import MessageId
-from geminga.spark.admission import Cost, Peek, Seen
-from geminga.spark.cursor import Cursor
+from geminga.spark.admission import EntryCost, EntrySample, MeasuredEntry
+from geminga.spark.cursor import SubscriptionCursor
 from geminga.spark.offsets import Offset, Partition, partition_topic
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ READERS_MAX = 128
 """Readers that are open at once to look at entries."""
 
 
-class PulsarWatch:
+class PulsarPartitions:
     """The questions of one query's driver. May be used from one thread at a time."""
 
     def __init__(
@@ -71,7 +71,7 @@ class PulsarWatch:
         """
         return all_at_once(self.client, self._first, places)
 
-    def look(self, peeks: Sequence[Peek]) -> list[tuple[list[Seen], bool]]:
+    def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
         """The entries of each peek, and whether they are all up to its end. Raises `Timeout` likewise."""
         return all_at_once(self.client, self._look, peeks)
 
@@ -116,12 +116,12 @@ class PulsarWatch:
             finally:
                 self._close_later(consumer)
 
-    async def _look(self, peek: Peek) -> tuple[list[Seen], bool]:
+    async def _look(self, peek: EntrySample) -> tuple[list[MeasuredEntry], bool]:
         from geminga.client.entry_reader import stop_at
         from geminga.wire.columnar import message_counts
 
-        seen: list[Seen] = []
-        cost = Cost()
+        seen: list[MeasuredEntry] = []
+        cost = EntryCost()
         place = peek.start.next_place
         async with self._readers:
             consumer = await self._open(peek.partition, place, _PERMITS_MAX)
@@ -136,8 +136,8 @@ class PulsarWatch:
                         stop_at(consumer, place)
                         continue
                     (rows,) = message_counts([entry])
-                    one = Cost(1, rows, len(entry.entry))
-                    seen.append(Seen(entry, at, one))
+                    one = EntryCost(1, rows, len(entry.entry))
+                    seen.append(MeasuredEntry(entry, at, one))
                     cost += one
                     if at == peek.end or not peek.wants_more(cost):
                         return seen, at == peek.end
@@ -153,7 +153,7 @@ class PulsarWatch:
         from geminga.client.entry_reader import open_entries
 
         return await open_entries(
-            self.client.hub,
+            self.client.context,
             partition_topic(partition),
             start,
             stop_at=start,
@@ -168,12 +168,12 @@ class PulsarWatch:
         """The next entry of a reader at ``place``; None when there is none at or after it."""
         from geminga.client.entry_reader import next_entry
 
-        hub = self.client.hub
-        limit = hub.settings.operation_timeout_seconds
-        deadline = hub.now() + limit
+        context = self.client.context
+        limit = context.settings.operation_timeout_seconds
+        deadline = context.now() + limit
         pause = LOOK_SECONDS
-        while hub.now() < deadline:
-            entry = await next_entry(consumer, min(deadline, hub.now() + pause), take=take)
+        while context.now() < deadline:
+            entry = await next_entry(consumer, min(deadline, context.now() + pause), take=take)
             if entry is not None:
                 return entry
             last = await consumer.get_last_message_id()
@@ -187,7 +187,7 @@ class PulsarWatch:
 
     def _close_later(self, consumer: AsyncConsumer[Any]) -> None:
         """Nobody waits for a reader to be closed; its connection sends the command in order."""
-        task = self.client.hub.loop.create_task(consumer.close())
+        task = self.client.context.loop.create_task(consumer.close())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
 
@@ -211,8 +211,8 @@ class PulsarCursors:
         *,
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
-    ) -> dict[Partition, Cursor | None]:
-        """See `geminga.spark.cursor.Cursors`. Raises `ConsumerBusy` when another query has it."""
+    ) -> dict[Partition, SubscriptionCursor | None]:
+        """See `geminga.spark.cursor.SubscriptionCursors`. Raises `ConsumerBusy` when another query has it."""
         asked = [(partition, partition in from_latest, partition in known) for partition in partitions]
         found = all_at_once(self.client, self._state, asked)
         return {partition: state for (partition, *_), state in zip(asked, found, strict=True)}
@@ -228,18 +228,18 @@ class PulsarCursors:
             all_at_once(self.client, lambda consumer: consumer.close(), list(self._consumers.values()))
         self._consumers.clear()
 
-    async def _state(self, question: tuple[Partition, bool, bool]) -> Cursor | None:
+    async def _state(self, question: tuple[Partition, bool, bool]) -> SubscriptionCursor | None:
         from geminga.client.entry_reader import cursor_state, make_cursor, open_cursor
 
         partition, from_latest, is_known = question
         consumer = self._consumers.get(partition)
         if consumer is not None:
             try:
-                return Cursor(*await cursor_state(consumer))
+                return SubscriptionCursor(*await cursor_state(consumer))
             except PulsarException:
                 await self._consumers.pop(partition).close()
         opened = partial(
-            open_cursor, self.client.hub, partition_topic(partition), self.subscription,
+            open_cursor, self.client.context, partition_topic(partition), self.subscription,
             from_latest=from_latest, must_exist=True,
         )  # fmt: skip
         try:
@@ -248,16 +248,16 @@ class PulsarCursors:
             if is_known:
                 return None
             await make_cursor(
-                self.client.hub, partition_topic(partition), self.subscription, from_latest=from_latest
+                self.client.context, partition_topic(partition), self.subscription, from_latest=from_latest
             )
             consumer = await opened()
         self._consumers[partition] = consumer
-        return Cursor(*await cursor_state(consumer))
+        return SubscriptionCursor(*await cursor_state(consumer))
 
     async def _move(self, question: tuple[Partition, MessageId]) -> None:
         partition, place = question
         consumer = self._held(partition)
-        limit = self.client.hub.settings.operation_timeout_seconds
+        limit = self.client.context.settings.operation_timeout_seconds
         try:
             async with asyncio.timeout(limit):
                 await consumer.acknowledge_cumulative(place)

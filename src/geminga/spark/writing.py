@@ -27,9 +27,9 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import InvalidMessage, InvalidTopicName
 from geminga.ids import TopicName
-from geminga.spark.ahead import taken_ahead
-from geminga.spark.frames import Frame
+from geminga.spark.frames import OutgoingFrame
 from geminga.spark.options import WriteOptions
+from geminga.spark.prefetch import taken_ahead
 from geminga.spark.producers import kept
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class _Publication:
 
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
     """Publish a task's rows; returns when all have their receipts."""
-    frame = Frame(options, schema)
+    frame = OutgoingFrame(options, schema)
     with contextlib.ExitStack() as borrowed:
         publication = _Publication(options, frame.info, borrowed)
         for table in frame.tables(taken_ahead(batches)):
@@ -136,7 +136,7 @@ class PulsarWriter(DataSourceArrowWriter):
     """A batch write, at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        Frame(options, schema)
+        OutgoingFrame(options, schema)
         self.options = options
         self.schema = schema
 
@@ -153,7 +153,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write, at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        Frame(options, schema)
+        OutgoingFrame(options, schema)
         self.options = options
         self.schema = schema
 

@@ -18,7 +18,7 @@ from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.sample import Sample
 from geminga.tuning.stock import Stock
 from geminga.tuning.traffic import TrafficProfile
-from geminga.tuning.traps import Finding, traps
+from geminga.tuning.traps import TrapFinding, traps
 
 CPU_SECOND_IN_BYTES = 4e6
 """How a codec is chosen: a second of a client's CPU is held as dear as 4 MB on the network, every copy and
@@ -57,7 +57,7 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ComparedSettings:
     """One column of the comparison."""
 
     title: str
@@ -79,11 +79,11 @@ class Advice:
 
     profile: TrafficProfile
     formula: Formula
-    before: State
-    after: State
-    before_findings: tuple[Finding, ...]
+    before: ComparedSettings
+    after: ComparedSettings
+    before_findings: tuple[TrapFinding, ...]
     """Traps that the settings before are in; none for a watched topic, whose settings nobody tells."""
-    findings: tuple[Finding, ...]
+    findings: tuple[TrapFinding, ...]
     codecs: tuple[Codec, ...]
     codec_reason: str
     sample_origin: str
@@ -176,8 +176,8 @@ def _choose(codecs: list[Codec]) -> tuple[Codec, str]:
     )
 
 
-def _state(title: str, found: Expectation) -> State:
-    return State(
+def _state(title: str, found: Expectation) -> ComparedSettings:
+    return ComparedSettings(
         title=title,
         batch_fill=found.batch_fill,
         entries_per_second=found.entries_per_second,
@@ -192,7 +192,7 @@ def _state(title: str, found: Expectation) -> State:
     )
 
 
-def _observed_state(observed: TopicObservation, cost: CostModel) -> State:
+def _observed_state(observed: TopicObservation, cost: CostModel) -> ComparedSettings:
     """What a watched topic costs now. How long its messages wait for batches, its broker does not know."""
     load = Load(
         entries_per_second=observed.entries_per_second,
@@ -201,7 +201,7 @@ def _observed_state(observed: TopicObservation, cost: CostModel) -> State:
         partitions=observed.profile.partitions,
     )  # fmt: skip
     codec = f", {observed.compression.name}" if observed.compression else ""
-    return State(
+    return ComparedSettings(
         title=f"now{codec}",
         batch_fill=observed.batch_fill,
         entries_per_second=observed.entries_per_second,

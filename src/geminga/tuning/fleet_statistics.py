@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from geminga.admin import topic_path
 from geminga.client.admin.sync.admin import Admin
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.config import check_seconds
 from geminga.errors import InvalidConfiguration, PulsarException, TopicNotFound
 from geminga.ids import TopicName
@@ -33,7 +33,7 @@ FAILURES_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _CounterReading:
     """The counters of a topic at one moment."""
 
     at: float
@@ -69,7 +69,7 @@ def gather(
     namespaces: Iterable[str] = (),
     *,
     watch_seconds: float = 10.0,
-    cluster: Cluster | None = None,
+    cluster: ClusterProfile | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> pa.Table:
     """Statistics of every topic that was published to while it was watched.
@@ -81,7 +81,7 @@ def gather(
     import pyarrow as pa
 
     check_seconds("watch_seconds", watch_seconds, 0.1, 3600.0)
-    admin = replace(cluster or Cluster(), admin_url=admin_url).admin()
+    admin = replace(cluster or ClusterProfile(), admin_url=admin_url).admin()
     chosen = list(namespaces) or namespaces_of(admin)
     topics = [topic for namespace in chosen for topic in topics_of(admin, namespace)]
     if len(topics) > TOPICS_MAX:
@@ -89,7 +89,7 @@ def gather(
     done = 0
     failures: list[PulsarException] = []
 
-    def looks() -> Iterator[_Look | None]:
+    def looks() -> Iterator[_CounterReading | None]:
         nonlocal done
         with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
             for look in pool.map(lambda topic: _look(admin, topic[0], topic[1], failures), topics):
@@ -125,7 +125,9 @@ def gather(
     return table.set_column(table.schema.get_field_index("compression"), "compression", codecs)
 
 
-def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]) -> _Look | None:
+def _look(
+    admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]
+) -> _CounterReading | None:
     """The counters now; None for a topic that has gone, or whose broker does not answer for it: then
     ``failures`` gets the reason."""
     path = topic_path(topic)
@@ -143,7 +145,7 @@ def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[Puls
         failures.append(error)
         return None
     durable = [s for s in stats["subscriptions"].values() if s.get("durable", True)]
-    return _Look(
+    return _CounterReading(
         at=time.monotonic(),
         messages=stats["msgInCounter"],
         entries=sum(part.get("entriesAddedCounter", 0) for part in inside),
@@ -155,7 +157,9 @@ def _look(admin: Admin, topic: TopicName, partitioned: bool, failures: list[Puls
     )
 
 
-def _row(topic: TopicName, before: _Look | None, after: _Look | None) -> dict[str, Any] | None:
+def _row(
+    topic: TopicName, before: _CounterReading | None, after: _CounterReading | None
+) -> dict[str, Any] | None:
     """One row of statistics; None for a topic to which nothing was published."""
     if before is None or after is None:
         return None

@@ -44,7 +44,7 @@ SWITCH_FREQUENCY = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class ChosenField:
     """One field of the settings: what was chosen, by which rule, and why."""
 
     field: str
@@ -59,9 +59,9 @@ class Formula:
     """Settings with a reason for each field."""
 
     settings: PublishSettings
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenField, ...]
 
-    def choice(self, field: str) -> Choice:
+    def choice(self, field: str) -> ChosenField:
         """The choice of one field. Raises `KeyError`."""
         for choice in self.choices:
             if choice.field == field:
@@ -153,41 +153,43 @@ def _fill_seconds(profile: TrafficProfile, batch_messages: int, batch_bytes: int
     return messages / messages_in_delay(profile, 1.0)
 
 
-def _reasons(profile: TrafficProfile, settings: PublishSettings, wanted_memory: int) -> tuple[Choice, ...]:
+def _reasons(
+    profile: TrafficProfile, settings: PublishSettings, wanted_memory: int
+) -> tuple[ChosenField, ...]:
     producer = settings.producer
     permits, partitions = producer.max_pending_messages, profile.partitions
     delay_ms = producer.batching_max_publish_delay_seconds * 1000
     return (
-        Choice(
+        ChosenField(
             field="max_pending_messages", value=permits, unit="messages",
             rule=f"2 x messages that reach a partition within the delay, {PERMITS_MIN} to {PERMITS_MAX}",
             why="one batch may wait for its receipt while the next one fills",
         ),
-        Choice(
+        ChosenField(
             field="max_pending_messages_across_partitions",
             value=producer.max_pending_messages_across_partitions, unit="messages",
             rule=f"max_pending_messages x partitions = {permits} x {partitions}",
             why="high enough that each partition keeps its own limit: a lower one would cut it to its share",
         ),
-        Choice(
+        ChosenField(
             field="memory_limit_bytes", value=settings.memory_limit_bytes, unit="bytes",
             rule=f"max_pending_messages x partitions x message bytes = {wanted_memory}, "
                  f"kept within {MEMORY_MIN_BYTES} and {MEMORY_MAX_BYTES}",
             why="bounds what the client holds when messages are larger than expected or brokers slower",
         ),
-        Choice(
+        ChosenField(
             field="batching_max_messages", value=producer.batching_max_messages, unit="messages",
             rule=f"max_pending_messages / 2 = {permits} / 2",
             why="never above the permits, so that a batch can fill; the other half of them builds the next",
         ),
-        Choice(
+        ChosenField(
             field="batching_max_allowed_size_in_bytes", value=producer.batching_max_allowed_size_in_bytes,
             unit="bytes",
             rule=f"min(memory limit / partitions / 2, {BATCH_BYTES_MAX}) = "
                  f"min({settings.memory_limit_bytes} / {partitions} / 2, {BATCH_BYTES_MAX})",
             why="as with the count: half of a partition's share of the memory",
         ),
-        Choice(
+        ChosenField(
             field="batching_max_publish_delay_seconds", value=producer.batching_max_publish_delay_seconds,
             unit="seconds",
             rule=f"the part of the latency budget ({profile.latency_budget_seconds * 1000:g} ms) that may be "
@@ -196,23 +198,23 @@ def _reasons(profile: TrafficProfile, settings: PublishSettings, wanted_memory: 
                 f"{max(1.0, messages_in_delay(profile, delay_ms / 1000)):.0f} messages; longer is larger "
                 "batches, for latency",
         ),
-        Choice(
+        ChosenField(
             field="batching_partition_switch_frequency", value=SWITCH_FREQUENCY, unit="delays",
             rule="always 1",
             why="a partition gets one batch and the next one its turn: loads stay even, and no partition's "
                 "permits are used up before the turn ends",
         ),
-        Choice(
+        ChosenField(
             field="block_if_queue_full", value=True, unit="",
             rule="always on",
             why="a sender waits for room; otherwise the application has to handle every refusal or lose data",
         ),
-        Choice(
+        ChosenField(
             field="compression_type", value=producer.compression_type.name, unit="",
             rule="chosen by the caller, or measured on a sample",
             why="a codec sees a whole batch at once: the larger the batch, the smaller the bytes",
         ),
-        Choice(
+        ChosenField(
             field="compression_level", value=producer.compression_level, unit="",
             rule="chosen with the codec; 0 is its usual level",
             why="a full batch holds more repetitions than the usual level looks for",

@@ -16,12 +16,12 @@ from typing import Any
 
 from geminga.admin import topic_path
 from geminga.client.admin.sync.admin import Admin
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.client.entry_reader import EntryReader
 from geminga.errors import CorruptPayload, InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 from geminga.producer.settings import CompressionType
-from geminga.tuning.measuring.broker_view import BrokerView, TopicCounts
+from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
 from geminga.tuning.sample import SAMPLE_MESSAGES_MAX, Sample
 from geminga.tuning.traffic import TrafficProfile, check_number
 from geminga.wire.batch import decode_batch
@@ -85,7 +85,7 @@ def observe(
     *,
     seconds: float = 5.0,
     latency_budget_seconds: float = 0.05,
-    cluster: Cluster | None = None,
+    cluster: ClusterProfile | None = None,
 ) -> TopicObservation:
     """Watch a topic for some seconds and read a sample of it. ``cluster``: how one shows oneself there.
 
@@ -160,7 +160,7 @@ def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
 
 
 def _sample(
-    view: BrokerView, name: TopicName, partitions: int, counts: TopicCounts
+    view: BrokerView, name: TopicName, partitions: int, counts: PublishedCounts
 ) -> tuple[list[SampledEntry], list[bytes], int]:
     """Entries, messages, and how many different keys messages have (0: most have none)."""
     busiest = sorted(counts.by_partition, key=lambda number: -counts.by_partition[number][0])

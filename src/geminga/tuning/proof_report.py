@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from geminga.tuning.measuring.outcome import SLICES_PER_SECOND, Outcome, Spread
+from geminga.tuning.measuring.outcome import SLICES_PER_SECOND, RunOutcome, Spread
 from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
 from geminga.tuning.prove import Proof
 
-Measure = Callable[[Outcome], float | None]
+Measure = Callable[[RunOutcome], float | None]
 
 REFERENCE = "Geminga, stock, LZ4"
 PLAIN = "Geminga, stock"
@@ -61,7 +61,7 @@ BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
 )
 
 
-def kept(outcome: Outcome) -> float:
+def kept(outcome: RunOutcome) -> float:
     """Receipts while messages were due, as a part of what was due."""
     due = outcome.offered / (outcome.window_seconds or outcome.seconds)
     return outcome.rate / due if due else 0.0
@@ -176,7 +176,7 @@ def _repeats(proof: Proof, ranges: bool) -> str:
     return f"Medians of {number} runs" + (", with the lowest and the highest in brackets." if ranges else ".")
 
 
-def _rows(subjects: dict[str, list[Outcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:
+def _rows(subjects: dict[str, list[RunOutcome]], columns: tuple[tuple[str, str, Measure], ...]) -> str:
     shown = [c for c in columns if any(c[2](o) is not None for runs in subjects.values() for o in runs)]
     lines = ["| | " + " | ".join(name for name, _, _ in shown) + " |", "|---|" + "---:|" * len(shown)]
     for subject, runs in subjects.items():
@@ -274,7 +274,9 @@ def picture(proof: Proof, path: Path) -> None:
     save(figure, path)
 
 
-def _bars(axes: Any, title: str, subjects: dict[str, list[Outcome]], measure: Measure, names: bool) -> None:
+def _bars(
+    axes: Any, title: str, subjects: dict[str, list[RunOutcome]], measure: Measure, names: bool
+) -> None:
     labels = list(subjects)
     for place, label in enumerate(labels):
         spread = Spread.of([measure(o) for o in subjects[label]])
@@ -290,7 +292,7 @@ def _bars(axes: Any, title: str, subjects: dict[str, list[Outcome]], measure: Me
     axes.margins(x=0.12)
 
 
-def _lines_over_time(axes: Any, part: str, subjects: dict[str, list[Outcome]]) -> None:
+def _lines_over_time(axes: Any, part: str, subjects: dict[str, list[RunOutcome]]) -> None:
     for subject, runs in subjects.items():
         run = next((o for o in runs if o.by_slice), None)
         if run is None:

@@ -21,14 +21,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.config import check_choice, check_int, refuse
 from geminga.errors import InvalidConfiguration, PulsarException
 from geminga.producer.settings import CompressionType
 from geminga.tuning.advise import CODECS, codec_title
 from geminga.tuning.formula import formula
 from geminga.tuning.measuring.broker_view import APACHE, BrokerView
-from geminga.tuning.measuring.outcome import Outcome
+from geminga.tuning.measuring.outcome import RunOutcome
 from geminga.tuning.measuring.run import Conditions, Run, Subject, measure_idle
 from geminga.tuning.measuring.run_log import RunLog, machine
 from geminga.tuning.measuring.slow_partition import SlowPartition
@@ -48,13 +48,13 @@ MEND_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProofPlan:
     """What is to be proven, and where."""
 
     service_url: str
     admin_url: str | None
     profile: TrafficProfile
-    cluster: Cluster | None = None
+    cluster: ClusterProfile | None = None
     """How one shows oneself there."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)
@@ -113,11 +113,11 @@ class Proof:
     broker: str
     conditions: dict[str, Any]
     machine: dict[str, Any]
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RunOutcome] = field(default_factory=list)
     stopped: str = ""
     """Why the proof ended before its plan did."""
 
-    def of(self, part: str) -> dict[str, list[Outcome]]:
+    def of(self, part: str) -> dict[str, list[RunOutcome]]:
         """The runs of a part by subject, in the order of the first turn.
 
         What does not differ between them is taken off all of them alike, as the median of what was seen:
@@ -127,7 +127,7 @@ class Proof:
         mine = [outcome for outcome in self.outcomes if outcome.part == part]
         idle = _median([o.broker_idle_per_second for o in mine])
         loop = _median([o.loop_cpu_seconds / o.sent for o in mine if o.loop_cpu_seconds and o.sent])
-        found: dict[str, list[Outcome]] = {}
+        found: dict[str, list[RunOutcome]] = {}
         for outcome in mine:
             same = replace(outcome, broker_idle_per_second=idle)
             if outcome.loop_cpu_seconds:
@@ -149,7 +149,7 @@ class Proof:
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Proof:
         """What `to_dict` wrote."""
-        outcomes = [Outcome.from_dict(row) for row in values["outcomes"]]
+        outcomes = [RunOutcome.from_dict(row) for row in values["outcomes"]]
         return Proof(values["broker"], values["conditions"], values["machine"], outcomes, values["stopped"])
 
     @staticmethod
@@ -164,14 +164,14 @@ def _median(values: list[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def subjects(plan: Plan, part: str) -> list[Subject]:
+def subjects(plan: ProofPlan, part: str) -> list[Subject]:
     """Who takes part, in the order of a turn."""
     profile = plan.profile if part != "slow" else plan.profile.changed(partitions=SLOW_PARTITIONS)
     found = _settings_subjects(plan, profile) if part == "settings" else _blocked_subjects(plan, profile)
     return [s for s in found if not plan.only or any(fnmatch(s.title, pattern) for pattern in plan.only)]
 
 
-def _settings_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
+def _settings_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]:
     found: list[Subject] = []
 
     def add(
@@ -199,7 +199,7 @@ def _settings_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
     return found
 
 
-def _blocked_subjects(plan: Plan, profile: TrafficProfile) -> list[Subject]:
+def _blocked_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]:
     tuned = formula(profile, compression=CompressionType.ZSTD).settings
     # What waits for a slow partition, or for a new owner of a lost one, is to arrive and not to time out.
     tuned = tuned.changed(send_timeout_seconds=BLOCKED_TIMEOUT_SECONDS)
@@ -223,7 +223,7 @@ class Prover:
     """Carries a plan out. ``say`` is told a line for each step."""
 
     def __init__(
-        self, plan: Plan, folder: Path, say: Callable[[str], None], breaker: Breaker | None = None
+        self, plan: ProofPlan, folder: Path, say: Callable[[str], None], breaker: Breaker | None = None
     ) -> None:
         if breaker is None and plan.break_command is not None:
             breaker = CommandBreaker(plan.break_command, plan.mend_command)
@@ -299,20 +299,20 @@ class Prover:
             outcome = self._with_slow_partition(view, conditions, subject)
         elif part == "break":
             assert self._breaker is not None
-            with _Break(self._breaker, self._plan.seconds * BREAK_AFTER, self._say) as events:
+            with _TimedBreak(self._breaker, self._plan.seconds * BREAK_AFTER, self._say) as events:
                 outcome = Run(view, conditions, subject).measure(events)
         else:
             outcome = Run(view, conditions, subject).measure()
         self._keep(replace(outcome, run=run))
 
-    def _with_slow_partition(self, view: BrokerView, conditions: Conditions, subject: Subject) -> Outcome:
+    def _with_slow_partition(self, view: BrokerView, conditions: Conditions, subject: Subject) -> RunOutcome:
         profile = conditions.profile.changed(partitions=SLOW_PARTITIONS)
         rate = self._plan.slow_share * profile.rate_messages_per_second / SLOW_PARTITIONS
         with SlowPartition(view.service_url, SLOW_PARTITIONS // 2, rate) as relay:
             slow = replace(conditions, profile=profile, producer_service_url=relay.service_url)
             return Run(view, slow, subject).measure(_SlowDown(relay))
 
-    def _keep(self, outcome: Outcome) -> None:
+    def _keep(self, outcome: RunOutcome) -> None:
         self._log.keep(outcome)
         self._say("    " + _line(outcome))
 
@@ -351,7 +351,7 @@ class CommandBreaker:
             subprocess.run(self._mend, shell=True, check=False, timeout=MEND_SECONDS_MAX)
 
 
-class _Break:
+class _TimedBreak:
     """Breaks something in the middle of a run, and has it mended afterwards."""
 
     def __init__(self, breaker: Breaker, after_seconds: float, say: Callable[[str], None]) -> None:
@@ -369,7 +369,7 @@ class _Break:
         self._say("    breaking")
         self._breaker.break_it()
 
-    def __enter__(self) -> _Break:
+    def __enter__(self) -> _TimedBreak:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -380,7 +380,7 @@ class _Break:
         self._breaker.mend()
 
 
-def _line(outcome: Outcome) -> str:
+def _line(outcome: RunOutcome) -> str:
     if outcome.failure:
         return f"{outcome.rate:.0f} msg/s, then {outcome.failure}"
     p99 = outcome.receipt.p99_ms

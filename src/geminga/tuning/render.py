@@ -13,7 +13,7 @@ from typing import Any
 from geminga.client.settings_file import FileSettings, dump_settings
 from geminga.config import check_choice
 from geminga.producer.settings import BatchingType, CompressionType
-from geminga.tuning.advise import Advice, State
+from geminga.tuning.advise import Advice, ComparedSettings
 from geminga.tuning.pictures import BAR_COLOURS, new_figure, save
 from geminga.tuning.publish_settings import PublishSettings
 
@@ -30,18 +30,18 @@ def _codec(compression: CompressionType) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PublishTarget:
     """Where a program of the advice publishes to."""
 
     service_url: str = "pulsar://localhost:6650"
     topic: str = "my-topic"
 
 
-SOMEWHERE = Place()
+SOMEWHERE = PublishTarget()
 """Where only numbers were given."""
 
 
-def python(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
+def python(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
     """Lines of a program with Geminga's client."""
     lines = [
         "import geminga",
@@ -59,7 +59,7 @@ def python(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     return "\n".join([*lines, ")"])
 
 
-def java(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
+def java(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
     """Lines of a program with the Java client. Stepping over blocked partitions it does not know."""
     producer = settings.producer
     batcher = "KEY_BASED" if producer.batching_type is BatchingType.KeyBased else "DEFAULT"
@@ -103,7 +103,7 @@ def _java_properties(settings: PublishSettings) -> dict[str, Any]:
     }
 
 
-def yaml(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
+def yaml(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
     """The names of Java's configuration maps, for ``loadConf`` and for tools that are configured so."""
     lines = ["client:"]
     if place is not SOMEWHERE:
@@ -116,7 +116,7 @@ def yaml(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
     return "\n".join(lines)
 
 
-def spark(settings: PublishSettings, place: Place = SOMEWHERE) -> str:
+def spark(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
     """Options of Spark's sink, which makes whole batches of what it is given and so knows no delay."""
     producer = settings.producer
     options = {
@@ -161,7 +161,7 @@ def toml(advice: Advice) -> str:
     return dump_settings(settings, comments, heading)
 
 
-FORMATS: dict[str, Callable[[PublishSettings, Place], str]] = {
+FORMATS: dict[str, Callable[[PublishSettings, PublishTarget], str]] = {
     "python": python,
     "java": java,
     "yaml": yaml,
@@ -169,7 +169,7 @@ FORMATS: dict[str, Callable[[PublishSettings, Place], str]] = {
 }
 
 
-def settings_as(kind: str, settings: PublishSettings, place: Place = SOMEWHERE) -> str:
+def settings_as(kind: str, settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
     """The settings in one of `FORMATS`."""
     return FORMATS[check_choice("format", kind, tuple(FORMATS))](settings, place)
 
@@ -192,7 +192,7 @@ def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value * 1000:.1f} ms"
 
 
-def _cpu(state: State) -> str:
+def _cpu(state: ComparedSettings) -> str:
     cpu = state.broker_cpu.scaled(100)
     return f"{cpu.value:.1f} % of a core ({cpu.low:.1f} to {cpu.high:.1f})"
 
@@ -203,7 +203,9 @@ def _change(before: float | None, after: float | None) -> str:
     return f"{100 * (after / before - 1):+.0f} %"
 
 
-ROWS: tuple[tuple[str, Callable[[State], str], Callable[[State], float | None]], ...] = (
+ROWS: tuple[
+    tuple[str, Callable[[ComparedSettings], str], Callable[[ComparedSettings], float | None]], ...
+] = (
     ("messages an entry", lambda s: f"{s.batch_fill:.1f}", lambda s: s.batch_fill),
     ("entries a second", lambda s: f"{s.entries_per_second:,.0f}", lambda s: s.entries_per_second),
     ("stored a second", lambda s: _bytes(s.stored_bytes_per_second), lambda s: s.stored_bytes_per_second),
@@ -246,7 +248,7 @@ def text(advice: Advice, kinds: tuple[str, ...] = ("python",)) -> str:
         if findings:
             parts.append("\n".join([title, *(_indented(str(f), "  - ", "    ") for f in findings)]))
     seen = advice.observed
-    place = SOMEWHERE if seen is None else Place(service_url=seen.service_url, topic=seen.topic)
+    place = SOMEWHERE if seen is None else PublishTarget(service_url=seen.service_url, topic=seen.topic)
     parts += [settings_as(kind, advice.settings, place) for kind in kinds]
     return "\n\n".join(parts)
 
@@ -282,7 +284,7 @@ def _accuracy(advice: Advice) -> str:
 
 def picture(advice: Advice, path: Path) -> None:
     """Before and after as bars. SVG or PNG by the name's end."""
-    panels: list[tuple[str, Callable[[State], float | None]]] = [
+    panels: list[tuple[str, Callable[[ComparedSettings], float | None]]] = [
         ("entries a second", lambda s: s.entries_per_second),
         ("broker CPU above idle, % of a core", lambda s: 100 * s.broker_cpu.value),
         ("network, MB/s", lambda s: s.network_bytes_per_second / 1e6),

@@ -60,7 +60,7 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class TrapFinding:
     """One trap that some settings run into with some traffic."""
 
     trap: Trap
@@ -73,7 +73,7 @@ class Finding:
         return f"{self.trap.value}: {self.numbers}. {self.advice}"
 
 
-def traps(profile: TrafficProfile, settings: PublishSettings) -> tuple[Finding, ...]:
+def traps(profile: TrafficProfile, settings: PublishSettings) -> tuple[TrapFinding, ...]:
     """The traps that a producer of this traffic would be in, the worst first."""
     found = [finding for check in _CHECKS for finding in check(profile, settings)]
     order = list(Severity)
@@ -101,21 +101,21 @@ def _batch_limit(profile: TrafficProfile, settings: PublishSettings) -> float:
     return max(1.0, min(producer.batching_max_messages, by_bytes))
 
 
-def _limits(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _limits(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     permits = settings.permits_per_partition(profile.partitions)
     if not producer.batching_enabled:
         return
     limit = _batch_limit(profile, settings)
     if permits and limit > permits:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.BATCH_ABOVE_PERMITS, severity=Severity.BROKEN,
             numbers=f"a batch may hold {limit:.0f} messages, a partition has permits for {permits}",
             advice=f"set batching_max_messages to {max(1, permits // 2)}, or max_pending_messages to "
                    f"{2 * round(limit)}",
         )  # fmt: skip
     elif permits and limit > permits / 2 and messages_in_delay(profile, _delay(settings)) > permits / 2:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.NO_PERMITS_FOR_THE_NEXT, severity=Severity.COSTLY,
             numbers=f"a batch may hold {limit:.0f} messages of {permits} permits, and "
                     f"{messages_in_delay(profile, _delay(settings)):.0f} come within the delay",
@@ -123,7 +123,7 @@ def _limits(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
         )  # fmt: skip
 
 
-def _memory(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _memory(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     memory = settings.memory_limit_bytes
     if not memory or not settings.producer.batching_enabled:
         return
@@ -132,7 +132,7 @@ def _memory(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
     expected = min(_batch_limit(profile, settings), max(1.0, messages_in_delay(profile, _delay(settings))))
     needed = 2 * open_batches * expected * profile.message_bytes
     if memory < needed:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.MEMORY_BELOW_BATCH, severity=Severity.BROKEN,
             numbers=f"memory_limit_bytes={memory}, and {open_batches} open "
                     f"{'batch' if open_batches == 1 else 'batches'} of {expected:.0f} messages of "
@@ -143,10 +143,10 @@ def _memory(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
         )  # fmt: skip
 
 
-def _crumbs(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _crumbs(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     if not producer.batching_enabled:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.NOT_BATCHED, severity=Severity.COSTLY,
             numbers=f"{profile.rate_messages_per_second:.0f} messages a second are as many entries, receipts "
                     "and writes",
@@ -159,7 +159,7 @@ def _crumbs(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
         advice = f"a delay of {CRUMBS_MESSAGES / messages_in_delay(profile, 1.0) * 1000:.1f} ms would give "
         advice += f"{CRUMBS_MESSAGES}; the latency budget is {profile.latency_budget_seconds * 1000:g} ms"
         if profile.keyed and profile.partitions > 1:
-            yield Finding(
+            yield TrapFinding(
                 trap=Trap.TOO_MANY_PARTITIONS, severity=Severity.COSTLY,
                 numbers=f"keys spread {profile.rate_per_producer:.0f} messages a second over "
                         f"{profile.partitions} partitions: {messages:.1f} messages a batch in "
@@ -167,7 +167,7 @@ def _crumbs(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
                 advice=f"{advice}; or use fewer partitions",
             )  # fmt: skip
         else:
-            yield Finding(
+            yield TrapFinding(
                 trap=Trap.CRUMBS, severity=Severity.COSTLY,
                 numbers=f"{profile.rate_per_producer:.0f} messages a second and {delay * 1000:g} ms give "
                         f"{messages:.1f} messages a batch",
@@ -175,7 +175,7 @@ def _crumbs(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
             )  # fmt: skip
 
 
-def _stay(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _stay(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     permits = settings.permits_per_partition(profile.partitions)
     round_robin = producer.message_routing_mode is PartitionsRoutingMode.RoundRobinDistribution
@@ -185,7 +185,7 @@ def _stay(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Findin
     waiting_seconds = min(stay, _delay(settings) + RECEIPT_SECONDS)
     messages = profile.rate_peak / profile.producers * waiting_seconds
     if permits and messages > permits:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.STAY_USES_UP_PERMITS, severity=Severity.COSTLY,
             numbers=f"of a stay of {stay * 1000:g} ms {messages:.0f} messages wait for a receipt at a time "
                     f"({waiting_seconds * 1000:g} ms each), and the partition has permits for {permits}: a "
@@ -194,7 +194,7 @@ def _stay(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Findin
         )  # fmt: skip
     round_seconds = stay * profile.partitions
     if round_seconds > ROUND_SECONDS_MAX or profile.partitions > PARTITIONS_ADVISED_MAX:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.TOO_MANY_PARTITIONS, severity=Severity.NOTE,
             numbers=f"{stay * 1000:g} ms on each of {profile.partitions} partitions: a producer comes back "
                     f"to one after {round_seconds:.1f} s",
@@ -203,14 +203,14 @@ def _stay(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _keys(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _keys(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     if producer.batching_type is not BatchingType.KeyBased or not producer.batching_enabled:
         return
     messages = max(1.0, messages_in_delay(profile, _delay(settings)))
     entries = key_batches_in_delay(profile, messages)
     if profile.keyed and messages / entries < CRUMBS_MESSAGES:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.KEY_BATCHES, severity=Severity.COSTLY,
             numbers=f"{messages:.0f} messages of a partition within the delay have {entries:.0f} of "
                     f"{profile.keys} keys: {messages / entries:.1f} messages an entry",
@@ -218,7 +218,7 @@ def _keys(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _compression(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _compression(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     if producer.compression_type is CompressionType.NONE:
         return
@@ -227,7 +227,7 @@ def _compression(profile: TrafficProfile, settings: PublishSettings) -> Iterator
     if producer.batching_type is BatchingType.KeyBased and profile.keyed:
         fill = min(fill, messages / key_batches_in_delay(profile, messages))
     if fill < SINGLES_MESSAGES:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.COMPRESSED_SINGLES, severity=Severity.COSTLY,
             numbers=f"{producer.compression_type.name} sees {fill:.1f} messages of "
                     f"{profile.message_bytes:.0f} bytes at once: it costs CPU and saves little, and small "
@@ -236,18 +236,18 @@ def _compression(profile: TrafficProfile, settings: PublishSettings) -> Iterator
         )  # fmt: skip
 
 
-def _time(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _time(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     delay, timeout = _delay(settings), producer.send_timeout_seconds
     if producer.batching_enabled and timeout and timeout <= delay:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.TIMEOUT_BELOW_DELAY, severity=Severity.BROKEN,
             numbers=f"send_timeout_seconds={timeout:g}, and a batch may wait {delay:g} s before it is sent",
             advice="set a send time-out of at least ten delays, or 0 for none",
         )  # fmt: skip
     budget = profile.latency_budget_seconds
     if producer.batching_enabled and delay > budget:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.BUDGET_BELOW_DELAY, severity=Severity.BROKEN,
             numbers=f"a message may wait {delay * 1000:g} ms for its batch, the latency budget is "
                     f"{budget * 1000:g} ms",
@@ -255,18 +255,18 @@ def _time(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _bounds(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Finding]:
+def _bounds(profile: TrafficProfile, settings: PublishSettings) -> Iterator[TrapFinding]:
     producer = settings.producer
     own, across = producer.max_pending_messages, producer.max_pending_messages_across_partitions
     share = max(1, across // profile.partitions) if across else 0
     if own and share and share < own:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.PERMITS_CUT, severity=Severity.COSTLY,
             numbers=f"max_pending_messages={own} is cut to {across} / {profile.partitions} = {share}",
             advice=f"set max_pending_messages_across_partitions to {own * profile.partitions} or more",
         )  # fmt: skip
     if not own and not across and not settings.memory_limit_bytes:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.UNBOUNDED, severity=Severity.BROKEN,
             numbers="max_pending_messages, max_pending_messages_across_partitions and memory_limit_bytes "
                     f"are 0: a broker that stops for 10 s leaves "
@@ -275,14 +275,14 @@ def _bounds(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Find
         )  # fmt: skip
     if profile.producers_per_client > 1 and settings.memory_limit_bytes:
         each = settings.memory_limit_bytes // profile.producers_per_client
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.SHARED_MEMORY, severity=Severity.COSTLY,
             numbers=f"{profile.producers_per_client} producers share {settings.memory_limit_bytes} bytes, "
                     f"{each} each: one whose broker is slow takes the others' room",
             advice="give each producer a client of its own",
         )  # fmt: skip
     if not producer.block_if_queue_full:
-        yield Finding(
+        yield TrapFinding(
             trap=Trap.REFUSED_WHEN_FULL, severity=Severity.NOTE,
             numbers="block_if_queue_full is off: when the permits are used up, messages are refused, and "
                     "lost unless the application sends them again",
@@ -301,6 +301,6 @@ def _power_of_two(wanted: float) -> int:
     return size
 
 
-_CHECKS: tuple[Callable[[TrafficProfile, PublishSettings], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[TrafficProfile, PublishSettings], Iterator[TrapFinding]], ...] = (
     _limits, _memory, _crumbs, _stay, _keys, _compression, _time, _bounds,
 )  # fmt: skip

@@ -84,7 +84,7 @@ _SIZE = Struct(">I")
 
 
 class Frame:
-    """What all frames share. ``type`` is the number of ``BaseCommand.Type``."""
+    """What all frames share. ``type`` is the number of ``BaseCommand.AvroType``."""
 
     __slots__ = ("entry",)
 

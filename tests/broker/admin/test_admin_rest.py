@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.admin.topic_actions import TopicActions
 from geminga.broker.refusal import Refused
@@ -177,7 +177,7 @@ def test_a_forced_deletion_says_what_went_wrong(
     with monkeypatch.context() as broken:
 
         def delete(self: TopicActions, name: TopicName, force: bool, done: Any) -> None:
-            raise AdminError(503, "the disk is gone")
+            raise AdminRefusal(503, "the disk is gone")
 
         broken.setattr(TopicActions, "delete", delete)
         assert rest.fails(503, "DELETE", f"namespaces/{namespace}?force=true") == "the disk is gone"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pickle
 
-from geminga.broker.admin.errors import STATUS_OF_RULE, AdminError, admin_error
-from geminga.broker.rules.policies import RuleBroken, Wrong
+from geminga.broker.admin.errors import STATUS_OF_RULE, AdminRefusal, admin_error
+from geminga.broker.rules.policies import InvalidRequest, RuleViolation
 
 
 def test_every_broken_rule_has_a_status() -> None:
-    assert set(STATUS_OF_RULE) == set(Wrong)
-    assert admin_error(RuleBroken(Wrong.MISSING, "gone")).status == 404
+    assert set(STATUS_OF_RULE) == set(InvalidRequest)
+    assert admin_error(RuleViolation(InvalidRequest.MISSING, "gone")).status == 404
 
 
 def test_they_pickle_and_read_well() -> None:
-    error = pickle.loads(pickle.dumps(AdminError(409, "exists")))
+    error = pickle.loads(pickle.dumps(AdminRefusal(409, "exists")))
     assert (error.status, str(error)) == (409, "exists")

@@ -18,7 +18,7 @@ from geminga.client.admin.types import Explanation
 from geminga.diagnosis.conclude import CONSUMERS_NAMED_MAX, Trouble
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -314,7 +314,7 @@ def test_a_damaged_entry(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def damaged(ledger_id: int, first: int, **limits: int) -> Any:
         if first == 1:
-            damage = Damage("log", 0, "checksum", 0, 1, 1, Loss.ENTRIES)
+            damage = Damage("log", 0, "checksum", 0, 1, 1, DamageLoss.ENTRIES)
             raise EntriesDamaged("entry 1 fails its checksum", damage)
         return plain(ledger_id, first, **limits)[: 1 if first == 0 else 9]
 

@@ -10,7 +10,7 @@ import pytest
 
 from geminga.broker.admin.hole_map import CELLS_MAX, ENTRIES_MAX, hole_map
 from geminga.ids import TopicName
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 
 TOPIC = "persistent://public/default/t"
 
@@ -89,7 +89,7 @@ def test_stretches_outside_are_cut(harness: Any, make_map: Callable[..., Any]) -
 def test_damage_shows(harness: Any, make_map: Callable[..., Any]) -> None:
     publish(harness, 4)
     topic, _ = harness.actions.found(TopicName.parse(TOPIC), "s")
-    damage = Damage("log-1", 0, "entries", 0, 2, 2, Loss.ENTRIES)
+    damage = Damage("log-1", 0, "entries", 0, 2, 2, DamageLoss.ENTRIES)
     topic.ledger.damage_found(topic.ledger.segments[0], EntriesDamaged("gone", damage))
     found = make_map()
     assert found["damaged"] == [[2, 3]]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import geminga
-from geminga.broker.admin.door import Needs
+from geminga.broker.admin.auth import RequiredPermission
 from geminga.broker.admin.permissions import PERMISSIONS, unmapped
 from geminga.broker.admin.web import make_application
 from geminga.broker.core import Broker
@@ -80,7 +80,7 @@ def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
     assert not unmapped(routes), "give each route a rule in admin/permissions.py"
     there = {(r.method, r.resource.canonical) for r in routes}
     assert not set(PERMISSIONS) - there
-    nothing = {key for key, needs in PERMISSIONS.items() if needs is Needs.NOTHING}
+    nothing = {key for key, needs in PERMISSIONS.items() if needs is RequiredPermission.NOTHING}
     assert nothing == {("GET", "/status.html"), ("GET", "/livez"), ("GET", "/readyz")}
 
 
@@ -102,7 +102,7 @@ def path_of(canonical: str, tenant: str) -> str:
 @pytest.mark.parametrize(("method", "canonical"), ROUTES, ids=lambda text: text)
 def test_every_route_asks_for_credentials(broker: EmbeddedBroker, method: str, canonical: str) -> None:
     path = path_of(canonical, "mine")
-    if PERMISSIONS[method, canonical] is Needs.NOTHING:
+    if PERMISSIONS[method, canonical] is RequiredPermission.NOTHING:
         assert call(broker.admin_url, method, path, None)[0] == 200
         return
     for header in (
@@ -119,14 +119,14 @@ def test_every_route_asks_for_credentials(broker: EmbeddedBroker, method: str, c
 
 
 MAY = {
-    Needs.CREDENTIALS: set(ROLES),
-    Needs.SUPER_USER: set(),
-    Needs.ADMINISTRATOR: {"admin"},
-    Needs.LIST: {"admin", "consumer"},
-    Needs.SUBSCRIPTIONS: {"admin", "consumer"},
-    Needs.LOOK: {"admin", "producer", "consumer"},
-    Needs.PRODUCE: {"admin", "producer"},
-    Needs.CONSUME: {"admin", "consumer"},
+    RequiredPermission.CREDENTIALS: set(ROLES),
+    RequiredPermission.SUPER_USER: set(),
+    RequiredPermission.ADMINISTRATOR: {"admin"},
+    RequiredPermission.LIST: {"admin", "consumer"},
+    RequiredPermission.SUBSCRIPTIONS: {"admin", "consumer"},
+    RequiredPermission.LOOK: {"admin", "producer", "consumer"},
+    RequiredPermission.PRODUCE: {"admin", "producer"},
+    RequiredPermission.CONSUME: {"admin", "consumer"},
 }
 
 
@@ -134,12 +134,12 @@ MAY = {
 def test_route_by_role_and_tenant(broker: EmbeddedBroker, method: str, canonical: str) -> None:
     """Refusals are tried on all routes; what is allowed only where the call changes nothing."""
     needs = PERMISSIONS[method, canonical]
-    if needs is Needs.NOTHING:
+    if needs is RequiredPermission.NOTHING:
         return
     for role in ROLES:
         for tenant in ("mine", "others") if "{tenant}" in canonical else ("mine",):
             allowed = MAY[needs]
-            if tenant == "others" and needs is not Needs.SUPER_USER:
+            if tenant == "others" and needs is not RequiredPermission.SUPER_USER:
                 allowed = {"other-admin"}
             if role in allowed and method != "GET":
                 continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.previews import ACTIONS, COUNTING_SECONDS, Preview, preview
 from geminga.errors import StoreBusy
 from geminga.ids import MessageId, TopicName
@@ -155,7 +155,7 @@ def test_delivering_again_for_every_type(harness: Any, kind: str) -> None:
 
 
 def test_an_unknown_action_is_refused(case: Case) -> None:
-    with pytest.raises(AdminError, match="no action 'drop'; there are skip, "):
+    with pytest.raises(AdminRefusal, match="no action 'drop'; there are skip, "):
         case.preview("drop")
     assert set(ACTIONS) == {"skip", "skip-all", "expire", "reset", "redeliver"}
 

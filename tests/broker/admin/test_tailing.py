@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from geminga.broker.admin import tailing
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.messages import entry_answer
-from geminga.broker.admin.tailing import Filter, messages_of, tail
+from geminga.broker.admin.tailing import MessageFilter, messages_of, tail
 from geminga.ids import TopicName
 from geminga.wire.batch import append_full_message, encode_single_metadata
 from geminga.wire.metadata import build_entry, parse_entry
@@ -32,8 +32,8 @@ def batch(*messages: tuple[bytes, dict[str, Any]], **fields: Any) -> bytes:
     return build_entry(metadata.SerializeToString(), b"".join(parts))
 
 
-def opened(entry: bytes, wanted: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
-    found = list(messages_of(entry, 3, 4, wanted or Filter(), **options))
+def opened(entry: bytes, wanted: MessageFilter | None = None, **options: Any) -> list[dict[str, Any]]:
+    found = list(messages_of(entry, 3, 4, wanted or MessageFilter(), **options))
     json.dumps(found)
     return found
 
@@ -77,7 +77,7 @@ def test_a_message_with_texts_that_are_no_utf8_is_shown() -> None:
     for entry in (single, several):
         [found] = opened(garbled(entry))
         assert (found["key"], found["properties"]) == ("\ufffdEY", {"\ufffdAM": "\ufffdAM"})
-        assert len(opened(garbled(entry), Filter(text="\ufffdAM"))) == 1
+        assert len(opened(garbled(entry), MessageFilter(text="\ufffdAM"))) == 1
     answer = asyncio.run(entry_answer(3, 4, garbled(single)))
     assert answer.body == b"one"
     assert answer.headers["X-Pulsar-partition-key"] == "%FFEY"
@@ -86,7 +86,7 @@ def test_a_message_with_texts_that_are_no_utf8_is_shown() -> None:
 
 def test_properties_that_no_header_holds_are_refused() -> None:
     entry = with_properties(b"x", properties=[pb.KeyValue(key="n", value="v" * 65_536)])
-    with pytest.raises(AdminError, match="too many for HTTP") as refused:
+    with pytest.raises(AdminRefusal, match="too many for HTTP") as refused:
         asyncio.run(entry_answer(3, 4, entry))
     assert refused.value.status == 413
 
@@ -94,12 +94,12 @@ def test_properties_that_no_header_holds_are_refused() -> None:
 @pytest.mark.parametrize(
     ("wanted", "indexes"),
     [
-        (Filter(text="needle"), [1]), (Filter(text="n=42"), [2]), (Filter(key="x"), [0]),
-        (Filter(producer="q"), []),
-        (Filter(producer="p", text="a"), [0, 1]), (Filter(), [0, 1, 2]),
+        (MessageFilter(text="needle"), [1]), (MessageFilter(text="n=42"), [2]), (MessageFilter(key="x"), [0]),
+        (MessageFilter(producer="q"), []),
+        (MessageFilter(producer="p", text="a"), [0, 1]), (MessageFilter(), [0, 1, 2]),
     ],
 )  # fmt: skip
-def test_filters(wanted: Filter, indexes: list[int]) -> None:
+def test_filters(wanted: MessageFilter, indexes: list[int]) -> None:
     entry = batch((b"a", {"partition_key": "x"}), (b"a needle", {}), (b"c", {"properties": {"n": "42"}}))
     assert [each["batchIndex"] for each in opened(entry, wanted)] == indexes
 
@@ -137,7 +137,7 @@ def payloads(found: dict[str, Any]) -> list[bytes]:
 
 
 def test_a_tail_sees_each_message_once(harness: Any, topic: Any) -> None:
-    found = tail(topic, None, 10, Filter())
+    found = tail(topic, None, 10, MessageFilter())
     assert (found["messages"], found["next"]) == ([], "-1:-1")
     producer = harness.peer()
     producer.producer(TOPIC)
@@ -145,20 +145,20 @@ def test_a_tail_sees_each_message_once(harness: Any, topic: Any) -> None:
     behind = (-1, -1)
     for start in range(0, 30, 6):
         producer.publish(6, first=start)
-        found = tail(topic, behind, 10, Filter())
+        found = tail(topic, behind, 10, MessageFilter())
         seen += payloads(found)
         ledger, entry = found["next"].split(":")
         behind = int(ledger), int(entry)
     assert seen == [b"m%d" % number for number in range(30)]
-    assert tail(topic, behind, 10, Filter())["messages"] == []
+    assert tail(topic, behind, 10, MessageFilter())["messages"] == []
 
 
 def test_a_tail_begins_with_the_newest_and_says_what_it_passes_over(harness: Any, topic: Any) -> None:
     producer = harness.peer()
     producer.producer(TOPIC)
     producer.publish(50)
-    assert payloads(tail(topic, None, 3, Filter())) == [b"m47", b"m48", b"m49"]
-    found = tail(topic, (0, 9), 3, Filter())
+    assert payloads(tail(topic, None, 3, MessageFilter())) == [b"m47", b"m48", b"m49"]
+    found = tail(topic, (0, 9), 3, MessageFilter())
     assert (found["skipped"], payloads(found)) == (37, [b"m47", b"m48", b"m49"])
 
 
@@ -171,7 +171,7 @@ def test_a_filter_looks_at_everything_behind(
     producer.publish(90)
     behind, seen, answers = None, [], 0
     while True:
-        found = tail(topic, behind, 10, Filter(text="m7"))
+        found = tail(topic, behind, 10, MessageFilter(text="m7"))
         seen += payloads(found)
         ledger, entry = found["next"].split(":")
         behind = int(ledger), int(entry)
@@ -192,7 +192,7 @@ def test_an_answer_ends_when_it_has_taken_its_time(
     producer.publish(5)
     behind, seen = (-1, -1), []
     for _ in range(5):
-        found = tail(topic, behind, 10, Filter(text="m"))
+        found = tail(topic, behind, 10, MessageFilter(text="m"))
         assert found["examined"] == 1
         seen += payloads(found)
         ledger, entry = found["next"].split(":")
@@ -205,7 +205,7 @@ def test_an_answer_has_a_size(harness: Any, topic: Any, make_entry: Callable[...
     producer.producer(TOPIC)
     for number in range(150):
         producer.send(number, make_entry(b"x" * 30_000))
-    found = tail(topic, (-1, -1), 200, Filter(text="x"))
+    found = tail(topic, (-1, -1), 200, MessageFilter(text="x"))
     assert len(json.dumps(found)) < 2 * tailing.ANSWER_BYTES_MAX
     assert found["behind"] > 0
 
@@ -216,7 +216,7 @@ def test_very_many_properties_are_not_looked_at(make_entry: Callable[..., bytes]
     for number in range(100_000):
         metadata.properties.add(key=f"{number:x}", value="")
     entry = build_entry(metadata.SerializeToString(), b"x")
-    (found,) = opened(entry, Filter(text="anything"))
+    (found,) = opened(entry, MessageFilter(text="anything"))
     assert "bytes of metadata: too many to look at" in found["problem"]
     properties = {f"{number:x}": "" for number in range(1000)}
     (found,) = opened(batch(*[(b"a", {"properties": properties})] * 100))
@@ -234,7 +234,7 @@ def test_parts_without_an_end_are_not_gone_through(
     for number in range(100):
         part = make_entry(sequence_id=number, num_chunks_from_msg=2, chunk_id=0, uuid=f"{number}")
         producer.send(number, part, is_chunk=True)
-    found = tail(harness.actions.topic(TopicName.parse(TOPIC)), None, 20, Filter())
+    found = tail(harness.actions.topic(TopicName.parse(TOPIC)), None, 20, MessageFilter())
     assert found["messages"][0]["id"] == "0:70"
     assert found["examined"] == 20
     assert found["behind"] == 10

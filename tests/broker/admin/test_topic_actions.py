@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from geminga.broker import entry_counts
-from geminga.broker.admin.errors import AdminError, admin_error
-from geminga.broker.admin.topic_actions import Joined
+from geminga.broker.admin.errors import AdminRefusal, admin_error
+from geminga.broker.admin.topic_actions import JoinedCompletion
 from geminga.broker.refusal import Refused
 from geminga.errors import StoreStopped
 from geminga.ids import MessageId, TopicName
@@ -50,7 +50,7 @@ def read(harness: Any) -> list[bytes]:
 
 
 def refused(status: int, call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    with pytest.raises(AdminError) as error:
+    with pytest.raises(AdminRefusal) as error:
         call(*args, **options)
     assert error.value.status == status
 
@@ -127,9 +127,9 @@ def test_acknowledgements_under_way_do_not_bring_a_deleted_cursor_back(harness: 
     topics = fill(harness, make_entry)
     subscription = topics.topics.find(NAME).subscriptions["s"]
     subscription.cursor.acknowledge(0)
-    harness.broker.agenda.mark_cursor(subscription)
+    harness.broker.scheduler.mark_cursor(subscription)
     topics.delete_subscription(NAME, "s", ignore)
-    harness.broker.agenda.flush_cursors()
+    harness.broker.scheduler.flush_cursors()
     assert not list(harness.store.scan("cursor/"))
 
 
@@ -290,14 +290,14 @@ def test_properties(harness: Any, topics: Any) -> None:
 
 def test_joined_reports_once_with_the_first_error() -> None:
     said: list[Any] = []
-    joined = Joined(3, said.append)
+    joined = JoinedCompletion(3, said.append)
     first, second = StoreStopped("first"), StoreStopped("second")
     joined(None)
     joined(first)
     assert not said
     joined(second)
     assert said == [first]
-    Joined(0, said.append)
+    JoinedCompletion(0, said.append)
     assert said == [first, None]
 
 

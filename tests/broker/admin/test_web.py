@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp.web import Server
 
-from geminga.broker.admin import unquoted, web
+from geminga.broker.admin import redacted_log, web
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
 
 REQUEST = b"GET /admin/v2/tenants HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -82,14 +82,14 @@ def test_idle_connections_give_way_to_others(broker: EmbeddedBroker, request_byt
 def test_a_peer_that_leaves_answers_unread_is_disconnected(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unquoted, "UNREAD_SECONDS", 0.3)
+    monkeypatch.setattr(redacted_log, "UNREAD_SECONDS", 0.3)
     with connected(broker) as peer:
         leave_unread(peer)
         assert was_disconnected(peer)
 
 
 def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unquoted, "UNREAD_SECONDS", 0.001)
+    monkeypatch.setattr(redacted_log, "UNREAD_SECONDS", 0.001)
     unread = [5000, 4000, 3000, 3000]
 
     class Transport:
@@ -103,7 +103,7 @@ def test_a_peer_that_reads_slowly_is_disconnected_only_when_it_stops(monkeypatch
             aborted.set()
 
     async def stay() -> None:
-        peer = unquoted.Peer(Server(lambda request: None), lambda line, value: None, loop=loop)  # type: ignore[arg-type]
+        peer = redacted_log.WebConnection(Server(lambda request: None), lambda line, value: None, loop=loop)  # type: ignore[arg-type]
         peer.transport = Transport()  # type: ignore[assignment]
         peer.pause_writing()
         await asyncio.wait_for(aborted.wait(), 20)

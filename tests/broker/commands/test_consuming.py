@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import landmarks
+from geminga.broker import position_lookup
 from geminga.broker.commands.last_message_id import REQUESTS_MAX
 from geminga.broker.delivery import cursor as cursor_module
 from geminga.broker.managed_ledger import ManagedLedger
@@ -641,7 +641,7 @@ def test_while_the_store_writes_acknowledgements_wait_and_go_together(
     harness.poll()
     answered = [frame.command.ackResponse.request_id for frame in peer.take(pb.BaseCommand.ACK_RESPONSE)]
     assert answered == [7, 8]
-    harness.broker.agenda.flush_cursors()
+    harness.broker.scheduler.flush_cursors()
     harness.poll()
     harness.crash()
     topic = harness.broker.topics.find(TopicName.parse(TOPIC))
@@ -704,7 +704,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Any:
     at_hand = lambda self, *_: [(b"", 1)] if disk.has_answered else []  # type: ignore[attr-defined]  # noqa: E731
     monkeypatch.setattr(ManagedLedger, "in_memory", at_hand)
     monkeypatch.setattr(ManagedLedger, "fetch", lambda self, *args, **limits: disk.fetch(*args, **limits))
-    monkeypatch.setattr(landmarks, "last_batch_index", lambda ledger: -1)
+    monkeypatch.setattr(position_lookup, "last_batch_index", lambda ledger: -1)
     return disk
 
 

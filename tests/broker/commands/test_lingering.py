@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.byte_ledger import HELD_BY_PENDING
 from geminga.broker.commands.probing import PROBE_SECONDS
-from geminga.broker.commands.session import State
+from geminga.broker.commands.session import SessionState
+from geminga.broker.memory_backpressure import HELD_BY_PENDING
 from geminga.wire.frames import encode_command, encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from tests.broker.commands.test_session import Watch, acks, all_turns, backlog_of, delivered, encoded
@@ -27,11 +27,11 @@ def sends(count: int, producer_id: int = 1) -> bytes:
 
 def hang_up(harness: Any, peer: Any, data: bytes) -> None:
     """It has sent that; until its session is released nothing of it is worked on."""
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     peer.session.hold(HELD_BY_PENDING)
     peer.send_bytes(PINGS + data)
     peer.disconnect()
-    assert peer.session.state is State.CONNECTED
+    assert peer.session.state is SessionState.CONNECTED
     assert peer.session in harness.broker._services.gone
 
 
@@ -43,7 +43,7 @@ def consumer_that_hung_up(harness: Any, kind: str = "Exclusive") -> tuple[Any, A
     return gone, other
 
 
-def turns(harness: Any) -> None:
+def slices(harness: Any) -> None:
     for _ in range(20):
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
@@ -51,10 +51,10 @@ def turns(harness: Any) -> None:
 
 def answer_behind(harness: Any, peer: Any, gone: Any) -> Any:
     """What a peer hears first: nothing before the work of the one that has gone is done."""
-    turns(harness)
+    slices(harness)
     assert not peer.frames
     gone.session.release(HELD_BY_PENDING)
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
     assert not harness.broker._services.gone
@@ -91,8 +91,8 @@ def test_work_that_never_ends_keeps_a_place_for_a_while_only(harness: Any) -> No
     gone.producer(TOPIC, producer_access_mode=pb.Exclusive)
     hang_up(harness, gone, sends(300))
     other.command("producer", topic=TOPIC, producer_id=1, request_id=7)
-    turns(harness)
-    harness.broker.turns._clock = lambda: 0.0
+    slices(harness)
+    harness.broker.slices._clock = lambda: 0.0
     harness.advance(PROBE_SECONDS - 0.1)
     assert not other.frames
     harness.advance(0.2)
@@ -122,7 +122,7 @@ def test_whose_producer_is_taken_over_keeps_its_acknowledgements(harness: Any) -
         "user_provided_producer_name": False,
     }
     other.command("producer", producer_id=1, request_id=7, **fields)
-    turns(harness)
+    slices(harness)
     assert other.pop().type == Command.PRODUCER_SUCCESS
     other.send(0)
     gone.session.release(HELD_BY_PENDING)
@@ -210,26 +210,26 @@ def test_a_consumer_that_was_being_made_goes_with_its_peer(harness: Any) -> None
 def test_the_last_who_is_there_may_unsubscribe(harness: Any) -> None:
     other = harness.peer()
     gone, ids = delivered(harness, 300, kind="Shared")
-    harness.broker.turns._clock = lambda: 0.0
+    harness.broker.slices._clock = lambda: 0.0
     subscribe(other, "Shared")
     other.frames.clear()
     hang_up(harness, gone, acks(ids))
     other.command("unsubscribe", consumer_id=1, request_id=8)
-    turns(harness)
+    slices(harness)
     assert other.pop().type == Command.SUCCESS
     gone.session.release(HELD_BY_PENDING)
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
     assert not harness.broker.topics.in_memory_now()[0].subscriptions
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
 
 
 # --- what becomes of its work meanwhile ---
 @pytest.mark.parametrize("what", ["sought", "deleted", "made anew", "unloaded", "topic deleted"])
 def test_acknowledgements_of_one_that_hung_up_do_not_hit_what_has_changed(harness: Any, what: str) -> None:
     gone, other = consumer_that_hung_up(harness)
-    harness.broker.turns._clock = lambda: 0.0
+    harness.broker.slices._clock = lambda: 0.0
     name, actions = harness.broker.topics.in_memory_now()[0].name, harness.actions
     done: list[Any] = []
     if what == "sought":
@@ -245,9 +245,9 @@ def test_acknowledgements_of_one_that_hung_up_do_not_hit_what_has_changed(harnes
         other.subscribe(TOPIC, "s", kind="Exclusive")
         assert len(other.messages()) == 300
     gone.session.release(HELD_BY_PENDING)
-    turns(harness)
+    slices(harness)
     assert not harness.broker._services.gone
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
     if what not in ("deleted", "topic deleted"):
         assert backlog_of(harness) == 300
 
@@ -255,11 +255,11 @@ def test_acknowledgements_of_one_that_hung_up_do_not_hit_what_has_changed(harnes
 def test_the_end_of_the_broker_answers_who_waits_for_a_place(harness: Any) -> None:
     gone, other = consumer_that_hung_up(harness)
     subscribe(other, "Exclusive")
-    turns(harness)
+    slices(harness)
     harness.broker.close()
     assert not harness.broker.sessions
     assert not harness.broker._services.gone
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
     assert gone.is_closed
     assert other.is_closed
 
@@ -272,10 +272,10 @@ def test_very_many_who_wait_for_a_place_are_told_in_turns(harness: Any) -> None:
     for peer in peers:
         subscribe(peer, "Exclusive")
     assert not any(peer.frames for peer in peers)
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     holder.send_bytes(encoded("pong"))
     told = sum(bool(peer.frames) for peer in peers)
     assert told < 100
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     assert {peer.pop().command.error.error for peer in peers} == {pb.ConsumerBusy}

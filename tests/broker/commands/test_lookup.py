@@ -229,7 +229,7 @@ def test_changes_of_a_long_list_are_gathered(harness: Any, monkeypatch: pytest.M
 
 
 def test_a_topic_that_is_created_while_a_list_is_read_is_told(harness: Any) -> None:
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer, other = harness.peer(), harness.peer()
     peer.command(
@@ -238,7 +238,7 @@ def test_a_topic_that_is_created_while_a_list_is_read_is_told(harness: Any) -> N
     assert peer.frames == []
     create(harness, P + "a000x", P + "z")
     other.disconnect()
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     seen = set(peer.pop().command.watchTopicListSuccess.topic)
     for frame in peer.frames:
@@ -247,7 +247,7 @@ def test_a_topic_that_is_created_while_a_list_is_read_is_told(harness: Any) -> N
 
 
 def test_a_peer_that_leaves_while_its_list_is_read_leaves_nothing(harness: Any) -> None:
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     create(harness, *(P + f"a{number:03}" for number in range(300)))
     peer = harness.peer()
     peer.command(
@@ -255,7 +255,7 @@ def test_a_peer_that_leaves_while_its_list_is_read_leaves_nothing(harness: Any) 
     )
     assert len(harness.broker.watched) == 1
     peer.disconnect()
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     assert len(harness.broker.watched) == 0
     assert harness.broker.watched.held == 0
@@ -278,7 +278,7 @@ def test_a_list_that_fits_in_no_message_is_refused(make_harness: Any) -> None:
 
 def test_partitions_made_by_themselves_keep_to_the_limit_and_to_their_turn(make_harness: Any) -> None:
     harness = make_harness(partitions_max=500)
-    harness.broker.turns._clock = Watch(0.0005)
+    harness.broker.slices._clock = Watch(0.0005)
     wanted = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
     peer = harness.peer()
 
@@ -295,7 +295,7 @@ def test_partitions_made_by_themselves_keep_to_the_limit_and_to_their_turn(make_
     assert "partitions_max" in answer.message
     ask("some", 500)
     assert peer.frames == []
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
     assert peer.pop().command.partitionMetadataResponse.partitions == 500
@@ -349,5 +349,5 @@ def test_who_leaves_while_a_list_is_read_harms_nobody(harness: Any, monkeypatch:
     peer.disconnect()
     waiting.pop()(None)
     harness.poll()
-    assert not any(harness.broker.agenda.failures.values())
-    assert harness.broker.turns.waiting == 0
+    assert not any(harness.broker.scheduler.failures.values())
+    assert harness.broker.slices.waiting == 0

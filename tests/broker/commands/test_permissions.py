@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.commands.permissions import GUARDED_TABLE, PERMISSIONS, Free
+from geminga.broker.commands.permissions import GUARDED_TABLE, PERMISSIONS, NoPermissionNeeded
 from geminga.broker.commands.probing import PROBE_SECONDS
 from geminga.broker.commands.table import HANDLERS
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.rules.tokens import make_token
-from geminga.broker.turns import Turns
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
@@ -92,10 +92,16 @@ def test_the_table_has_no_gap() -> None:
     for kind in (*HANDLERS, Command.SEND):
         assert kind in PERMISSIONS, f"{Command.Type.Name(kind)} needs a rule in commands/permissions.py"  # type: ignore[arg-type]
     assert set(GUARDED_TABLE.handlers) == set(HANDLERS)
-    guarded = {Command.Type.Name(kind) for kind, rule in PERMISSIONS.items() if not isinstance(rule, Free)}  # type: ignore[arg-type]
+    guarded = {
+        Command.Type.Name(kind)
+        for kind, rule in PERMISSIONS.items()
+        if not isinstance(rule, NoPermissionNeeded)
+    }  # type: ignore[arg-type]
     assert guarded == set(ALLOWED) == set(FIELDS)
     for kind, rule in PERMISSIONS.items():
-        assert isinstance(rule, Free) == (GUARDED_TABLE.handlers.get(kind) is HANDLERS.get(kind))
+        assert isinstance(rule, NoPermissionNeeded) == (
+            GUARDED_TABLE.handlers.get(kind) is HANDLERS.get(kind)
+        )
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -234,13 +240,13 @@ def test_a_list_that_is_being_filled_is_refused_after_a_revocation(
     for number in range(3):
         admin.producer(f"{MINE}{number}", producer_id=number)
     peer = guarded.peer(token=token("consumer"))
-    monkeypatch.setattr(Turns, "enough", True)
+    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
     body, fields = FIELDS[name]
     peer.command(body, request_id=2, namespace="mine/ns", **fields)
     assert not peer.frames
     revoke(guarded)
-    while guarded.broker.turns.waiting:
-        guarded.broker.turns.turn()
+    while guarded.broker.slices.waiting:
+        guarded.broker.slices.turn()
     [frame] = peer.frames
     assert refusal(frame.command) == "AuthorizationError"
     assert not peer.session.watchers

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.byte_ledger import HELD_BY_PENDING
-from geminga.broker.commands.session import LINGER_SECONDS, State
+from geminga.broker.commands.session import LINGER_SECONDS, SessionState
 from geminga.broker.commands.table import HANDLERS
-from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.memory_backpressure import HELD_BY_PENDING
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreStopped
 from geminga.ledger.memory import MemoryStore
 from geminga.wire.frames import encode_command, encode_send
@@ -100,7 +100,7 @@ def test_every_command_when_connected(harness: Any, name: str) -> None:
 def test_nothing_is_read_after_the_end(harness: Any, name: str) -> None:
     peer = harness.peer()
     peer.session.close()
-    assert peer.session.state is State.CLOSED
+    assert peer.session.state is SessionState.CLOSED
     peer.send_bytes(example(name))
     assert not peer.frames
 
@@ -425,7 +425,7 @@ def delivered(harness: Any, count: int, **fields: Any) -> tuple[Any, list[tuple[
     ids = [(message.ledger_id, message.entry_id) for message in peer.messages()]
     assert len(ids) == count
     peer.frames.clear()
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     return peer, ids
 
 
@@ -438,10 +438,10 @@ def backlog_of(harness: Any, subscription: str = "s") -> int:
 def all_turns(harness: Any, peer: Any) -> list[int]:
     """Let turns pass until nobody has work; the backlog after each of them."""
     left = []
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
         left.append(backlog_of(harness))
-    assert peer.session.state is State.CLOSED
+    assert peer.session.state is SessionState.CLOSED
     assert peer.session not in harness.broker.sessions
     return left
 
@@ -507,9 +507,9 @@ def test_a_peer_that_hung_up_is_answered_nothing_and_gets_nothing(harness: Any) 
 def test_what_follows_a_seek_is_not_done_for_a_peer_that_hung_up(harness: Any) -> None:
     """For that consumer. What the others have acknowledged stays so."""
     peer, ids = delivered(harness, 300)
-    harness.broker.turns._clock = lambda: 0.0
+    harness.broker.slices._clock = lambda: 0.0
     peer.subscribe(TOPIC, "other", 2, permits=0)
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     seek = encoded("seek", consumer_id=1, request_id=5, message_publish_time=1)
     peer.send_bytes(acks(ids[:200]) + seek + acks(ids[200:]) + acks(ids, consumer_id=2))
     peer.disconnect()
@@ -522,7 +522,7 @@ def test_a_subscription_that_was_given_up_before_the_peer_hung_up_is_gone(harnes
     peer, ids = delivered(harness, 200)
     peer.send_bytes(acks(ids) + encoded("unsubscribe", consumer_id=1, request_id=5))
     peer.disconnect()
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     assert not harness.broker.topics.find(parse_topic(TOPIC)).subscriptions
 
@@ -540,12 +540,12 @@ def test_nothing_more_is_done_for_a_peer_that_is_thrown_out(harness: Any, end: s
 
 
 def test_a_peer_that_hung_up_before_it_was_let_in_leaves_at_once(harness: Any) -> None:
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     peer = harness.peer(connect=False)
     peer.send_bytes(encode_command(Command(type=Command.PING, ping=pb.CommandPing())) * 500)
-    assert harness.broker.turns.waiting
+    assert harness.broker.slices.waiting
     peer.disconnect()
-    assert peer.session.state is State.CLOSED
+    assert peer.session.state is SessionState.CLOSED
 
 
 def test_a_peer_that_broke_a_rule_before_it_hung_up_is_ended_there(harness: Any) -> None:
@@ -575,7 +575,7 @@ def test_whom_the_store_holds_up_when_it_hangs_up_is_not_waited_for_for_ever(
         harness.broker.poll(harness.now, harness.now_ms)
         left = 0
     else:
-        harness.broker.turns._clock = lambda: 0.0
+        harness.broker.slices._clock = lambda: 0.0
         harness.advance(LINGER_SECONDS)
         monkeypatch.setattr(MemoryStore, "is_behind", False)
     all_turns(harness, peer)
@@ -589,12 +589,12 @@ def test_who_comes_back_at_once_gets_the_place_when_its_old_work_is_done(harness
     holder, other = harness.peer(), harness.peer()
     claim(holder, what)
     holder.frames.clear()
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     pings = encode_command(Command(type=Command.PING, ping=pb.CommandPing()))
     holder.send_bytes(pings * 300)
     holder.disconnect()
     claim(other, what)
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
     harness.poll()
     assert other.pop().type == CREATED[what]
@@ -630,7 +630,7 @@ def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> Non
         return sum(len(each.access.producers) + each.consumers_connected for each in topics)
 
     assert opened() == 2 * count
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     if end == "hangs up":
         peer.disconnect()
     else:
@@ -638,7 +638,7 @@ def test_what_a_peer_had_open_is_closed_in_slices(harness: Any, end: str) -> Non
     left = [2 * count, opened()]
     fields = {"topic": f"{TOPIC}-{count - 1}", "subscription": "s", "consumer_id": 1, "subType": 0}
     other.command("subscribe", request_id=9, **fields)
-    while harness.broker.turns.waiting:
+    while harness.broker.slices.waiting:
         harness.broker.turn(harness.now, harness.now_ms)
         left.append(opened())
     assert max(before - after for before, after in pairwise(left)) < 50
@@ -655,9 +655,9 @@ def test_the_end_of_the_broker_is_that_of_all_that_peers_have_open(harness: Any)
         peer.producer(f"{TOPIC}-{number}", producer_id=number)
         leaving.producer(f"{TOPIC}-{number}", producer_id=number)
     topics = [harness.broker.topics.find(parse_topic(f"{TOPIC}-{number}")) for number in range(100)]
-    harness.broker.turns._clock = Watch(0.001)
+    harness.broker.slices._clock = Watch(0.001)
     leaving.disconnect()
-    assert harness.broker.turns.waiting
+    assert harness.broker.slices.waiting
     harness.broker.close()
     assert not any(each.access.producers for each in topics)
     assert not harness.broker.sessions

@@ -8,7 +8,7 @@ import pytest
 
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, is_hidden, topics_hash
 from geminga.broker.refusal import Refused
-from geminga.broker.topics.loaded import TOPIC_NAME_MAX
+from geminga.broker.topics.topic_registry import TOPIC_NAME_MAX
 
 P = "persistent://public/default/"
 

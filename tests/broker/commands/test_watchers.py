@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.agenda import Agenda
 from geminga.broker.commands import watchers
 from geminga.broker.commands.topic_list import TopicsPattern, topics_hash
-from geminga.broker.commands.watchers import WatchedLists, Watcher
-from geminga.broker.turns import Job, Turns
+from geminga.broker.commands.watchers import TopicListWatcher, WatchedLists
+from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.scheduler import Scheduler
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer
 
@@ -24,19 +24,19 @@ def fill(watched: watchers.WatchedList, names: list[str]) -> Job:
 
 
 def test_a_change_costs_the_same_however_many_names_there_are() -> None:
-    agenda = Agenda(0.0, 0)
-    turns = Turns(lambda: 0.0, lambda: None, lambda about, error: None)
-    lists = WatchedLists(agenda, turns)
+    scheduler = Scheduler(0.0, 0)
+    slices = CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
+    lists = WatchedLists(scheduler, slices)
     watched = lists.make("public/default", TopicsPattern(".*"))
-    turns.start(fill(watched, [f"{P}t{number:06}" for number in range(20_000)]), "fill")
+    slices.start(fill(watched, [f"{P}t{number:06}" for number in range(20_000)]), "fill")
     told: list[Buffer] = []
     for number in range(3):
-        Watcher(watched, number, told.append)
+        TopicListWatcher(watched, number, told.append)
     for number in range(1_000):
         lists.topic_changed(TopicName.parse(f"new-{number}"), True)
     assert told == []
-    agenda.enter(20_000 * watchers.SECONDS_PER_NAME + 0.001)
-    agenda.run_timers()
+    scheduler.enter(20_000 * watchers.SECONDS_PER_NAME + 0.001)
+    scheduler.run_timers()
     assert len(told) == 3
     assert len(watched.names) == lists.held == 21_000
     assert watched.names == sorted(watched.names)
@@ -46,10 +46,12 @@ def test_a_change_costs_the_same_however_many_names_there_are() -> None:
 def test_a_list_that_changes_while_it_is_told_stays_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step of the job is a turn of its own, and topics come and go between them."""
     random = Random(seed)
-    monkeypatch.setattr(Turns, "enough", True)
+    monkeypatch.setattr(CooperativeScheduler, "should_yield", True)
     jobs: list[Any] = []
-    monkeypatch.setattr(Turns, "start", lambda _, job, about, done=None: jobs.append(job))
-    lists = WatchedLists(Agenda(0.0, 0), Turns(lambda: 0.0, lambda: None, lambda about, error: None))
+    monkeypatch.setattr(CooperativeScheduler, "start", lambda _, job, about, done=None: jobs.append(job))
+    lists = WatchedLists(
+        Scheduler(0.0, 0), CooperativeScheduler(lambda: 0.0, lambda: None, lambda about, error: None)
+    )
     names = [TopicName.parse(f"t{number:03}") for number in range(60)]
     there = set(random.sample(names, 30))
     watched = lists.make("public/default", TopicsPattern(".*"))

@@ -106,7 +106,7 @@ class Clients:
             assert stored - self.asked[kind] <= set(delivered), kind
             self.asked[kind] = self.sure[kind] = stored - set(delivered)
             self.asked[kind] = set(self.asked[kind])
-        assert not any(harness.broker.agenda.failures.values())
+        assert not any(harness.broker.scheduler.failures.values())
         self.receipted = set(stored)
 
 

@@ -231,7 +231,7 @@ class Backlog(RuleBasedStateMachine):
         messages, size = sum(len(entry.open) for entry in opened), sum(entry.size for entry in opened)
         assert self.subscription.backlog == len(opened)
         assert self.subscription.backlog_tally() == (messages, size)
-        assert not any(self.harness.broker.agenda.failures.values())
+        assert not any(self.harness.broker.scheduler.failures.values())
 
     @invariant()
     def nothing_is_out_of_sight(self) -> None:

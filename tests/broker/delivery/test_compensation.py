@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geminga.broker.delivery.compensation import PROPERTY, DeliveryMarks
-from geminga.broker.rules.policies import RuleBroken
+from geminga.broker.rules.policies import RuleViolation
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -210,7 +210,7 @@ def test_it_is_switched_by_policies_and_by_the_subscription(harness: Any) -> Non
     assert came(peer) == [(0, 2)]
     harness.actions.set_subscription_properties(NAME, "s", {PROPERTY: "soon"}, lambda error: None)
     assert stats(harness)["redeliverUnackedAfterSeconds"] == 0
-    with pytest.raises(RuleBroken, match="afterSeconds"):
+    with pytest.raises(RuleViolation, match="afterSeconds"):
         namespaces.set_policy("public", "default", "redeliver_unacked_policies", {"afterSeconds": -1}, None)
 
 

@@ -23,7 +23,7 @@ from geminga.broker.delivery.cursor import (
 from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.ranges import RangeSet
 from geminga.errors import StoreDamaged, StoreError, StoreStopped
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.ledger.memory import MemoryStore
 
 OFFSETS = st.integers(0, 400)
@@ -69,7 +69,7 @@ def new_cursor(mark: int = 0, counts: PlainCounts | None = None, **options: Any)
     return Cursor(mark, counts=counts or BatchesOf(), durable=True, **options)
 
 
-def load(value: Value, counts: PlainCounts | None = None) -> Cursor:
+def load(value: StoredValue, counts: PlainCounts | None = None) -> Cursor:
     return Cursor.load(value, "c", counts or BatchesOf())
 
 
@@ -212,7 +212,11 @@ def test_deltas_may_be_applied_again_and_on_a_newer_snapshot() -> None:
     cursor.acknowledge_below(6)
     below = cursor.take_delta()
     newer = cursor.take_snapshot()
-    for value in (Value(base, [below, delta, delta]), Value(newer, [delta, below]), Value(newer, [])):
+    for value in (
+        StoredValue(base, [below, delta, delta]),
+        StoredValue(newer, [delta, below]),
+        StoredValue(newer, []),
+    ):
         found = load(value)
         assert (found.mark, found.batches, found.properties) == (6, {7: 0b101}, {"a": "b"})
         assert not found.changed
@@ -235,9 +239,9 @@ def test_what_is_loaded_is_what_was_there_whatever_the_order_of_deltas(random: R
         kept.append(cursor.take_delta())
     kept += random.sample(kept, min(3, len(kept)))
     random.shuffle(kept)
-    found = load(Value(base, kept))
+    found = load(StoredValue(base, kept))
     assert (found.mark, found.holes, found.batches) == (cursor.mark, cursor.holes, cursor.batches)
-    again = load(Value(found.take_snapshot(), kept))
+    again = load(StoredValue(found.take_snapshot(), kept))
     assert (again.mark, again.holes, again.batches) == (cursor.mark, cursor.holes, cursor.batches)
 
 
@@ -245,7 +249,7 @@ def test_a_cursor_of_the_first_version_is_read() -> None:
     # Written by it: mark 3, no properties, 5 and 7 acknowledged; then a delta with 20..22 and batch 9.
     base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
     delta = bytes.fromhex("01 01 14 03 03 09 01 05")
-    found = load(Value(base, [delta]))
+    found = load(StoredValue(base, [delta]))
     assert (found.mark, list(found.holes.ranges())) == (3, [(5, 6), (7, 8), (20, 23)])
     assert found.batches == {9: 0b101}
 
@@ -261,7 +265,7 @@ def test_loading_does_not_multiply_ranges_by_batches() -> None:
         if number % 5 == 4:
             deltas.append(cursor.take_delta())
     begin = time.thread_time()
-    found = load(Value(base, deltas))
+    found = load(StoredValue(base, deltas))
     assert time.thread_time() - begin < 1.5
     assert (found.holes, found.batches) == (cursor.holes, cursor.batches)
 
@@ -281,7 +285,7 @@ def test_with_ten_million_holes_and_all_deltas_that_may_be_a_cursor_loads_at_onc
             cursor.acknowledge(random.randrange(end))
         deltas.append(cursor.take_delta())
     begin = time.thread_time()
-    found = load(Value(snapshot, deltas))
+    found = load(StoredValue(snapshot, deltas))
     found.clamp(0, end)
     assert time.thread_time() - begin < 0.5  # 0.04 s on an idle core; 3.2 s before
     assert (found.mark, found.holes) == (cursor.mark, cursor.holes)
@@ -350,9 +354,9 @@ def test_a_tally_of_another_state_is_not_believed() -> None:
     first = cursor.take_delta()
     cursor.acknowledge(5)
     second = cursor.take_delta()
-    assert load(Value(base, [first, second]))._tally == (140, 140)
+    assert load(StoredValue(base, [first, second]))._tally == (140, 140)
     # A delta is lost: the tally of the one behind it says too much.
-    lost = load(Value(base, [second]))
+    lost = load(StoredValue(base, [second]))
     assert lost._tally is None
     assert lost.open_tally(10) == (9 * 70, 9 * 70)
 
@@ -360,7 +364,7 @@ def test_a_tally_of_another_state_is_not_believed() -> None:
 def test_a_cursor_from_before_tallies_is_counted_when_somebody_asks() -> None:
     base = bytes.fromhex("01 03 02 7b7d 01 00 02 02 05 01 01 01 00")
     delta = bytes.fromhex("01 01 14 03 03 09 01 05")
-    found = load(Value(base, [delta]), PlainCounts())
+    found = load(StoredValue(base, [delta]), PlainCounts())
     counts = PlainCounts()
     messages, size = counts.added_up(at for at in range(3, 30) if at not in (5, 7, 20, 21, 22))
     assert found.open_tally(30) == (messages - 8, size)  # of the ten messages in entry 9, two are open
@@ -480,12 +484,12 @@ def test_a_loaded_cursor_is_fitted_to_what_exists(
 def test_damage_is_named() -> None:
     good = new_cursor(7).take_snapshot()
     for value in (
-        Value(b"", []),
-        Value(b"\x09" + good[1:], []),
-        Value(good[:-1], []),
-        Value(good.replace(b"{}", b"{["), []),
-        Value(good, [b"\x63"]),
-        Value(good, [b"\x01\x05"]),
+        StoredValue(b"", []),
+        StoredValue(b"\x09" + good[1:], []),
+        StoredValue(good[:-1], []),
+        StoredValue(good.replace(b"{}", b"{["), []),
+        StoredValue(good, [b"\x63"]),
+        StoredValue(good, [b"\x01\x05"]),
     ):
         with pytest.raises(StoreDamaged, match="cursor of s"):
             Cursor.load(value, "cursor of s", BatchesOf())
@@ -503,7 +507,7 @@ def test_java_bit_sets() -> None:
 
 def test_properties_are_json() -> None:
     cursor = new_cursor(0, properties={"ä": "ö"})
-    assert load(Value(cursor.take_snapshot(), [])).properties == json.loads('{"ä": "ö"}')
+    assert load(StoredValue(cursor.take_snapshot(), [])).properties == json.loads('{"ä": "ö"}')
 
 
 class FarCounts(BatchesOf):

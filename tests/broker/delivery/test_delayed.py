@@ -119,7 +119,7 @@ def test_delayed_messages_that_are_given_up_do_not_come(
     assert peer.payloads() == ([b"3"] if how == "skip" else [])
     if how == "skip":
         assert other.payloads() == [b"other"]
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
 
 
 def test_replayed_and_waiting_messages_that_are_given_up_do_not_come(

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geminga.broker.delivery.limits import BURST_SECONDS, Limit, in_force, with_rate
-from geminga.broker.rules.policies import Rate
+from geminga.broker.delivery.limits import BURST_SECONDS, RateLimit, in_force, with_rate
+from geminga.broker.rules.policies import ThrottleRate
 
 
-def limit(**rate: int) -> Limit:
-    made = Limit()
-    made.set(Rate(**rate), 0.0)
+def limit(**rate: int) -> RateLimit:
+    made = RateLimit()
+    made.set(ThrottleRate(**rate), 0.0)
     return made
 
 
@@ -44,19 +44,19 @@ def test_messages_and_bytes_both_hold() -> None:
 def test_another_rate_forgives() -> None:
     bucket = limit(messages=1)
     bucket.take(1_000_000, 0, 0.0)
-    bucket.set(Rate(messages=1), 0.0)
+    bucket.set(ThrottleRate(messages=1), 0.0)
     assert bucket.wait(0.0) > 900_000
-    bucket.set(Rate(messages=2), 0.0)
+    bucket.set(ThrottleRate(messages=2), 0.0)
     assert bucket.wait(0.0) == 0
-    bucket.set(Rate(), 0.0)
+    bucket.set(ThrottleRate(), 0.0)
     bucket.take(1_000_000, 1_000_000, 0.0)
     assert not bucket.is_set
     assert bucket.wait(0.0) == 0
 
 
 def test_a_limit_is_made_when_it_is_needed() -> None:
-    assert with_rate(None, Rate(), 0.0) is None
-    made = with_rate(None, Rate(bytes=5), 0.0)
-    assert in_force(None, made, Limit()) == (made,)
-    assert with_rate(made, Rate(), 0.0) is made
+    assert with_rate(None, ThrottleRate(), 0.0) is None
+    made = with_rate(None, ThrottleRate(bytes=5), 0.0)
+    assert in_force(None, made, RateLimit()) == (made,)
+    assert with_rate(made, ThrottleRate(), 0.0) is made
     assert in_force(made) == ()

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geminga.broker.rules.avro_rules import DEPTH_MAX, Budget, NotAvro, _Resolution, parse, unreadable
+from geminga.broker.rules.avro_rules import (
+    DEPTH_MAX,
+    ComparisonBudget,
+    NotAvro,
+    _Resolution,
+    parse,
+    unreadable,
+)
 
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "vectors" / "compatibility.json").read_text())
 
@@ -144,7 +151,7 @@ def test_comparing_without_end_is_refused_with_a_reason() -> None:
         {"name": "y", "type": ["null", *(f"R{n}" for n in range(400))]},
     ]
     big = schema({"type": "record", "name": "R", "fields": fields})
-    budget = Budget(1_000)
+    budget = ComparisonBudget(1_000)
     assert "takes more than 1000 steps" in unreadable(
         reader=big, writer=schema(renamed_all(fields)), budget=budget
     )
@@ -167,7 +174,7 @@ def test_what_was_assumed_readable_is_not_kept_when_it_turns_out_otherwise() -> 
 
     # C is readable as long as P is assumed to be; P is not, so C is not either.
     writer = schema(tree("long"))
-    resolution = _Resolution(schema(tree("int")), Budget())
+    resolution = _Resolution(schema(tree("int")), ComparisonBudget())
     reader = schema(tree("int"))
     parents = reader.branches[0], writer.branches[0]
     children = tuple(each.fields[0].type.branches[1] for each in parents)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from geminga.broker.rules.dynamic import DYNAMIC
-from geminga.broker.rules.policies import RuleBroken
+from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
 from geminga.ids import TopicName
-from geminga.ledger.api import Lost, Value
+from geminga.ledger.api import LostWrites, StoredValue
 from geminga.wire.frames import encode_send
 
 TOPIC = "persistent://public/default/t"
@@ -166,12 +166,12 @@ def test_backlog_that_may_be_given_up_now(make_harness: Callable[..., Any]) -> N
 def test_what_is_refused(make_harness: Callable[..., Any], name: str, text: str, told: str) -> None:
     harness = make_harness()
     before = harness.broker.dynamic.current
-    with pytest.raises(RuleBroken, match=told):
+    with pytest.raises(RuleViolation, match=told):
         harness.broker.dynamic.set(name, text)
     assert harness.broker.dynamic.current is before
     assert not harness.broker.dynamic.changed
     if name not in DYNAMIC:
-        with pytest.raises(RuleBroken, match="Can't delete non-dynamic configuration"):
+        with pytest.raises(RuleViolation, match="Can't delete non-dynamic configuration"):
             harness.broker.dynamic.remove(name)
 
 
@@ -185,7 +185,7 @@ def test_a_number_is_refused_or_the_broker_lives_with_it(
     harness.peer().producer(TOPIC)
     try:
         harness.broker.dynamic.set(name, "9" * digits)
-    except RuleBroken:
+    except RuleViolation:
         assert not harness.broker.dynamic.changed
     harness.advance(400)
     harness.restart()
@@ -194,7 +194,7 @@ def test_a_number_is_refused_or_the_broker_lives_with_it(
     peer.producer(TOPIC)
     peer.publish(1)
     harness.advance(400)
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
 
 
 def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
@@ -208,7 +208,7 @@ def test_a_name_that_an_older_version_does_not_know_is_no_reason_not_to_start(
     assert policies(harness).retention_minutes == 3
     harness.broker.dynamic.remove("fromTheFuture")
     assert harness.store.get("dynamic-configuration/fromTheFuture") is None
-    with pytest.raises(RuleBroken, match="non-dynamic configuration fromTheFuture"):
+    with pytest.raises(RuleViolation, match="non-dynamic configuration fromTheFuture"):
         harness.broker.dynamic.remove("fromTheFuture")
 
 
@@ -237,7 +237,7 @@ def test_nothing_is_deleted_by_rules_while_damage_has_taken_a_setting(
 
     def damaged(prefix: str) -> Any:
         if prefix == "dynamic-configuration/":
-            return [(f"{prefix}defaultRetentionTimeInMinutes", Value(b"", (), Lost(values=1)))]
+            return [(f"{prefix}defaultRetentionTimeInMinutes", StoredValue(b"", (), LostWrites(values=1)))]
         return scan(prefix)
 
     monkeypatch.setattr(harness.store, "scan", damaged)

@@ -8,13 +8,13 @@ import pytest
 
 from geminga.broker.admin.errors import STATUS_OF_RULE
 from geminga.broker.rules import namespaces as module
-from geminga.broker.rules.namespaces import TOPIC_POLICIES, Namespaces
-from geminga.broker.rules.policies import RuleBroken
+from geminga.broker.rules.namespaces import TOPIC_POLICIES, NamespaceRegistry
+from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics.stored import existence_of, schemas_of, topic_of
+from geminga.broker.topics.prefetch import existence_of, schemas_of, topic_of
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.ledger.memory import MemoryStore
 
 SETTINGS = BrokerSettings(memory=True)
@@ -26,18 +26,18 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def namespaces(store: MemoryStore) -> Namespaces:
-    return Namespaces(store, SETTINGS)
+def namespaces(store: MemoryStore) -> NamespaceRegistry:
+    return NamespaceRegistry(store, SETTINGS)
 
 
 def refused(status: int, call: Callable[[], object]) -> str:
-    with pytest.raises(RuleBroken) as caught:
+    with pytest.raises(RuleViolation) as caught:
         call()
     assert STATUS_OF_RULE[caught.value.wrong] == status
     return caught.value.reason
 
 
-def test_defaults_exist(namespaces: Namespaces) -> None:
+def test_defaults_exist(namespaces: NamespaceRegistry) -> None:
     assert namespaces.tenants() == ["public", "pulsar"]
     assert namespaces.namespaces("public") == ["public/default"]
     assert namespaces.namespaces("pulsar") == ["pulsar/system"]
@@ -46,14 +46,14 @@ def test_defaults_exist(namespaces: Namespaces) -> None:
     assert namespaces.tenant("public") == {"adminRoles": [], "allowedClusters": ["standalone"]}
 
 
-def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: Namespaces) -> None:
+def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
     namespaces.create_cluster("elsewhere", {"serviceUrl": "http://other:8080"})
     namespaces.create_tenant("acme", {"allowedClusters": ["standalone"], "adminRoles": ["boss"]})
     namespaces.create_namespace("acme", "shop", {"from_the_future": 1})
     namespaces.set_policy("acme", "shop", "message_ttl_in_seconds", 7)
     topic = TopicName.parse("acme/shop/orders")
     namespaces.set_topic_policy(topic, "message_ttl_in_seconds", 3)
-    again = Namespaces(store, SETTINGS)
+    again = NamespaceRegistry(store, SETTINGS)
     assert again.clusters() == ["elsewhere", "standalone"]
     assert again.tenant("acme") == namespaces.tenant("acme")
     assert again.document("acme", "shop") == namespaces.document("acme", "shop")
@@ -64,7 +64,7 @@ def test_everything_is_read_back_from_the_store(store: MemoryStore, namespaces: 
     assert again.topic_policies(TopicName.parse("acme/shop/other")).message_ttl_seconds == 7
 
 
-def test_done_is_called_when_kept(store: MemoryStore, namespaces: Namespaces) -> None:
+def test_done_is_called_when_kept(store: MemoryStore, namespaces: NamespaceRegistry) -> None:
     store.poll()
     seen: list[object] = []
     namespaces.create_tenant("acme", {"allowedClusters": ["standalone"]}, seen.append)
@@ -73,7 +73,7 @@ def test_done_is_called_when_kept(store: MemoryStore, namespaces: Namespaces) ->
     assert seen == [None]
 
 
-def test_tenants(namespaces: Namespaces) -> None:
+def test_tenants(namespaces: NamespaceRegistry) -> None:
     refused(404, lambda: namespaces.tenant("acme"))
     refused(412, lambda: namespaces.create_tenant("a/b", {"allowedClusters": ["standalone"]}))
     refused(412, lambda: namespaces.create_tenant("..", {"allowedClusters": ["standalone"]}))
@@ -92,12 +92,12 @@ def test_tenants(namespaces: Namespaces) -> None:
     assert "acme" not in namespaces.tenants()
 
 
-def test_a_tenant_keeps_the_clusters_its_namespaces_use(namespaces: Namespaces) -> None:
+def test_a_tenant_keeps_the_clusters_its_namespaces_use(namespaces: NamespaceRegistry) -> None:
     namespaces.create_cluster("elsewhere", {})
     refused(409, lambda: namespaces.update_tenant("public", {"allowedClusters": ["elsewhere"]}))
 
 
-def test_namespaces(namespaces: Namespaces) -> None:
+def test_namespaces(namespaces: NamespaceRegistry) -> None:
     refused(404, lambda: namespaces.create_namespace("nobody", "shop"))
     refused(412, lambda: namespaces.create_namespace("public", "a b"))
     refused(409, lambda: namespaces.create_namespace("public", "default"))
@@ -112,14 +112,14 @@ def test_namespaces(namespaces: Namespaces) -> None:
     refused(412, lambda: namespaces.create_namespace("public", "odd", {"bundles": {"numBundles": "x"}}))
 
 
-def test_documents_are_copies(namespaces: Namespaces) -> None:
+def test_documents_are_copies(namespaces: NamespaceRegistry) -> None:
     namespaces.document("public", "default")["properties"]["a"] = "b"
     namespaces.tenant("public")["adminRoles"].append("intruder")
     assert namespaces.document("public", "default")["properties"] == {}
     assert namespaces.tenant("public")["adminRoles"] == []
 
 
-def test_policies_are_set_and_removed(namespaces: Namespaces) -> None:
+def test_policies_are_set_and_removed(namespaces: NamespaceRegistry) -> None:
     seen: list[tuple[str, TopicName | None, int | None]] = []
     namespaces.watch(
         lambda namespace, topic, was: seen.append((namespace, topic, was and was.max_producers_per_topic))
@@ -133,7 +133,7 @@ def test_policies_are_set_and_removed(namespaces: Namespaces) -> None:
     refused(400, lambda: namespaces.set_policy("public", "default", "max_producer_per_topic", 3))
 
 
-def test_topic_policies(namespaces: Namespaces) -> None:
+def test_topic_policies(namespaces: NamespaceRegistry) -> None:
     topic = TopicName.parse("orders-partition-2")
     namespaces.set_topic_policy(topic, "deduplicationEnabled", True)
     assert namespaces.get_topic_policy(TopicName.parse("orders"), "deduplicationEnabled") is True
@@ -148,7 +148,7 @@ def test_topic_policies(namespaces: Namespaces) -> None:
     assert namespaces.topic_policies(topic).max_message_size == SETTINGS.max_message_size
 
 
-def test_retention_must_exceed_the_backlog_quota(namespaces: Namespaces) -> None:
+def test_retention_must_exceed_the_backlog_quota(namespaces: NamespaceRegistry) -> None:
     quota = {"destination_storage": {"limitSize": 200 << 20}}
     namespaces.set_policy("public", "default", "backlog_quota_map", quota)
     small = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
@@ -160,7 +160,7 @@ def test_retention_must_exceed_the_backlog_quota(namespaces: Namespaces) -> None
     )
 
 
-def test_clusters(namespaces: Namespaces) -> None:
+def test_clusters(namespaces: NamespaceRegistry) -> None:
     assert namespaces.cluster("standalone")["brokerServiceUrl"] == SETTINGS.service_url
     refused(404, lambda: namespaces.cluster("mars"))
     namespaces.create_cluster("mars", {"serviceUrl": "http://mars:8080"})
@@ -178,7 +178,7 @@ def test_a_damaged_document_is_named() -> None:
     store = MemoryStore()
     store.put("tenant/public", b"\x00not json")
     with pytest.raises(StoreDamaged, match="tenant/public"):
-        Namespaces(store, SETTINGS)
+        NamespaceRegistry(store, SETTINGS)
 
 
 class Watched(MemoryStore):
@@ -189,11 +189,11 @@ class Watched(MemoryStore):
         self.scanned: list[str] = []
         self.asked: list[str] = []
 
-    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, Value]]:
+    def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         self.scanned.append(prefix)
         return super().scan(prefix, after=after)
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         self.asked.append(key)
         return super().get(key)
 
@@ -201,12 +201,12 @@ class Watched(MemoryStore):
 def test_topics_own_policies_are_read_when_a_topic_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESOLVED_TOPICS_MAX", 2)
     store = Watched()
-    first = Namespaces(store, SETTINGS)
+    first = NamespaceRegistry(store, SETTINGS)
     topics = [TopicName.parse(f"public/default/t{number}") for number in range(5)]
     for number, topic in enumerate(topics):
         first.set_topic_policy(topic, "message_ttl_in_seconds", number + 1)
     store.scanned.clear()
-    namespaces = Namespaces(store, SETTINGS)
+    namespaces = NamespaceRegistry(store, SETTINGS)
     assert not [each for each in store.scanned if TOPIC_POLICIES.startswith(each)]
     for _ in range(2):
         found = [namespaces.topic_policies(topic).message_ttl_seconds for topic in topics]

@@ -18,8 +18,8 @@ pytest.importorskip("bcrypt")
 
 from passlib.context import CryptContext
 
-from geminga.broker.rules.authentication import Authentication, Unauthenticated
-from geminga.broker.rules.passwords import BasicMethod, _Guesses, parse_users
+from geminga.broker.rules.authentication import Authenticator, Unauthenticated
+from geminga.broker.rules.passwords import BasicMethod, _FailedLogins, parse_users
 from geminga.broker.serving.embedded import embedded
 from geminga.errors import InvalidConfiguration
 
@@ -115,7 +115,7 @@ def test_a_password_is_not_recognised_among_many_guesses_of_one_host(method: Bas
 
 
 def test_those_who_guess_at_everything_take_no_more_memory() -> None:
-    guesses = _Guesses()
+    guesses = _FailedLogins()
     for number in range(30_000):
         guesses.add(("10.0.0.1", b"%d" % number), NOW)
     assert len(guesses._shown) <= 10_000
@@ -169,7 +169,7 @@ def test_hashing_holds_up_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_over_http(method: BasicMethod) -> None:
-    authentication: Any = Authentication({"basic": method})
+    authentication: Any = Authenticator({"basic": method})
     assert authentication.from_header("Basic YXByMTpzZWNyZXQ=", NOW).role == "apr1"
     for header in ("Basic YXByMTp3cm9uZw==", "Basic !", "Bearer x", None):
         with pytest.raises(Unauthenticated):

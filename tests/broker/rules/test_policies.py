@@ -11,9 +11,9 @@ import pytest
 from geminga.broker.admin.errors import STATUS_OF_RULE
 from geminga.broker.rules.policies import (
     FIELDS,
-    Rate,
-    RuleBroken,
-    Wrong,
+    InvalidRequest,
+    RuleViolation,
+    ThrottleRate,
     bundle_ranges,
     check_document,
     check_policy,
@@ -108,7 +108,7 @@ def test_official_bodies_are_kept_as_they_are(field: str) -> None:
     ],
 )
 def test_refusals(field: str, value: Any, status: int) -> None:
-    with pytest.raises(RuleBroken) as caught:
+    with pytest.raises(RuleViolation) as caught:
         check_policy(field, value)
     assert STATUS_OF_RULE[caught.value.wrong] == status
     assert caught.value.reason
@@ -142,14 +142,14 @@ def test_every_check_survives_any_json() -> None:
         for value in junk:
             try:
                 check_policy(field, value)
-            except RuleBroken as error:
+            except RuleViolation as error:
                 statuses.add(STATUS_OF_RULE[error.wrong])
     assert statuses <= {400, 406, 412}
 
 
 def test_documents_keep_unknown_fields_and_drop_nulls() -> None:
     assert check_document({"from_the_future": {"a": 1}, "migrated": None}) == {"from_the_future": {"a": 1}}
-    with pytest.raises(RuleBroken):
+    with pytest.raises(RuleViolation):
         check_document(["no", "object"])
 
 
@@ -158,7 +158,7 @@ def test_bundles_cover_the_hash_range() -> None:
         "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
         "numBundles": 4,
     }
-    with pytest.raises(RuleBroken):
+    with pytest.raises(RuleViolation):
         bundle_ranges(0)
 
 
@@ -168,7 +168,7 @@ def test_broker_settings_hold_where_nothing_is_set() -> None:
     assert found.auto_create_topics
     assert found.auto_create_partitions == 0
     assert found.schema_compatibility_strategy == "FULL"
-    assert found.publish_rate == Rate()
+    assert found.publish_rate == ThrottleRate()
     assert found.unacked_messages_per_consumer_max == 50_000
 
 
@@ -186,8 +186,8 @@ def test_the_namespace_wins_over_the_broker_and_the_topic_over_both() -> None:
     assert found.backlog_quota_action == "producer_exception"
     assert found.auto_create_partitions == 2
     assert found.deduplication
-    assert found.dispatch_rate == Rate(messages=100, bytes=1000)
-    assert found.subscribe_rate == Rate(messages=10, period_seconds=30)
+    assert found.dispatch_rate == ThrottleRate(messages=100, bytes=1000)
+    assert found.subscribe_rate == ThrottleRate(messages=10, period_seconds=30)
     assert found.subscription_types_enabled == {"Shared", "Failover", "Exclusive", "Key_Shared"}
     assert found.delete_inactive_topics
     assert found.inactive_topic_seconds == 3600
@@ -195,7 +195,7 @@ def test_the_namespace_wins_over_the_broker_and_the_topic_over_both() -> None:
 
 def test_rates_of_other_clusters_do_not_count() -> None:
     rates = {"topicDispatchRate": {"elsewhere": {"dispatchThrottlingRateInMsg": 1}}}
-    assert resolve(SETTINGS, rates).dispatch_rate == Rate()
+    assert resolve(SETTINGS, rates).dispatch_rate == ThrottleRate()
 
 
 def test_the_age_quota_is_apart_from_the_size_quota() -> None:
@@ -209,5 +209,5 @@ def test_the_age_quota_is_apart_from_the_size_quota() -> None:
 
 
 def test_broken_rules_pickle_and_read_well() -> None:
-    error = pickle.loads(pickle.dumps(RuleBroken(Wrong.IN_THE_WAY, "exists")))
-    assert (error.wrong, str(error)) == (Wrong.IN_THE_WAY, "exists")
+    error = pickle.loads(pickle.dumps(RuleViolation(InvalidRequest.IN_THE_WAY, "exists")))
+    assert (error.wrong, str(error)) == (InvalidRequest.IN_THE_WAY, "exists")

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.commands.session import State
+from geminga.broker.commands.session import SessionState
 from geminga.broker.commands.table import HANDLERS
-from geminga.broker.complaints import LINES_MAX
+from geminga.broker.rate_limited_logger import LINES_MAX
 from geminga.broker.serving.embedded import embedded
 from geminga.broker.serving.listening import PortInUse, bind
-from geminga.broker.serving.server import BrokerServer, Connection
+from geminga.broker.serving.server import BrokerServer, PeerConnection
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreLocked, StoreStopped, UsageError
 from geminga.ids import TopicName
@@ -189,7 +189,7 @@ def test_a_fault_of_ours_closes_one_connection_and_is_counted(
             )
             assert victim.is_closed()
         assert bystander.answers()
-        assert broker._server.broker.agenda.failures["session"] == 3
+        assert broker._server.broker.scheduler.failures["session"] == 3
     assert caplog.text.count("session failed") == 1, "one line for a peer that comes again and again"
     assert "127.0.0.1" in caplog.text
 
@@ -281,7 +281,7 @@ def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixt
     async def scenario() -> None:
         async with running() as server:
             for _ in range(LINES_MAX + 200):
-                connection = Connection(server)
+                connection = PeerConnection(server)
                 connection.connection_made(Stuffed())
                 connection.pause_writing()
                 connection.write(b"an answer")
@@ -289,7 +289,7 @@ def test_peers_that_never_read_do_not_fill_the_log(caplog: pytest.LogCaptureFixt
                 assert connection._transport is not None
                 assert connection._transport.is_closing()
                 connection.connection_lost(None)
-            assert server.broker.complaints.total == LINES_MAX + 200
+            assert server.broker.rate_limited_log.total == LINES_MAX + 200
 
     asyncio.run(scenario())
     assert caplog.text.count("leaves too much unread and is disconnected") == LINES_MAX
@@ -447,25 +447,25 @@ def test_work_of_a_peer_that_hung_up_keeps_its_place(is_cut: bool) -> None:
             writer.write(connect_command())
             await reader.read(4096)
             (connection,) = server.connections
-            turns, now = server.broker.turns, [time.monotonic()]
+            slices, now = server.broker.slices, [time.monotonic()]
 
             def clock() -> float:  # a turn has time for little
                 now[0] += 0.005
                 return now[0]
 
-            turns._clock = clock
+            slices._clock = clock
             session = connection.session
             assert session is not None
             connection.data_received(ping() * 1_000)
-            assert turns.waiting
+            assert slices.waiting
             if is_cut:
                 connection.abort()
             connection.connection_lost(None if is_cut else ConnectionResetError())
             assert bool(server.connections) is not is_cut
             async with asyncio.timeout(60):
-                while server.connections or turns.waiting:
+                while server.connections or slices.waiting:
                     await asyncio.sleep(0.001)
-            assert session.state is State.CLOSED
+            assert session.state is SessionState.CLOSED
             assert not server.broker.sessions
             writer.close()
 

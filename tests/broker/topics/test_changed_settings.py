@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from geminga.broker.cooperative import TURN_SECONDS
 from geminga.broker.core import Broker
 from geminga.broker.rules import namespaces as namespaces_module
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.changed_settings import FIELDS
 from geminga.broker.topics.deadlines import acts_earlier
-from geminga.broker.topics.looks import ROUND_SECONDS, UNUSED_SECONDS
-from geminga.broker.turns import TURN_SECONDS
+from geminga.broker.topics.maintenance_queue import ROUND_SECONDS, UNUSED_SECONDS
 from geminga.errors import InvalidConfiguration
 from geminga.ids import TopicName
-from geminga.ledger.api import Lost, Value
+from geminga.ledger.api import LostWrites, StoredValue
 from geminga.ledger.memory import MemoryStore
 from tests.broker.topics.conftest import NAME
 
@@ -67,10 +67,10 @@ class Clocked:
 
     def entry(self, work: Callable[[], None]) -> None:
         """One entry into the core, as the shell makes them."""
-        turns, before = self.harness.broker.turns, self.time
-        turns.begin(before)
+        slices, before = self.harness.broker.slices, self.time
+        slices.begin(before)
         work()
-        turns.end()
+        slices.end()
         self.longest = max(self.longest, self.time - before)
 
     def turn(self) -> None:
@@ -104,12 +104,12 @@ def test_a_hundred_thousand_namespaces_hold_up_nobody(
     assert clocked.resolved == 0, "a start under the same settings asks for none"
     change(clocked, "ttlDurationDefaultInSeconds", "60")
     assert clocked.namespaces.policies("t", "n099999").message_ttl_seconds == 60, "in force at once"
-    turns = 0
+    slices = 0
     while clocked.is_woken:
         clocked.turn()
-        turns += 1
+        slices += 1
     assert clocked.resolved >= 2 * NAMESPACES
-    assert turns >= 2 * NAMESPACES * RESOLVING_SECONDS / TURN_SECONDS - 1
+    assert slices >= 2 * NAMESPACES * RESOLVING_SECONDS / TURN_SECONDS - 1
     assert clocked.longest < 1.1 * TURN_SECONDS
     assert walks(clocked) == NAMESPACES + 2, "the topics of each are looked at"
     assert len(clocked.namespaces._resolved) <= namespaces_module.RESOLVED_NAMESPACES_MAX
@@ -150,7 +150,7 @@ def test_a_policy_that_changes_before_its_turn_is_compared_with_what_was(
     while clocked.is_woken:
         clocked.turn()
     assert f"due/{0:013d}/policies:t/{name}" in list(store.names("due/"))
-    assert not any(clocked.harness.broker.agenda.failures.values())
+    assert not any(clocked.harness.broker.scheduler.failures.values())
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
@@ -185,14 +185,14 @@ def test_settings_of_the_last_life_that_nobody_knows_cost_a_walk(make: Any, harm
         store.put("broker/rules", b'{"message_ttl_seconds":-5}')
     else:
         get = store.get
-        lost = Value(b"", (), Lost(values=1))
+        lost = StoredValue(b"", (), LostWrites(values=1))
         store.get = lambda key: lost if key == "broker/rules" else get(key)
     topic.harness.restart()
     assert topic.topics.is_stored(NAME)
     assert walks(Shown(topic.harness)) == 2
     topic.harness.advance(LATE)
     assert walks(Shown(topic.harness)) == 0
-    assert not any(topic.harness.broker.agenda.failures.values())
+    assert not any(topic.harness.broker.scheduler.failures.values())
 
 
 def test_loaded_topics_hear_of_other_settings(make_harness: Callable[..., Any]) -> None:

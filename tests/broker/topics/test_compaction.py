@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import compacted
-from geminga.broker.admin.errors import AdminError
-from geminga.broker.compacted import owner_of
+from geminga.broker import compacted_view
+from geminga.broker.admin.errors import AdminRefusal
+from geminga.broker.compacted_view import owner_of
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_key
 from geminga.broker.topics import compaction
 from geminga.broker.topics.compaction import LEDGER_PROPERTY
 from geminga.errors import StoreFull
 from geminga.ids import MessageId, TopicName
-from geminga.ledger.api import Lost, Value
-from geminga.ledger.damage import Damage, EntriesDamaged, Loss
+from geminga.ledger.api import LostWrites, StoredValue
+from geminga.ledger.damage import Damage, DamageLoss, EntriesDamaged
 from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, PowerLoss, SimulatedDisk
@@ -76,7 +76,7 @@ def finish(harness: Harness) -> None:
     for _ in range(100_000):
         harness.poll()
         harness.broker.turn(harness.now, harness.now_ms)
-        if not harness.broker.turns.waiting and not harness.store.is_writing:
+        if not harness.broker.slices.waiting and not harness.store.is_writing:
             harness.poll()
             topic: Any = harness.broker.topics.in_memory(NAME)
             if topic is None or topic.compaction is None or not topic.compaction.is_running:
@@ -90,10 +90,14 @@ def compact(harness: Harness) -> None:
     assert harness.actions.compaction_status(NAME) == {"status": "SUCCESS", "lastError": ""}
 
 
-def read(harness: Harness, *, compacted: bool = True, **fields: Any) -> list[tuple[tuple[int, int], Pair]]:
+def read(
+    harness: Harness, *, compacted_view: bool = True, **fields: Any
+) -> list[tuple[tuple[int, int], Pair]]:
     """Everything that a reader from the beginning is sent, with the ids of the entries."""
     peer = harness.peer()
-    peer.subscribe("t", "reader", 7, durable=False, read_compacted=compacted, permits=1_000_000, **fields)
+    peer.subscribe(
+        "t", "reader", 7, durable=False, read_compacted=compacted_view, permits=1_000_000, **fields
+    )
     for _ in range(50):
         harness.poll()
     found = [
@@ -135,7 +139,7 @@ def test_newest_of_each_key_is_left_under_its_own_id(harness: Harness) -> None:
         peer.send(number, single(f"k{number % 3}", b"%d" % number))
     peer.send(30, single(None, b"no key"))
     peer.send(31, single("k1", b""))
-    before = dict(read(harness, compacted=False))
+    before = dict(read(harness, compacted_view=False))
     compact(harness)
     found = read(harness)
     assert [pair for _, pair in found] == [("k0", b"27"), ("k2", b"29")]
@@ -143,7 +147,7 @@ def test_newest_of_each_key_is_left_under_its_own_id(harness: Harness) -> None:
     # What came since is read from the topic itself.
     peer.send(32, single("k0", b"new"))
     assert [pair for _, pair in read(harness)] == [("k0", b"27"), ("k2", b"29"), ("k0", b"new")]
-    assert len(read(harness, compacted=False)) == 33
+    assert len(read(harness, compacted_view=False)) == 33
 
 
 @pytest.mark.parametrize("compression", [pb.NONE, pb.ZSTD])
@@ -380,7 +384,7 @@ def test_reader_keeps_the_ledger_it_reads(harness: Harness) -> None:
 def test_reader_keeps_the_ledger_it_reads_when_nothing_is_to_be_compacted_any_more(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compacted, "ENTRIES_PER_FETCH", 2)
+    monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
     peer = publisher(harness)
     reader = harness.peer()
     for value in (b"1", b"2"):
@@ -403,7 +407,7 @@ def test_what_a_deleted_subscription_left_behind_is_not_taken_up(
     make_harness: Any, monkeypatch: pytest.MonkeyPatch, is_wanted_again: bool
 ) -> None:
     """Somebody reads the compacted ledger, so it stays for a while; then the process is killed."""
-    monkeypatch.setattr(compacted, "ENTRIES_PER_FETCH", 2)
+    monkeypatch.setattr(compacted_view, "ENTRIES_PER_FETCH", 2)
     harness = make_harness(ledger_entries_max=5, retention_minutes=0, retention_megabytes=0)
     peer = publisher(harness)
     for number in range(10):
@@ -665,7 +669,7 @@ def test_status_stats_and_refusals(harness: Harness) -> None:
     assert harness.actions.compaction_status(NAME) == {"status": "NOT_RUN", "lastError": ""}
     harness.actions.compact(NAME)
     if harness.actions.compaction_status(NAME)["status"] == "RUNNING":
-        with pytest.raises(AdminError, match="already in progress") as refused:
+        with pytest.raises(AdminRefusal, match="already in progress") as refused:
             harness.actions.compact(NAME)
         assert refused.value.status == 409
     finish(harness)
@@ -677,7 +681,7 @@ def test_status_stats_and_refusals(harness: Harness) -> None:
     assert internal["compactedLedger"]["entries"] == 1
     ledger_id = internal["compactedLedger"]["ledgerId"]
     assert internal["cursors"][COMPACTION]["properties"][LEDGER_PROPERTY] == ledger_id
-    with pytest.raises(AdminError, match="cannot be moved"):
+    with pytest.raises(AdminRefusal, match="cannot be moved"):
         harness.actions.skip_all(NAME, COMPACTION, lambda error: None)
     frame = harness.peer().request(
         "subscribe", topic="t", subscription=COMPACTION, consumer_id=1, subType=pb.CommandSubscribe.Exclusive
@@ -868,7 +872,7 @@ def test_lost_entries_of_the_compacted_ledger_are_named(
 
     def broken(found: int, first: int, *, entries_max: int, **rest: Any) -> Any:
         if found == ledger_id and first == 4:
-            damage = Damage("log", 0, "bad", ledger_id, 4, 5, Loss.ENTRIES)
+            damage = Damage("log", 0, "bad", ledger_id, 4, 5, DamageLoss.ENTRIES)
             raise EntriesDamaged("bad entries", damage)
         if found == ledger_id and first < 4:
             entries_max = min(entries_max, 4 - first)
@@ -906,7 +910,7 @@ def test_entries_that_can_be_read_now_and_then_end_the_compaction(
         if found == ledger_id:
             passes.extend([0] * (not first))
             if first == 4 and len(passes) % 2:
-                raise EntriesDamaged("bad", Damage("log", 0, "bad", ledger_id, 4, 4, Loss.ENTRIES))
+                raise EntriesDamaged("bad", Damage("log", 0, "bad", ledger_id, 4, 4, DamageLoss.ENTRIES))
             if first < 4:
                 entries_max = min(entries_max, 4 - first)
         return fetch(found, first, entries_max=entries_max, **rest)
@@ -933,7 +937,7 @@ def test_cursor_that_damage_took_finds_its_ledger_again(make_harness: Any) -> No
     key = cursor_key("persistent://public/default/t", COMPACTION)
     get = harness.store.get
     scan = harness.store.scan
-    lost = Value(b"", (), Lost(values=1))
+    lost = StoredValue(b"", (), LostWrites(values=1))
     harness.store.get = lambda wanted: lost if wanted == key else get(wanted)
     harness.store.scan = lambda prefix, **more: (
         (found, lost if found == key else value) for found, value in scan(prefix, **more)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from geminga.broker.topics import dedup
-from geminga.broker.topics.dedup import Deduplication, Verdict, dedup_key
+from geminga.broker.topics.dedup import Deduplication, DedupVerdict, dedup_key
 from geminga.errors import StoreDamaged, StoreStopped
 from geminga.ids import TopicName
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -167,7 +167,7 @@ def test_a_retry_after_a_failed_sync_is_no_duplicate(
     peer.send(0, make(0))
     assert peer.pop().command.send_error.error == pb.PersistenceError
     topic = harness.broker.topics.find(NAME)
-    assert topic.dedup.check("me", 0, 0) is Verdict.NEW
+    assert topic.dedup.check("me", 0, 0) is DedupVerdict.NEW
 
 
 def set_policy(harness: Any, value: bool | None) -> None:
@@ -355,4 +355,4 @@ def test_a_damaged_snapshot_is_named(harness: Any) -> None:
     harness.store.put(dedup_key(TOPIC), b"\x07")
     with pytest.raises(StoreDamaged, match="deduplication snapshot of"):
         Deduplication.load(harness.store, TOPIC, topic.ledger, 10)
-    assert harness.store.get(dedup_key(TOPIC)) == Value(b"\x07", ())
+    assert harness.store.get(dedup_key(TOPIC)) == StoredValue(b"\x07", ())

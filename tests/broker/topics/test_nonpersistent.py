@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -100,7 +100,7 @@ def test_what_needs_storage_is_refused(harness: Any, body: str, fields: dict[str
     peer = harness.peer()
     peer.subscribe(TOPIC)
     assert peer.request(body, consumer_id=1, **fields).command.error.error == pb.MetadataError
-    with pytest.raises(AdminError) as refused:
+    with pytest.raises(AdminRefusal) as refused:
         harness.actions.truncate(NAME, lambda error: None)
     assert refused.value.status == 405
 

@@ -19,15 +19,15 @@ import pytest
 
 import geminga
 from geminga.broker.serving.embedded import EmbeddedBroker, embedded
-from geminga.broker.topics import maintenance, upkeep
-from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload, OffloadLine
+from geminga.broker.topics import expiry, topic_maintenance
+from geminga.broker.topics.offloading import FAILED_RETRY_MS, Offload, OffloadQueue
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import InvalidConfiguration, StoreError
 from geminga.ids import TopicName
-from geminga.ledger import making_elsewhere
+from geminga.ledger import offload_worker
 from geminga.ledger.backup import backup
-from geminga.ledger.making_elsewhere import MakerProcess
-from geminga.ledger.tier_reading import Offloaded, TierReader
+from geminga.ledger.offload_worker import OffloadWorker
+from geminga.ledger.tier_reading import OffloadedRead, TierReader
 from geminga.testing.inside import inside
 
 TOPIC = "persistent://public/default/flights"
@@ -141,7 +141,7 @@ def test_by_command_and_back_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_by_threshold_and_trimmed_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.2)
+    monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.2)
     with start(tmp_path, retention_minutes=-1) as broker:
         rest(broker, "PUT", "namespaces/public/default/offloadThreshold", 0)
         with broker.client() as client:
@@ -202,18 +202,18 @@ def test_what_goes_wrong_is_in_the_status_and_nothing_is_lost(tmp_path: Path) ->
 def test_a_process_that_makes_files_and_dies_is_in_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = MakerProcess.add
+    add = OffloadWorker.add
     processes: list[subprocess.Popen[bytes]] = []
 
-    def add_or_die(process: MakerProcess, file: str, entries: Any, *, hurries: bool) -> None:
+    def add_or_die(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
         processes.append(process._process)
         if len(processes) <= 2:
             process._process.kill()
         add(process, file, entries, hurries=hurries)
 
-    monkeypatch.setattr(making_elsewhere, "SMALL_BYTES", -1)
-    monkeypatch.setattr(making_elsewhere, "STEP", 0)
-    monkeypatch.setattr(MakerProcess, "add", add_or_die)
+    monkeypatch.setattr(offload_worker, "SMALL_BYTES", -1)
+    monkeypatch.setattr(offload_worker, "STEP", 0)
+    monkeypatch.setattr(OffloadWorker, "add", add_or_die)
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 25)
         last = ledgers(broker)[-1]["ledgerId"]
@@ -252,8 +252,8 @@ class Tier:
 
     borrowed = location = ""
 
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
+    def __init__(self, scheduler: Agenda) -> None:
+        self._scheduler = scheduler
         self._records: dict[int, Any] = {}
         self.refused: set[tuple[str, int]] = set()
         self.tried: list[tuple[str, int]] = []
@@ -292,13 +292,13 @@ class Retried:
     """A topic with four closed ledgers of a message each, all of which are to go at once."""
 
     def __init__(self, lag_ms: int = 0) -> None:
-        self.agenda = Agenda()
-        self.tier = Tier(self.agenda)
+        self.scheduler = Agenda()
+        self.tier = Tier(self.scheduler)
         segments = [
             SimpleNamespace(ledger_id=n, base=n, end=n + 1, entries=1, size_bytes=9) for n in range(1, 5)
         ]
         topic = SimpleNamespace(
-            text=TOPIC, agenda=self.agenda, offloads=OffloadLine(), touch=lambda: None,
+            text=TOPIC, scheduler=self.scheduler, offloads=OffloadQueue(), touch=lambda: None,
             cover=lambda segment: None,
             policies=SimpleNamespace(
                 offload_threshold_bytes=0, offload_threshold_seconds=-1, offload_deletion_lag_ms=lag_ms
@@ -316,7 +316,7 @@ class Retried:
         return self.then()
 
     def then(self) -> list[tuple[str, int]]:
-        self.agenda.run()
+        self.scheduler.run()
         found = self.tier.tried[:]
         self.tier.tried.clear()
         return found
@@ -331,11 +331,11 @@ def test_copies_of_ledgers_that_are_offloaded_go_where_another_one_could_not() -
     assert status == ("ERROR", "offload 3 is refused"), "what was let go of since says nothing of it"
     assert topic.check() == []
     topic.tier.refused.clear()
-    topic.agenda.now_ms = topic.offload.due_ms
-    assert topic.agenda.now_ms == 1_000_000 + FAILED_RETRY_MS
+    topic.scheduler.now_ms = topic.offload.due_ms
+    assert topic.scheduler.now_ms == 1_000_000 + FAILED_RETRY_MS
     assert topic.check() == [("offload", 3), ("offload", 4), ("drop", 3), ("drop", 4)]
     assert (topic.offload.status, topic.offload.last_error) == ("SUCCESS", "")
-    assert topic.offload.due_ms > topic.agenda.now_ms + 1_000_000
+    assert topic.offload.due_ms > topic.scheduler.now_ms + 1_000_000
 
 
 def test_what_an_administrator_has_mended_does_not_wait_any_more() -> None:
@@ -346,7 +346,7 @@ def test_what_an_administrator_has_mended_does_not_wait_any_more() -> None:
     topic.offload.start(2)
     assert topic.then() == [("offload", 1), ("offload", 2), ("offload", 3), ("offload", 4)]
     assert topic.offload.status == "SUCCESS"
-    assert topic.offload.due_ms == topic.agenda.now_ms + 1000
+    assert topic.offload.due_ms == topic.scheduler.now_ms + 1000
 
 
 def test_a_file_that_is_not_what_was_written_is_made_anew_after_a_while() -> None:
@@ -359,7 +359,7 @@ def test_a_file_that_is_not_what_was_written_is_made_anew_after_a_while() -> Non
     topic.offload.deleted([1])
     topic.tier.refused.clear()
     assert topic.check() == []
-    topic.agenda.now_ms += FAILED_RETRY_MS
+    topic.scheduler.now_ms += FAILED_RETRY_MS
     assert topic.check() == [("drop", 2), ("drop", 3), ("drop", 4), ("offload", 1), ("drop", 1)]
     assert topic.offload.status == "SUCCESS"
 
@@ -379,7 +379,7 @@ def test_a_record_that_cannot_be_read_for_a_moment_keeps_no_other_topic_waiting(
     assert topic.check() == [("offload", 1), ("drop", 1)]
     assert (topic.offload.status, topic.offload.last_error) == ("ERROR", "the store's catalog cannot be read")
     assert not topic.offload.is_running
-    topic.agenda.now_ms = topic.offload.due_ms
+    topic.scheduler.now_ms = topic.offload.due_ms
     assert [number for what, number in topic.check() if what == "offload"] == [2, 3, 4]
     assert topic.offload.status == "SUCCESS"
 
@@ -395,7 +395,7 @@ def test_a_place_that_is_none_is_said(tmp_path: Path) -> None:
 
 
 def test_the_names_of_topics_stay_in_the_place() -> None:
-    from geminga.offload.places import folder_of
+    from geminga.offload.storage import folder_of
 
     for name in ("..", ".", "%2E%2E", "x\\y", "a b", "é"):
         path = folder_of(str(TopicName.parse(f"persistent://public/default/{name}")))
@@ -438,7 +438,7 @@ def test_short_of_room_the_copies_of_offloaded_ledgers_go_first(tmp_path: Path) 
         command(broker, ledgers(broker)[-1]["ledgerId"])
         until(lambda: rest(broker, "GET", f"{PATH}/offload")["status"] == "SUCCESS")
         assert len(here(broker)) == 4
-        inside(broker, lambda: broker._server.broker.giving_way.go(1 << 30))
+        inside(broker, lambda: broker._server.broker.retention_evictor.go(1 << 30))
         until(lambda: len(here(broker)) == 1)
         assert len(ledgers(broker)) == 4
         assert read(broker) == messages(35)
@@ -455,7 +455,7 @@ def test_short_of_room_what_is_offloaded_and_not_here_stays_where_it_is(tmp_path
         def give_up() -> bool:
             topic = broker._server.broker.topics.find(TopicName.parse(TOPIC))
             assert isinstance(topic, PersistentTopic)
-            return maintenance.give_up(topic, first)
+            return expiry.give_up(topic, first)
 
         # It was still here when the ledgers to give way were listed.
         assert not inside(broker, give_up)
@@ -482,7 +482,7 @@ def test_what_is_known_of_entries_far_away_needs_no_look_at_them(
         got = [consumer.receive(60_000) for _ in range(45)]
         command(broker, ledgers(broker)[-1]["ledgerId"])
         until(lambda: len(here(broker)) == 1)
-    away = Offloaded([], error=StoreError("the place is away"))
+    away = OffloadedRead([], error=StoreError("the place is away"))
     monkeypatch.setattr(TierReader, "_read", lambda *_: away)
     with start(tmp_path, **settings, **ports) as broker:
         assert producer.send(b"flight 45").entry_id() >= 0
@@ -494,7 +494,7 @@ def test_what_is_known_of_entries_far_away_needs_no_look_at_them(
 
 
 def test_policies_of_namespaces_and_topics_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "ROUND_SECONDS", 0.2)
+    monkeypatch.setattr(topic_maintenance, "ROUND_SECONDS", 0.2)
     with start(tmp_path, retention_minutes=-1) as broker:
         publish(broker, 0, 35)
         policies = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -131,9 +131,9 @@ def test_nothing_grows_on_what_is_deleted(sliced: Sliced) -> None:
     create(sliced, 20, "s")
     said = delete(sliced)
     sliced.turn()
-    with pytest.raises(AdminError, match="is being deleted"):
+    with pytest.raises(AdminRefusal, match="is being deleted"):
         grow(sliced, 25)
-    with pytest.raises(AdminError, match="is being deleted"):
+    with pytest.raises(AdminRefusal, match="is being deleted"):
         sliced.actions.create(NAME.partition_name(30), said.append)
     sliced.settle()
     assert said == [None]

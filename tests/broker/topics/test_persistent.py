@@ -10,7 +10,7 @@ import pytest
 from geminga.broker.topics.record import decode_json, encode_json
 from geminga.errors import StoreDamaged, StoreStopped
 from geminga.ids import TopicName
-from geminga.ledger.api import Lost, Value
+from geminga.ledger.api import LostWrites, StoredValue
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -128,9 +128,9 @@ def test_a_run_that_the_store_refuses_or_loses_is_answered_singly(harness: Any, 
 
 
 def test_records() -> None:
-    assert decode_json(Value(encode_json({"a": 1}), ()), "r") == {"a": 1}
+    assert decode_json(StoredValue(encode_json({"a": 1}), ()), "r") == {"a": 1}
     for damaged in (b"{", b"[]", b""):
         with pytest.raises(StoreDamaged, match="the record is no JSON object"):
-            decode_json(Value(damaged, ()), "the record")
-    assert decode_json(Value(b"", (), Lost(values=1)), "the record") == {}
-    assert decode_json(Value(encode_json({"a": 1}), (), Lost(values=1)), "r") == {"a": 1}
+            decode_json(StoredValue(damaged, ()), "the record")
+    assert decode_json(StoredValue(b"", (), LostWrites(values=1)), "the record") == {}
+    assert decode_json(StoredValue(encode_json({"a": 1}), (), LostWrites(values=1)), "r") == {"a": 1}

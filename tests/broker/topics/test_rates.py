@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker.byte_ledger import HELD_BY_RATE
+from geminga.broker.memory_backpressure import HELD_BY_RATE
 from geminga.ids import TopicName
 from geminga.wire.frames import encode_send
 from geminga.wire.proto import pulsar_wire_pb2 as pb

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from geminga.broker.topics.record import TopicRecord
-from geminga.ledger.api import Lost, Value
+from geminga.ledger.api import LostWrites, StoredValue
 
 
 def test_everything_comes_back() -> None:
     record = TopicRecord(7, {"k": "v"})
     record.due_ms, record.epoch, record.terminated, record.unused_ms = 8, 0, True, 9
     record.unused_subscriptions, record.written_ledger, record.written_ms = {"s": 10}, 3, 11
-    found = TopicRecord.decode(Value(record.encode(), ()), "record")
+    found = TopicRecord.decode(StoredValue(record.encode(), ()), "record")
     assert {name: getattr(found, name) for name in TopicRecord.__slots__} == {
         name: getattr(record, name) for name in TopicRecord.__slots__
     }
@@ -21,5 +21,5 @@ def test_a_new_topic_writes_what_it_has() -> None:
 
 
 def test_what_damage_took_is_as_in_a_new_topic() -> None:
-    found = TopicRecord.decode(Value(b"", (), Lost(values=1)), "record")
+    found = TopicRecord.decode(StoredValue(b"", (), LostWrites(values=1)), "record")
     assert (found.created_ms, found.due_ms, found.terminated, found.epoch) == (0, 0, False, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from geminga.broker import background
+from geminga.broker import background_jobs
 from geminga.broker.admin import metrics
 from geminga.broker.topics import resting as module
 from geminga.broker.topics.resting import Figures
@@ -160,7 +160,7 @@ def test_topics_of_a_busy_disk_are_read_at_the_next_time(
 @pytest.mark.parametrize("seed", range(8))
 def test_sums_are_exact_while_topics_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of the first reading, a topic loaded, unloaded, made or deleted, in an order by chance."""
-    monkeypatch.setattr(background, "SLICE_STEPS_MAX", 1)
+    monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 1)
     monkeypatch.setattr(module, "TOPICS_AT_ONCE", 2)
     monkeypatch.setattr(memory, "_PAGE_NAMES", 3)
     chance = random.Random(seed)
@@ -196,7 +196,7 @@ def test_sums_are_exact_while_topics_come_and_go(seed: int, monkeypatch: pytest.
             assert found["pulsar_broker_subscriptions_count"] == 2 * len(wanted)
     harness.advance(10)
     assert done == [True]
-    assert not any(harness.broker.agenda.failures.values())
+    assert not any(harness.broker.scheduler.failures.values())
     found = scrape(harness)
     for topic, entries in wanted.items():
         for subscription in "ab":

@@ -17,7 +17,7 @@ import pytest
 
 import geminga
 import geminga.asyncio
-from geminga.client.admin.exchange import AnswerReader
+from geminga.client.admin.exchange import ResponseReader
 from geminga.errors import (
     AdminAuthenticationError,
     AdminAuthorizationError,
@@ -419,18 +419,18 @@ WHOLE = (
 
 @pytest.mark.parametrize("data", WHOLE)
 def test_an_answer_is_the_same_however_it_is_cut(data: bytes) -> None:
-    whole = AnswerReader("host").feed(data)
+    whole = ResponseReader("host").feed(data)
     assert whole is not None
     assert whole.reusable
     for cut in range(len(data)):
-        reader = AnswerReader("host")
+        reader = ResponseReader("host")
         assert reader.feed(data[:cut]) is None
         assert reader.end() is None
         assert reader.feed(data[cut:]) == whole
 
 
 def test_an_answer_up_to_the_end_of_the_connection() -> None:
-    reader = AnswerReader("host")
+    reader = ResponseReader("host")
     assert reader.feed(b"HTTP/1.0 200 Ok\r\n\r\nabc") is None
     found = reader.end()
     assert found is not None

@@ -15,7 +15,7 @@ import pytest
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.avro import AvroReader
 from geminga.spark.payloads.definitions import definition_of
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import arrow_type, spark_type
 
 EVERYTHING = {
@@ -44,7 +44,7 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-def node(definition: Any) -> Node:
+def node(definition: Any) -> SchemaNode:
     import json
 
     return definition_of(SchemaInfo(type=int(SchemaType.AVRO), data=json.dumps(definition).encode())).root

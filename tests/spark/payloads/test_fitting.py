@@ -15,13 +15,13 @@ from geminga.errors import IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.rows import Columns, version_reader
 from geminga.spark.payloads.types import arrow_type, columns_of, spark_type
 from geminga.spark.payloads.writing import PayloadWriter
 
 
-def node(*fields: dict[str, Any]) -> Node:
+def node(*fields: dict[str, Any]) -> SchemaNode:
     definition = {"type": "record", "name": "R", "fields": list(fields)}
     return definition_of(SchemaInfo(type=int(SchemaType.AVRO), data=json.dumps(definition).encode())).root
 

@@ -14,10 +14,10 @@ import pytest
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.json_text import JsonReader
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 
 
-def node(*fields: tuple[str, Any]) -> Node:
+def node(*fields: tuple[str, Any]) -> SchemaNode:
     definition = {"type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields]}
     data = json.dumps(definition).encode()
     return definition_of(SchemaInfo(type=int(SchemaType.JSON), data=data)).root

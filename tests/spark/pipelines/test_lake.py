@@ -52,7 +52,7 @@ def test_what_a_failed_micro_batch_left_does_not_count(tmp_path: Path) -> None:
     write(tmp_path, 0, [1, 2], [3])
     parquet.write_table(pa.table({"id": [99]}), tmp_path / "part-left-over.snappy.parquet")
     assert ids(tmp_path) == [1, 2, 3]
-    assert lake.size(str(tmp_path)) == lake.Size(3, 2)
+    assert lake.size(str(tmp_path)) == lake.TableSize(3, 2)
 
 
 def test_lists_that_say_only_what_is_new_are_added_up(tmp_path: Path) -> None:

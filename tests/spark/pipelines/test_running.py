@@ -22,7 +22,7 @@ from geminga.spark.pipelines.running import (
     Outcome,
     Repeated,
     Waiting,
-    _Heard,
+    _SparkOutput,
     alone,
     check_checkpoints,
     run,
@@ -125,7 +125,7 @@ def test_a_table_that_is_ahead_of_its_checkpoint_is_refused(tmp_path: Path) -> N
 
 def test_what_spark_prints_becomes_events() -> None:
     events: list[Event] = []
-    heard = _Heard(events.append)
+    heard = _SparkOutput(events.append)
     lag = {"persistent://public/default/t": {"entries": 1, "messages": 7, "bytes": 70}}
     progress = {
         "id": "1",
@@ -182,7 +182,7 @@ def test_what_spark_prints_becomes_events() -> None:
     ],
 )
 def test_an_error_whose_text_is_on_a_later_line_is_whole(lines: list[str], error: str) -> None:
-    heard = _Heard(lambda event: None)
+    heard = _SparkOutput(lambda event: None)
     for line in lines:
         heard.line(line)
     assert heard.error(1) == error
@@ -318,7 +318,7 @@ def _from_the_beginning(line: str) -> str:
 
 def test_rows_are_counted_by_what_spark_has_noted(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": [1, 2]}), tmp_path / "part-0.parquet")
-    assert lake.size(str(tmp_path)) == lake.Size(2, 1)
+    assert lake.size(str(tmp_path)) == lake.TableSize(2, 1)
     (tmp_path / "_spark_metadata").mkdir()
     (tmp_path / "_spark_metadata/0.compact").write_text("v1")
-    assert lake.size(str(tmp_path)) == lake.Size(0, 0)
+    assert lake.size(str(tmp_path)) == lake.TableSize(0, 0)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker.admin import metrics
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
     Server,
@@ -38,7 +38,7 @@ RESTING_SECONDS = 1.0
 """Longest wait of a scrape, after a start, for the backlogs of topics that are not in memory."""
 
 
-class Brokers(Resource):
+class BrokersResource(Resource):
     """One broker, which leads itself."""
 
     def __init__(self, server: Server) -> None:
@@ -79,7 +79,7 @@ class Brokers(Resource):
         """``ok`` while the store takes writes; 503 with the reason once it has stopped."""
         failure = self.server.store.failure
         if failure is not None:
-            raise AdminError(503, f"the store has stopped: {failure}")
+            raise AdminRefusal(503, f"the store has stopped: {failure}")
         return bare_text("ok")
 
     async def ready(self, request: web.Request) -> web.Response:
@@ -87,7 +87,7 @@ class Brokers(Resource):
         full. The port does not answer while the broker starts and stops."""
         if self.server.broker.disk.refusal:
             # Without its figures: this needs no credentials.
-            raise AdminError(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
+            raise AdminRefusal(503, "the disk is full: nothing is published; see /admin/v2/geminga/disk")
         return await self.health(request)
 
     async def version(self, _request: web.Request) -> web.Response:
@@ -108,7 +108,9 @@ class Brokers(Resource):
     async def owned(self, request: web.Request) -> web.Response:
         """The bundles that this broker serves: all."""
         if part(request, "broker") != self.server.settings.broker_id:
-            raise AdminError(404, f"broker {part(request, 'broker')} is not {self.server.settings.broker_id}")
+            raise AdminRefusal(
+                404, f"broker {part(request, 'broker')} is not {self.server.settings.broker_id}"
+            )
         owned = {}
         for name in self.namespaces.all_namespaces():
             boundaries = self.namespaces.document(*name.split("/"))["bundles"]["boundaries"]
@@ -121,7 +123,7 @@ class Brokers(Resource):
         """How much room there is, what holds because of it, and what gave way; 404 in memory."""
         found = disk_figures(self.server.broker)
         if not found:
-            raise AdminError(404, "this broker keeps everything in memory: it has no disk")
+            raise AdminRefusal(404, "this broker keeps everything in memory: it has no disk")
         return answer(found)
 
     # --- configuration ---
@@ -267,7 +269,7 @@ class Brokers(Resource):
             metrics.add_tier(out, server.store.tier.tier_stats)
         metrics.add_disk(out, disk_figures(server.broker))
         metrics.add_damage(out, server.store.damage)
-        metrics.add_failures(out, server.broker.agenda.failures)
+        metrics.add_failures(out, server.broker.scheduler.failures)
         metrics.add_process(
             out, started_at_ms=server.started_at_ms, connections=len(server.connections),
             connections_refused=server.connections_refused,
@@ -275,7 +277,7 @@ class Brokers(Resource):
         return await answer_pieces(request, stepwise(out.lines()), metrics.CONTENT_TYPE)
 
 
-class BrokerStats(Resource):
+class BrokerStatsResource(Resource):
     """``/admin/v2/broker-stats``: what of it has a meaning here."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -341,7 +343,7 @@ class BrokerStats(Resource):
 
     async def allocator(self, request: web.Request) -> web.Response:
         """Always 404: memory is Python's."""
-        raise AdminError(
+        raise AdminRefusal(
             404, f"there is no allocator {part(request, 'allocator')}: this broker runs on Python"
         )
 
@@ -350,7 +352,10 @@ def disk_figures(broker: Broker) -> dict[str, Any]:
     """The disk and what gave way to the lack of it; empty where there is none."""
     found = broker.disk.described()
     if found:
-        found["gaveWayLedgers"], found["gaveWayBytes"] = broker.giving_way.ledgers, broker.giving_way.bytes
+        found["gaveWayLedgers"], found["gaveWayBytes"] = (
+            broker.retention_evictor.ledgers,
+            broker.retention_evictor.bytes,
+        )
     return found
 
 

@@ -11,22 +11,22 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import Resource, answer, done_answer, part
+from geminga.broker.cooperative import Job
 from geminga.broker.core import Broker
 from geminga.broker.refusal import Refused
 from geminga.broker.topics.persistent import PersistentTopic
-from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 
 SETTLED_AT_ONCE: Final = 500
 """Entries that are given up before others are heard."""
 
 
-class DamagedThings(Resource):
+class DamageResource(Resource):
     """See the module."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -67,18 +67,18 @@ def described(store: EntryStore, damage: Damage) -> dict[str, Any]:
 
 
 def settle(broker: Broker, name: str, done: Done) -> None:
-    """Nobody waits any more for what the thing lost; `AdminError` 404 when nothing of that name is listed."""
+    """Nobody waits any more for what the thing lost; `AdminRefusal` 404 when nothing of that name is listed."""
     things = [damage for damage in broker.store.damage if damage.name == name]
     if not things:
-        raise AdminError(404, f"no damaged thing is called {name}")
-    broker.turns.start(_settle(broker, name, things, done), name, done)
+        raise AdminRefusal(404, f"no damaged thing is called {name}")
+    broker.slices.start(_settle(broker, name, things, done), name, done)
 
 
 def _settle(broker: Broker, name: str, things: list[Damage], done: Done) -> Job:
     """A job: what a whole file held may be a million entries."""
     try:
         for damage in things:
-            if damage.lost == Loss.ENTRIES:
+            if damage.lost == DamageLoss.ENTRIES:
                 yield from _acknowledge(broker, damage)
         broker.store.settle_damage(name, done)
         for damage in things:
@@ -111,5 +111,5 @@ def _acknowledge(broker: Broker, damage: Damage) -> Job:
         stop = min(start + SETTLED_AT_ONCE, last + 1, segment.entries)
         for subscription in list(topic.subscriptions.values()):
             subscription.give_up(range(segment.base + start, segment.base + stop))
-        if broker.turns.enough:
+        if broker.slices.should_yield:
             yield None

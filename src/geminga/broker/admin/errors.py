@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.policies import RuleBroken, Wrong
+from geminga.broker.rules.policies import InvalidRequest, RuleViolation
 from geminga.errors import PulsarException
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 STATUS_OF_RULE: Final = {
-    Wrong.MALFORMED: 400,
-    Wrong.ELSEWHERE: 403,
-    Wrong.MISSING: 404,
-    Wrong.NOT_TOGETHER: 406,
-    Wrong.IN_THE_WAY: 409,
-    Wrong.NOT_ALLOWED: 412,
+    InvalidRequest.MALFORMED: 400,
+    InvalidRequest.ELSEWHERE: 403,
+    InvalidRequest.MISSING: 404,
+    InvalidRequest.NOT_TOGETHER: 406,
+    InvalidRequest.IN_THE_WAY: 409,
+    InvalidRequest.NOT_ALLOWED: 412,
 }
 _STATUS_OF_REFUSAL: Final[dict[int, int]] = {
     pb.TopicNotFound: 404, pb.SubscriptionNotFound: 404, pb.NotAllowedError: 409,
@@ -23,7 +23,7 @@ _STATUS_OF_REFUSAL: Final[dict[int, int]] = {
 }  # fmt: skip
 
 
-class AdminError(PulsarException):
+class AdminRefusal(PulsarException):
     """An administrative call that is refused: HTTP ``status`` and a ``reason`` for people."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -35,8 +35,8 @@ class AdminError(PulsarException):
         return self.reason
 
 
-def admin_error(error: Refused | RuleBroken) -> AdminError:
+def admin_error(error: Refused | RuleViolation) -> AdminRefusal:
     """The same refusal for an administrator."""
-    if isinstance(error, RuleBroken):
-        return AdminError(STATUS_OF_RULE[error.wrong], error.reason)
-    return AdminError(_STATUS_OF_REFUSAL.get(error.code, 500), error.reason)
+    if isinstance(error, RuleViolation):
+        return AdminRefusal(STATUS_OF_RULE[error.wrong], error.reason)
+    return AdminRefusal(_STATUS_OF_REFUSAL.get(error.code, 500), error.reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from heapq import nsmallest
 
-from geminga.broker import landmarks
+from geminga.broker import position_lookup
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.dispatcher import Dispatcher
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
@@ -51,7 +51,7 @@ def rate_published(topic: Topic, now: float) -> float:
 
 
 def consumer_type(subscription: PersistentSubscription) -> str:
-    """``Shared`` and so on; empty before the first consumer."""
+    """``InstanceContext`` and so on; empty before the first consumer."""
     return subscription.consumers[0].type_name if subscription.consumers else ""
 
 
@@ -72,7 +72,7 @@ class _Facts:
         self.subscription = subscription
         self.ledger = topic.ledger
         self.cursor = subscription.cursor
-        self.now_ms = topic.agenda.now_ms
+        self.now_ms = topic.scheduler.now_ms
         self.dispatcher = subscription.dispatcher
         self.shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
         self.keyed = self.dispatcher if isinstance(self.dispatcher, KeySharedDispatcher) else None
@@ -88,7 +88,7 @@ class _Facts:
         read = dispatcher.read_offset if dispatcher is not None else cursor.mark
         waiting = self._waiting(dispatcher) if dispatcher is not None else 0
         held = shared.unacked_messages if shared is not None else sum(map(subscription.held_by, receiving))
-        now = topic.agenda.now
+        now = topic.scheduler.now
         return SubscriptionFacts(
             topic=topic.text,
             subscription=subscription.name,
@@ -156,7 +156,7 @@ class _Facts:
         if offset >= self.ledger.confirmed:
             return delivered_ms
         try:
-            return landmarks.arrived_ms(self.ledger, offset, self.now_ms)
+            return position_lookup.arrived_ms(self.ledger, offset, self.now_ms)
         except StoreError:
             return 0
 
@@ -253,17 +253,17 @@ class _Facts:
         if exceeded is None:
             return None
         own = exceeded.subscription == name
-        first = enough = None
+        first = should_yield = None
         if own and detailed:
             first = self._relief(self.subscription.wanted_behind(self.subscription.wanted_from + 1))
-            enough = self._relief(quota.enough_from(self.topic, exceeded))
+            should_yield = self._relief(quota.enough_from(self.topic, exceeded))
         return QuotaFacts(
             text=str(exceeded),
             subscription=exceeded.subscription,
             oldest=f"{exceeded.oldest[0]}:{exceeded.oldest[1]}",
             details=tuple(asdict(exceeded).items()),
             first=first,
-            enough=enough,
+            should_yield=should_yield,
         )
 
     def _relief(self, offset: int) -> Relief:

@@ -14,19 +14,19 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from geminga.broker.admin.door import Doorkeeper, Key, Needs
-from geminga.broker.admin.errors import AdminError, admin_error
+from geminga.broker.admin.auth import AuthorizationMiddleware, Key, RequiredPermission
+from geminga.broker.admin.errors import AdminRefusal, admin_error
+from geminga.broker.admin.in_flight_requests import InFlightRequests
 from geminga.broker.admin.origins import WebHosts
 from geminga.broker.admin.topic_actions import TopicActions
-from geminga.broker.admin.unanswered import Unanswered
+from geminga.broker.cooperative import STEP_SECONDS
 from geminga.broker.core import Broker
-from geminga.broker.rules.namespaces import Namespaces
-from geminga.broker.rules.policies import RuleBroken
+from geminga.broker.rules.namespaces import NamespaceRegistry
+from geminga.broker.rules.policies import RuleViolation
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics import stored
-from geminga.broker.topics.loaded import TOPIC_NAME_MAX
-from geminga.broker.topics.walks import Walk
-from geminga.broker.turns import STEP_SECONDS
+from geminga.broker.topics import prefetch
+from geminga.broker.topics.topic_names import TopicNames
+from geminga.broker.topics.topic_registry import TOPIC_NAME_MAX
 from geminga.errors import (
     InvalidConfiguration,
     InvalidTopicName,
@@ -51,7 +51,7 @@ _BEHIND_SECONDS = 0.05
 _PIECE_BYTES = 64 * 1024
 """A longer answer goes out in pieces, as it is made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
-DOORKEEPER: web.AppKey[Doorkeeper] = web.AppKey("doorkeeper", Doorkeeper)
+DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
@@ -63,11 +63,11 @@ BODY_SECONDS = 60.0
 """Until it is there: who sends it takes a place."""
 _REASON_MAX = 2_000
 """Characters of a refusal's reason, which may name what was sent."""
-Site = Callable[[web.Application], Mapping[Key, Needs]]
+Site = Callable[[web.Application], Mapping[Key, RequiredPermission]]
 """Adds pages to the web port, and says what their routes need."""
 
 
-class TlsPort(Protocol):
+class TlsPortInfo(Protocol):
     """A port that speaks TLS; ``len`` is how many are in the midst of their handshake."""
 
     def __len__(self) -> int: ...
@@ -83,11 +83,11 @@ class Server(Protocol):
     store: EntryStore
     connections_refused: int
     started_at_ms: int
-    unanswered: Unanswered
+    unanswered: InFlightRequests
 
     def tls_port(
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
-    ) -> TlsPort:
+    ) -> TlsPortInfo:
         """Speaks TLS on a socket that listens; ``admits(address)``: whether there is room for one more."""
 
     @property
@@ -107,7 +107,7 @@ class Resource:
         self.actions = TopicActions(server.broker)
 
     @property
-    def namespaces(self) -> Namespaces:
+    def namespaces(self) -> NamespaceRegistry:
         return self.server.broker.namespaces
 
     async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
@@ -118,7 +118,7 @@ class Resource:
         deadline = time.monotonic() + DONE_SECONDS_MAX
         while self.server.store.is_behind:
             if time.monotonic() >= deadline:
-                raise AdminError(503, "the store cannot save as fast as it is changed: try again later")
+                raise AdminRefusal(503, "the store cannot save as fast as it is changed: try again later")
             self.server.unanswered.check()
             await asyncio.sleep(_BEHIND_SECONDS)
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -136,7 +136,7 @@ class Resource:
             async with asyncio.timeout(DONE_SECONDS_MAX):
                 await self.server.unanswered.wait(finished)
         except TimeoutError:
-            raise AdminError(
+            raise AdminRefusal(
                 504, "the store did not confirm the change in time; it may still be made"
             ) from None
         return result
@@ -146,7 +146,7 @@ class Resource:
         await self.durable(call)
         await _when_done(self.server, self.topics.when_told)
 
-    async def walk_names(self, *walks: Walk) -> AsyncIterator[str]:
+    async def walk_names(self, *walks: TopicNames) -> AsyncIterator[str]:
         """The names of walks, one after the other; others are served meanwhile. 503 when the disk hangs."""
         began = time.monotonic()
         for walk in walks:
@@ -201,13 +201,13 @@ def topic_of(request: web.Request, *, domain: str | None = None) -> TopicName:
     domain = domain or part(request, "domain")
     text = f"{domain}://{part(request, 'tenant')}/{part(request, 'namespace')}/{part(request, 'topic')}"
     if len(text) > TOPIC_NAME_MAX:
-        raise AdminError(
+        raise AdminRefusal(
             412, f"the topic's name has {len(text)} characters; at most {TOPIC_NAME_MAX} are allowed"
         )
     try:
         return TopicName.parse(text)
     except InvalidTopicName as error:
-        raise AdminError(412, str(error)) from None
+        raise AdminRefusal(412, str(error)) from None
 
 
 def query_flag(request: web.Request, name: str, default: bool = False) -> bool:
@@ -215,7 +215,7 @@ def query_flag(request: web.Request, name: str, default: bool = False) -> bool:
     if value is None or value == "":
         return default
     if value.lower() not in ("true", "false"):
-        raise AdminError(400, f"{name}={value!r} is not allowed; allowed: true, false")
+        raise AdminRefusal(400, f"{name}={value!r} is not allowed; allowed: true, false")
     return value.lower() == "true"
 
 
@@ -226,9 +226,9 @@ def whole_number(text: object, what: str, minimum: int = 0) -> int:
             raise ValueError
         number = int(text)
     except ValueError:
-        raise AdminError(412, f"{what}={text!r} is not a whole number") from None
+        raise AdminRefusal(412, f"{what}={text!r} is not a whole number") from None
     if number < minimum:
-        raise AdminError(412, f"{what}={number} is not allowed; allowed: {minimum} or more")
+        raise AdminRefusal(412, f"{what}={number} is not allowed; allowed: {minimum} or more")
     return number
 
 
@@ -239,24 +239,24 @@ async def sent(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
     except TimeoutError:
-        raise AdminError(408, f"the body did not come within {BODY_SECONDS:g} s") from None
+        raise AdminRefusal(408, f"the body did not come within {BODY_SECONDS:g} s") from None
     except RequestPayloadError:
-        raise AdminError(400, "the body cannot be read: it is not encoded as its headers say") from None
+        raise AdminRefusal(400, "the body cannot be read: it is not encoded as its headers say") from None
 
 
 async def body(request: web.Request, default: Any = _NO_BODY, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
     """The JSON body; ``default`` where it is empty. 400 when it is not JSON or absent without a default."""
     raw = await sent(request)
     if len(raw) > bytes_max:
-        raise AdminError(413, f"the body has {len(raw)} bytes; at most {bytes_max} are allowed")
+        raise AdminRefusal(413, f"the body has {len(raw)} bytes; at most {bytes_max} are allowed")
     if not raw.strip():
         if default is _NO_BODY:
-            raise AdminError(400, f"{request.method} {request.path} needs a JSON body")
+            raise AdminRefusal(400, f"{request.method} {request.path} needs a JSON body")
         return default
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise AdminError(400, f"the body is not JSON: {error}") from None
+        raise AdminRefusal(400, f"the body is not JSON: {error}") from None
 
 
 async def object_body(
@@ -267,21 +267,21 @@ async def object_body(
     if found is None and optional:
         return {}
     if not isinstance(found, dict):
-        raise AdminError(400, f"the body must be a JSON object, not {type(found).__name__}")
+        raise AdminRefusal(400, f"the body must be a JSON object, not {type(found).__name__}")
     return found
 
 
 def message_id_of(document: Any) -> MessageId:
     """A message id in the admin API's JSON form."""
     if not isinstance(document, dict):
-        raise AdminError(400, "a message id is a JSON object with ledgerId and entryId")
+        raise AdminRefusal(400, "a message id is a JSON object with ledgerId and entryId")
     found: list[int] = []
     for name, default, bits in (
         ("partitionIndex", -1, 31), ("ledgerId", None, 63), ("entryId", None, 63), ("batchIndex", -1, 31),
     ):  # fmt: skip
         value = document.get(name, default)
         if not isinstance(value, int) or not -1 <= value < 1 << bits:
-            raise AdminError(400, f"a message id needs a whole number from -1 on as {name}: {document}")
+            raise AdminRefusal(400, f"a message id needs a whole number from -1 on as {name}: {document}")
         found.append(value)
     return MessageId(*found)
 
@@ -379,9 +379,9 @@ async def _have_at_hand(request: web.Request) -> None:
     if topics.in_memory(name) is None and name.persistent:
         await _when_done(server, lambda done: topics.prepare(name, done))
     else:
-        await _when_done(server, lambda done: topics.bring(stored.existence_of(name), done))
+        await _when_done(server, lambda done: topics.bring(prefetch.existence_of(name), done))
     for index in range(topics.partition_count(name) if name.partition < 0 else 0):
-        partition = stored.topic_of(name.partition_name(index))
+        partition = prefetch.topic_of(name.partition_name(index))
         await _when_done(server, lambda done, partition=partition: topics.bring(partition, done))  # type: ignore[misc]
 
 
@@ -402,7 +402,7 @@ async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
         async with asyncio.timeout(DONE_SECONDS_MAX):
             await server.unanswered.wait(finished)
     except TimeoutError:
-        raise AdminError(503, "the disk of the store does not answer: try again") from None
+        raise AdminRefusal(503, "the disk of the store does not answer: try again") from None
 
 
 def _refusal(status: int, reason: str) -> web.Response:
@@ -421,19 +421,19 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
         # An idle broker's clock stands where the last entry into the core left it.
         request.app[SERVER].call(lambda: None)
-        doorkeeper = request.app.get(DOORKEEPER)
-        if doorkeeper is not None:
-            await doorkeeper.admit(request, request.app[SERVER].broker.agenda.now_ms)
+        authorization_middleware = request.app.get(DOORKEEPER)
+        if authorization_middleware is not None:
+            await authorization_middleware.admit(request, request.app[SERVER].broker.scheduler.now_ms)
         if "topic" in request.match_info:
             await _have_at_hand(request)
         return await handler(request)
-    except AdminError as error:
+    except AdminRefusal as error:
         refusal = _refusal(error.status, error.reason)
-        doorkeeper = request.app.get(DOORKEEPER)
-        if error.status == 401 and doorkeeper is not None:
-            refusal.headers["WWW-Authenticate"] = doorkeeper.schemes
+        authorization_middleware = request.app.get(DOORKEEPER)
+        if error.status == 401 and authorization_middleware is not None:
+            refusal.headers["WWW-Authenticate"] = authorization_middleware.schemes
         return refusal
-    except RuleBroken as error:
+    except RuleViolation as error:
         refused = admin_error(error)
         return _refusal(refused.status, refused.reason)
     except (InvalidTopicName, InvalidConfiguration) as error:

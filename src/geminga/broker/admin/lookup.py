@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import Resource, answer, bare_text, topic_of
 from geminga.broker.admin.namespaces import bundle_of
 from geminga.broker.listeners import no_listener
 
 
-class Lookup(Resource):
+class LookupResource(Resource):
     """One broker serves everything, so the answer is always this one."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -26,7 +26,7 @@ class Lookup(Resource):
         listener = request.query.get("listenerName") or request.headers.get("X-Pulsar-ListenerName")
         addresses = settings.addresses(listener)
         if addresses is None:
-            raise AdminError(500, no_listener(listener, settings.advertised_listeners))
+            raise AdminRefusal(500, no_listener(listener, settings.advertised_listeners))
         if not listener and settings.lookup_through_service_url and request.url.host:
             # The name this client came by is the one name that is known to work for it.
             addresses = settings.own_addresses(request.url.host)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.tailing import METADATA_BYTES_MAX, text_of
 from geminga.errors import CorruptPayload
 from geminga.wire.compression import decompress
@@ -34,7 +34,7 @@ async def entry_answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Respo
 def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
     try:
         if (size := metadata_size(entry)) > METADATA_BYTES_MAX:
-            raise AdminError(413, f"entry {ledger_id}:{entry_id} has {size} bytes of metadata")
+            raise AdminRefusal(413, f"entry {ledger_id}:{entry_id} has {size} bytes of metadata")
         parsed = parse_entry(entry)
         metadata = parsed.metadata
         payload = bytes(parsed.payload)
@@ -42,10 +42,12 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
         if metadata.compression and not encrypted:
             size = metadata.uncompressed_size
             if size > _UNCOMPRESSED_BYTES_MAX:
-                raise AdminError(413, f"entry {ledger_id}:{entry_id} is {size} bytes long when decompressed")
+                raise AdminRefusal(
+                    413, f"entry {ledger_id}:{entry_id} is {size} bytes long when decompressed"
+                )
             payload = decompress(metadata.compression, payload, size, limit=_UNCOMPRESSED_BYTES_MAX)
     except CorruptPayload as error:
-        raise AdminError(500, f"entry {ledger_id}:{entry_id} is damaged: {error}") from None
+        raise AdminRefusal(500, f"entry {ledger_id}:{entry_id} is damaged: {error}") from None
     headers = {
         "X-Pulsar-Message-ID": f"{ledger_id}:{entry_id}",
         "X-Pulsar-producer-name": _ascii(metadata.producer_name),
@@ -72,7 +74,7 @@ def _answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
             {text_of(each.key): text_of(each.value) for each in metadata.properties}
         )
     if (longest := max(map(len, headers.values()))) > _HEADER_BYTES_MAX:
-        raise AdminError(
+        raise AdminRefusal(
             413, f"entry {ledger_id}:{entry_id} has keys or properties of {longest} bytes, too many for HTTP"
         )
     return web.Response(body=payload, headers=headers, content_type="application/octet-stream")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 
-class Of(Enum):
+class MetricScope(Enum):
     """What a metric tells about, and the labels of its samples besides ``cluster``."""
 
     TOPIC = ("Topics in memory", ("namespace", "topic"))
@@ -34,7 +34,7 @@ class Metric:
     """One metric. ``kind`` is ``gauge`` or ``counter``; ``labels`` are beyond those of ``of``."""
 
     name: str
-    of: Of
+    of: MetricScope
     kind: str
     unit: str
     text: str
@@ -178,19 +178,19 @@ _PROCESS: Final = (
 
 def _all() -> Mapping[str, Metric]:
     groups = (
-        (Of.TOPIC, _TOPIC), (Of.SUBSCRIPTION, _SUBSCRIPTION), (Of.BROKER, _BROKER), (Of.STORE, _STORE),
-        (Of.OFFLOAD, _OFFLOAD), (Of.PROCESS, _PROCESS),
+        (MetricScope.TOPIC, _TOPIC), (MetricScope.SUBSCRIPTION, _SUBSCRIPTION), (MetricScope.BROKER, _BROKER), (MetricScope.STORE, _STORE),
+        (MetricScope.OFFLOAD, _OFFLOAD), (MetricScope.PROCESS, _PROCESS),
     )  # fmt: skip
     found = [Metric(name, of, kind, unit, text) for of, group in groups for name, kind, unit, text in group]
     found += [
-        Metric("pulsar_topics_count", Of.NAMESPACE, "gauge", "topics", "Topics, in memory or not."),
-        Metric("geminga_namespace_msg_backlog", Of.NAMESPACE, "gauge", "entries",
+        Metric("pulsar_topics_count", MetricScope.NAMESPACE, "gauge", "topics", "Topics, in memory or not."),
+        Metric("geminga_namespace_msg_backlog", MetricScope.NAMESPACE, "gauge", "entries",
                "Backlogs of all its topics, in memory or not, added up."),
-        Metric("pulsar_version_info", Of.PROCESS, "gauge", "1", "Always 1; the labels tell the version.",
+        Metric("pulsar_version_info", MetricScope.PROCESS, "gauge", "1", "Always 1; the labels tell the version.",
                ("version", "implementation")),
-        Metric("geminga_store_damaged_things", Of.STORE, "gauge", "things",
+        Metric("geminga_store_damaged_things", MetricScope.STORE, "gauge", "things",
                "What damage took and nobody has settled, by what was lost.", ("lost",)),
-        Metric("geminga_callback_failures_total", Of.BROKER, "counter", "failures",
+        Metric("geminga_callback_failures_total", MetricScope.BROKER, "counter", "failures",
                "Isolated failures inside the broker, by what failed; the log says more. Raise an alarm.",
                ("kind",)),
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from geminga.broker.admin.metric_table import METRICS
 from geminga.broker.topics.resting import Figures, RestingTopics
 from geminga.ids import TopicName
 from geminga.ledger.api import StoreStats, TierStats
-from geminga.ledger.damage import Damage, Loss
+from geminga.ledger.damage import Damage, DamageLoss
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
@@ -275,7 +275,7 @@ def add_disk(out: Exposition, found: Mapping[str, Any]) -> None:
 def add_damage(out: Exposition, damage: Sequence[Damage]) -> None:
     """Things that damage took something from and that nobody has settled, by what they lost."""
     counts = Counter(each.lost for each in damage)
-    for lost in Loss:
+    for lost in DamageLoss:
         out.add("geminga_store_damaged_things", counts[lost], (("lost", str(lost)),))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -70,7 +70,7 @@ async def _delete_topics(resource: Resource, tenant: str, namespace: str) -> Non
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:
     try:
         await resource.durable(lambda done: resource.actions.delete(topic, True, done))
-    except AdminError as error:
+    except AdminRefusal as error:
         if error.status != 404:
             raise
 
@@ -87,7 +87,7 @@ async def topics_of(
             yield TopicName.parse(name)
 
 
-class Namespaces(Resource):
+class NamespacesResource(Resource):
     """Namespaces. Policies are in `geminga.broker.admin.policy_routes`."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -148,7 +148,7 @@ class Namespaces(Resource):
         place = f"{tenant}/{namespace}"
         walks = [self.actions.walk(place, domain) for domain in _ALL_DOMAINS]
         async for left in self.walk_names(*walks, *self.actions.walk_partitioned(place)):
-            raise AdminError(409, f"Cannot delete non empty namespace {place}: it has {left}")
+            raise AdminRefusal(409, f"Cannot delete non empty namespace {place}: it has {left}")
         await self.durable(lambda done: self.namespaces.delete_namespace(tenant, namespace, done))
         return done_answer()
 
@@ -166,7 +166,7 @@ class Namespaces(Resource):
         place, chosen = "/".join(_names(request)), self._chosen(request)
         async for topic in stepwise(self.topics.loaded()):
             if topic.namespace_name == place and chosen(topic):
-                with contextlib.suppress(AdminError):  # it may have been deleted meanwhile
+                with contextlib.suppress(AdminRefusal):  # it may have been deleted meanwhile
                     self.now(partial(self.actions.unload, topic))
         return done_answer()
 
@@ -216,7 +216,7 @@ class Namespaces(Resource):
         low, high = check_bundle(boundaries, part(request, "bundle"))
         middle = f"0x{(int(low, 16) + int(high, 16)) // 2:08x}"
         if middle in boundaries:
-            raise AdminError(412, f"bundle {low}_{high} is too small to be split")
+            raise AdminRefusal(412, f"bundle {low}_{high} is too small to be split")
         boundaries.insert(boundaries.index(high), middle)
         bundles = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
         await self.durable(
@@ -304,5 +304,5 @@ def check_bundle(boundaries: list[str], bundle: str) -> tuple[str, str]:
     """Both ends of a bundle of a namespace; 412 when it is none."""
     low, _, high = bundle.partition("_")
     if low not in boundaries or high not in boundaries or boundaries.index(high) != boundaries.index(low) + 1:
-        raise AdminError(412, f"Invalid bundle range {bundle}; boundaries: {', '.join(boundaries)}")
+        raise AdminRefusal(412, f"Invalid bundle range {bundle}; boundaries: {', '.join(boundaries)}")
     return low, high

@@ -18,7 +18,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.settings import BrokerSettings
 
 PRIVATE_TOP_LEVELS = frozenset({"localhost", "local", "internal", "test", "lan", "intranet", "private"})
@@ -36,12 +36,12 @@ class WebHosts:
         self._own: set[str] | None = None
 
     def check(self, host: str, origin: str | None, fetch_site: str | None) -> None:
-        """Raises `AdminError` 403 for a page from elsewhere, 421 for a name that is not this broker's."""
+        """Raises `AdminRefusal` 403 for a page from elsewhere, 421 for a name that is not this broker's."""
         foreign = origin is not None and origin.partition("://")[2] != host
         if foreign or fetch_site == "cross-site":
-            raise AdminError(403, f"requests from pages of {origin or 'another site'} are refused")
+            raise AdminRefusal(403, f"requests from pages of {origin or 'another site'} are refused")
         if not self._any and not self.is_ours(host):
-            raise AdminError(
+            raise AdminRefusal(
                 421,
                 f"the request names the host {host[:255]!r}, which is not known to be this broker's; "
                 "use its address, or allow the name with --web-host",

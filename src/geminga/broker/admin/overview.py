@@ -15,16 +15,16 @@ from aiohttp import web
 
 from geminga._version import __version__
 from geminga.broker.admin import metrics
-from geminga.broker.admin.board import ROWS_MAX, SORTS, Boards, Sight
 from geminga.broker.admin.brokers import disk_figures
 from geminga.broker.admin.cursor_pages import RANGES_MAX, cursor_page
 from geminga.broker.admin.damage import described
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.hole_map import CELLS_MAX, hole_map
 from geminga.broker.admin.http import DOORKEEPER, Server, answer, part, query_flag, whole_number
 from geminga.broker.admin.previews import Preview, preview
-from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, Filter, first_messages, tail
-from geminga.broker.admin.topics import PATH, TopicResource
+from geminga.broker.admin.subscription_overview import ROWS_MAX, SORTS, SubscriptionOverview, Visibility
+from geminga.broker.admin.tailing import ANSWER_SECONDS_MAX, MESSAGES_MAX, MessageFilter, first_messages, tail
+from geminga.broker.admin.topics import PATH, TopicResourceBase
 from geminga.broker.commands.session import Session
 from geminga.broker.delivery.subscription import PersistentSubscription
 from geminga.broker.topics.persistent import PersistentTopic
@@ -39,17 +39,17 @@ _ENTRY_BYTES_MAX = 8 * 1024 * 1024
 """Entries that are read for one answer end with the one that reaches this."""
 
 
-class Overview(TopicResource):
+class OverviewResource(TopicResourceBase):
     """See the module."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        self._boards = Boards(server.broker)
+        self._boards = SubscriptionOverview(server.broker)
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get(f"{BASE}/subscriptions", self.subscriptions)
         router.add_get(f"{BASE}/overview", self.overview)
-        router.add_get(f"{BASE}/happenings", self.happenings)
+        router.add_get(f"{BASE}/happenings", self.event_log)
         router.add_get(f"{_SUBSCRIPTION}/holes", self.holes)
         router.add_get(f"{_SUBSCRIPTION}/cursor", self.cursor)
         router.add_get(f"{_SUBSCRIPTION}/preview/{{action}}", self.preview)
@@ -63,11 +63,11 @@ class Overview(TopicResource):
         query = request.query
         sort = query.get("sort", SORTS[0])
         if sort not in SORTS:
-            raise AdminError(412, f"sort={sort!r} is not allowed; allowed: {', '.join(SORTS)}")
-        doorkeeper = request.app.get(DOORKEEPER)
+            raise AdminRefusal(412, f"sort={sort!r} is not allowed; allowed: {', '.join(SORTS)}")
+        authorization_middleware = request.app.get(DOORKEEPER)
         limited = None
-        if doorkeeper is not None:
-            limited = await doorkeeper.sight(request, self.server.broker.agenda.now_ms)
+        if authorization_middleware is not None:
+            limited = await authorization_middleware.sight(request, self.server.broker.scheduler.now_ms)
         limit = whole_number(query.get("limit", "50"), "limit", 1)
         return answer(
             await self._boards.page(
@@ -77,7 +77,7 @@ class Overview(TopicResource):
                 level=whole_number(query["level"], "level") if query.get("level") else None,
                 offset=whole_number(query.get("offset", "0"), "offset"),
                 limit=min(limit, ROWS_MAX),
-                sight=None if limited is None else Sight(*limited),
+                sight=None if limited is None else Visibility(*limited),
             )
         )
 
@@ -92,7 +92,7 @@ class Overview(TopicResource):
             {
                 "version": f"Geminga {__version__}",
                 "cluster": server.settings.cluster,
-                "now": broker.agenda.now_ms,
+                "now": broker.scheduler.now_ms,
                 "startedAt": server.started_at_ms,
                 "memoryOnly": server.settings.memory,
                 "sync": server.settings.sync,
@@ -105,7 +105,7 @@ class Overview(TopicResource):
                 "process": {
                     "residentBytes": metrics.resident_bytes(),
                     "cpuSeconds": time.process_time(),
-                    "longestTurnSeconds": broker.turns.longest_seconds,
+                    "longestTurnSeconds": broker.slices.longest_seconds,
                 },
                 "memory": {
                     "pendingBytes": pending, "pendingBytesMax": broker.bytes.pending_bytes_max,
@@ -115,7 +115,7 @@ class Overview(TopicResource):
                 "connections": len(server.connections),
                 "connectionsRefused": server.connections_refused,
                 "peers": self._peers(),
-                "failures": broker.agenda.failures,
+                "failures": broker.scheduler.failures,
                 "damage": [
                     described(server.store, each) for each in server.store.damage[:DAMAGE_SHOWN_MAX]
                 ],
@@ -145,9 +145,9 @@ class Overview(TopicResource):
                 break
         return found
 
-    async def happenings(self, _request: web.Request) -> web.Response:
+    async def event_log(self, _request: web.Request) -> web.Response:
         """What the broker did by itself, the newest first."""
-        found = self.server.broker.agenda.happenings.newest(HAPPENINGS_SHOWN_MAX)
+        found = self.server.broker.scheduler.event_log.newest(HAPPENINGS_SHOWN_MAX)
         return answer([dataclasses.asdict(each) for each in found])
 
     # --- one subscription ---
@@ -196,7 +196,7 @@ class Overview(TopicResource):
         _, subscription = self._one(request)
         name = request.query.get("consumer", "")
         if name and all(each.name != name for each in subscription.consumers):
-            raise AdminError(404, f"no consumer {name!r} is connected to {subscription.name}")
+            raise AdminRefusal(404, f"no consumer {name!r} is connected to {subscription.name}")
         return answer({"messages": self.now(partial(subscription.redeliver_unacknowledged, name))})
 
     # --- one topic ---
@@ -207,7 +207,7 @@ class Overview(TopicResource):
         query = request.query
         behind = _message(query["from"]) if query.get("from") else None
         count = min(whole_number(query.get("count", "20"), "count", 1), MESSAGES_MAX)
-        wanted = Filter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
+        wanted = MessageFilter(query.get("text", ""), query.get("key", ""), query.get("producer", ""))
         return answer(self.now(partial(tail, topic, behind, count, wanted)))
 
 
@@ -243,4 +243,4 @@ def _message(text: str) -> tuple[int, int]:
             raise ValueError
         return int(ledger), int(entry)
     except ValueError:
-        raise AdminError(412, f"{text!r} is no message: give LEDGER:ENTRY") from None
+        raise AdminRefusal(412, f"{text!r} is no message: give LEDGER:ENTRY") from None

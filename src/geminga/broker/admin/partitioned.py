@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     answer,
     answer_names,
@@ -24,11 +24,11 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.stats import UNKNOWN
-from geminga.broker.admin.topics import DOMAIN, PATH, TopicResource
+from geminga.broker.admin.topics import DOMAIN, PATH, TopicResourceBase
 from geminga.ids import TopicName
 
 
-class PartitionedTopics(TopicResource):
+class PartitionedTopicsResource(TopicResourceBase):
     """A partitioned topic is a number under a name; its partitions are topics of their own."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -63,7 +63,7 @@ class PartitionedTopics(TopicResource):
             if count and topic.partition < 0:
                 await self.durable(lambda done: self.actions.create_partitioned(topic, count, done))
         else:
-            raise AdminError(404, f"Topic {topic} not found")
+            raise AdminRefusal(404, f"Topic {topic} not found")
         return answer({"partitions": count, "deleted": False})
 
     async def create(self, request: web.Request) -> web.Response:
@@ -86,7 +86,7 @@ class PartitionedTopics(TopicResource):
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
-            raise AdminError(409, f"Topic {topic} is not a partitioned topic")
+            raise AdminRefusal(409, f"Topic {topic} is not a partitioned topic")
         count = self._checked_count(await body(request), 1)
         await self.durable(lambda done: self.actions.update_partitions(topic, count, done))
         return done_answer()
@@ -95,7 +95,7 @@ class PartitionedTopics(TopicResource):
         count = whole_number(wanted, "partitions", minimum)
         limit = self.server.settings.partitions_max
         if count > limit:
-            raise AdminError(406, f"partitions={count} is not allowed; allowed: at most {limit}")
+            raise AdminRefusal(406, f"partitions={count} is not allowed; allowed: at most {limit}")
         return count
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -115,7 +115,7 @@ class PartitionedTopics(TopicResource):
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic) or not self.actions.partitions(topic):
-            raise AdminError(405, f"{topic} is no partitioned topic: it is terminated without partitions")
+            raise AdminRefusal(405, f"{topic} is no partitioned topic: it is terminated without partitions")
         found = {}
         for index in range(self.actions.partitions(topic)):
             name = topic.partition_name(index)
@@ -166,7 +166,7 @@ class PartitionedTopics(TopicResource):
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic) or not self.actions.partitions(topic):
-            raise AdminError(404, f"Partitioned Topic not found: {topic} has zero partitions")
+            raise AdminRefusal(404, f"Partitioned Topic not found: {topic} has zero partitions")
         return topic
 
 

@@ -13,22 +13,22 @@ from typing import Final
 
 from aiohttp import web
 
-from geminga.broker.admin.door import Key, Needs, key_of
+from geminga.broker.admin.auth import Key, RequiredPermission, key_of
 from geminga.broker.admin.policy_routes import NAMESPACE_ROUTES, TOPIC_ROUTES
 
 _BROKER: Final = {
-    Needs.NOTHING: """
+    RequiredPermission.NOTHING: """
         GET /status.html
         GET /livez
         GET /readyz
     """,
-    Needs.CREDENTIALS: """
+    RequiredPermission.CREDENTIALS: """
         GET /admin/v2/brokers/ready
         GET /admin/v2/brokers/version
         GET /admin/v2/clusters
         GET /admin/v2/geminga/subscriptions
     """,
-    Needs.SUPER_USER: """
+    RequiredPermission.SUPER_USER: """
         GET /metrics
         GET /metrics/
         GET /admin/v2/bookies/all
@@ -82,22 +82,22 @@ _BROKER: Final = {
         POST /admin/v2/tenants/{tenant}
         DELETE /admin/v2/tenants/{tenant}
     """,
-    Needs.ADMINISTRATOR: """
+    RequiredPermission.ADMINISTRATOR: """
         GET /admin/v2/namespaces/{tenant}
         GET /admin/namespaces/{tenant}/{cluster}
     """,
-    Needs.LIST: """
+    RequiredPermission.LIST: """
         GET /admin/v2/{domain}/{tenant}/{namespace}
         GET /admin/v2/{domain}/{tenant}/{namespace}/partitioned
         GET /admin/v2/{domain}/{tenant}/{namespace}/{bundle}
     """,
-    Needs.LOOK: """
+    RequiredPermission.LOOK: """
         GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}
         GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle
     """,
 }
 _NAMESPACE: Final = {
-    Needs.ADMINISTRATOR: """
+    RequiredPermission.ADMINISTRATOR: """
         GET
         PUT
         DELETE
@@ -131,13 +131,13 @@ _NAMESPACE: Final = {
         PUT /property/{key}/{value}
         DELETE /property/{key}
     """,
-    Needs.SUPER_USER: """
+    RequiredPermission.SUPER_USER: """
         PUT /{bundle}/split
         POST /resourcegroup/{group}
         DELETE /resourcegroup
     """,
-    Needs.LIST: "GET /topics",
-    Needs.SUBSCRIPTIONS: """
+    RequiredPermission.LIST: "GET /topics",
+    RequiredPermission.SUBSCRIPTIONS: """
         POST /clearBacklog/{subscription}
         POST /{bundle}/clearBacklog/{subscription}
         POST /unsubscribe/{subscription}
@@ -149,7 +149,7 @@ LIMITS_FOR_TENANTS: Final = frozenset(
 )
 """Policies of namespaces that limit a tenant: its own administrators do not set them."""
 _TOPIC: Final = {
-    Needs.ADMINISTRATOR: """
+    RequiredPermission.ADMINISTRATOR: """
         PUT
         DELETE
         PUT /partitions
@@ -179,7 +179,7 @@ _TOPIC: Final = {
         POST /messageTTL
         DELETE /messageTTL
     """,
-    Needs.LOOK: """
+    RequiredPermission.LOOK: """
         GET /stats
         GET /internalStats
         GET /internal-info
@@ -188,7 +188,7 @@ _TOPIC: Final = {
         GET /partitioned-internalStats
         GET /properties
     """,
-    Needs.CONSUME: """
+    RequiredPermission.CONSUME: """
         GET /lastMessageId
         GET /messageid/{timestamp}
         GET /ledger/{ledger}/entry/{entry}
@@ -221,7 +221,7 @@ _TOPIC: Final = {
     """,
 }
 _SCHEMAS: Final = {
-    Needs.LOOK: """
+    RequiredPermission.LOOK: """
         GET /schema
         GET /schema/{version}
         GET /schemas
@@ -229,32 +229,36 @@ _SCHEMAS: Final = {
         POST /compatibility
         POST /version
     """,
-    Needs.PRODUCE: "POST /schema",
-    Needs.ADMINISTRATOR: "DELETE /schema",
+    RequiredPermission.PRODUCE: "POST /schema",
+    RequiredPermission.ADMINISTRATOR: "DELETE /schema",
 }
 _NAMESPACE_PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _TOPIC_PATH: Final = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 _SCHEMA_PATH: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
-def _lines(table: Mapping[Needs, str], path: str) -> Iterator[tuple[Key, Needs]]:
+def _lines(table: Mapping[RequiredPermission, str], path: str) -> Iterator[tuple[Key, RequiredPermission]]:
     for needs, text in table.items():
         for line in text.strip().splitlines():
             method, _, rest = line.strip().partition(" ")
             yield (method, path + rest), needs
 
 
-def _all_routes() -> Mapping[Key, Needs]:
+def _all_routes() -> Mapping[Key, RequiredPermission]:
     found = dict(_lines(_BROKER, ""))
     found |= _lines(_NAMESPACE, _NAMESPACE_PATH)
     found |= _lines(_TOPIC, _TOPIC_PATH)
     found |= _lines(_SCHEMAS, _SCHEMA_PATH)
     for path, routes in ((_NAMESPACE_PATH, NAMESPACE_ROUTES), (_TOPIC_PATH, TOPIC_ROUTES)):
-        found["GET", f"{path}/policiesSet"] = Needs.ADMINISTRATOR
+        found["GET", f"{path}/policiesSet"] = RequiredPermission.ADMINISTRATOR
         for route in routes:
             limits = path == _NAMESPACE_PATH and route.segment in LIMITS_FOR_TENANTS
             for method in ("GET", route.method, "DELETE"):
-                needs = Needs.SUPER_USER if limits and method != "GET" else Needs.ADMINISTRATOR
+                needs = (
+                    RequiredPermission.SUPER_USER
+                    if limits and method != "GET"
+                    else RequiredPermission.ADMINISTRATOR
+                )
                 found[method, f"{path}/{route.segment}"] = needs
     return MappingProxyType(found)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -28,14 +28,14 @@ from geminga.broker.admin.http import (
     topic_of,
     whole_number,
 )
-from geminga.broker.rules.in_force import in_force
+from geminga.broker.rules.effective_policies import in_force
 from geminga.broker.rules.policies import QUOTA_KINDS, backlog_quota, one_of, text_map
 from geminga.ids import TopicName
 from geminga.ledger.api import Done
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class PolicyRoute:
     """``segment`` is the path's last part; ``by_cluster`` policies are kept in a map from cluster."""
 
     segment: str
@@ -50,63 +50,63 @@ class Route:
 
 
 _COMMON: Final = (
-    Route("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
-    Route("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", bodiless=None),
-    Route("delayedDelivery", "delayed_delivery_policies"),
-    Route("dispatchRate", "topicDispatchRate", by_cluster=True),
-    Route("entryFilters", "entryFilters"),
-    Route("inactiveTopicPolicies", "inactive_topic_policies"),
-    Route("maxConsumersPerSubscription", "max_consumers_per_subscription"),
-    Route("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
-    Route("offloadPolicies", "offload_policies"),
-    Route("persistence", "persistence"),
-    Route("publishRate", "publishMaxMessageRate", by_cluster=True),
-    Route("replicatorDispatchRate", "replicatorDispatchRate", by_cluster=True),
-    Route("redeliverUnacked", "redeliver_unacked_policies"),
-    Route("retention", "retention_policies"),
-    Route("schemaCompatibilityStrategy", "schema_compatibility_strategy", "PUT"),
-    Route("schemaValidationEnforced", "schema_validation_enforced"),
-    Route("subscribeRate", "clusterSubscribeRate", by_cluster=True),
-    Route("subscriptionDispatchRate", "subscriptionDispatchRate", by_cluster=True),
-    Route("subscriptionTypesEnabled", "subscription_types_enabled"),
-    Route("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
+    PolicyRoute("autoSubscriptionCreation", "autoSubscriptionCreationOverride"),
+    PolicyRoute("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds", bodiless=None),
+    PolicyRoute("delayedDelivery", "delayed_delivery_policies"),
+    PolicyRoute("dispatchRate", "topicDispatchRate", by_cluster=True),
+    PolicyRoute("entryFilters", "entryFilters"),
+    PolicyRoute("inactiveTopicPolicies", "inactive_topic_policies"),
+    PolicyRoute("maxConsumersPerSubscription", "max_consumers_per_subscription"),
+    PolicyRoute("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
+    PolicyRoute("offloadPolicies", "offload_policies"),
+    PolicyRoute("persistence", "persistence"),
+    PolicyRoute("publishRate", "publishMaxMessageRate", by_cluster=True),
+    PolicyRoute("replicatorDispatchRate", "replicatorDispatchRate", by_cluster=True),
+    PolicyRoute("redeliverUnacked", "redeliver_unacked_policies"),
+    PolicyRoute("retention", "retention_policies"),
+    PolicyRoute("schemaCompatibilityStrategy", "schema_compatibility_strategy", "PUT"),
+    PolicyRoute("schemaValidationEnforced", "schema_validation_enforced"),
+    PolicyRoute("subscribeRate", "clusterSubscribeRate", by_cluster=True),
+    PolicyRoute("subscriptionDispatchRate", "subscriptionDispatchRate", by_cluster=True),
+    PolicyRoute("subscriptionTypesEnabled", "subscription_types_enabled"),
+    PolicyRoute("dispatcherPauseOnAckStatePersistent", "dispatcherPauseOnAckStatePersistentEnabled"),
 )
 NAMESPACE_ROUTES: Final = (
     *_COMMON,
-    Route("allowedClusters", "allowed_clusters"),
-    Route("autoTopicCreation", "autoTopicCreationOverride"),
-    Route("compactionThreshold", "compaction_threshold", "PUT"),
-    Route("deduplication", "deduplicationEnabled"),
-    Route("encryptionRequired", "encryption_required"),
-    Route("isAllowAutoUpdateSchema", "is_allow_auto_update_schema"),
-    Route("maxConsumersPerTopic", "max_consumers_per_topic"),
-    Route("maxProducersPerTopic", "max_producers_per_topic"),
-    Route("maxTopicsPerNamespace", "max_topics_per_namespace", unset=0),
-    Route("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
-    Route("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
-    Route("messageTTL", "message_ttl_in_seconds"),
-    Route("migration", "migrated", status=200),
-    Route("offloadDeletionLagMs", "offload_deletion_lag_ms", "PUT", status=200),
-    Route("offloadThreshold", "offload_threshold", "PUT", status=200),
-    Route("offloadThresholdInSeconds", "offload_threshold_in_seconds", "PUT"),
-    Route("replication", "replication_clusters", status=200),
-    Route("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy", "PUT"),
-    Route("subscriptionAuthMode", "subscription_auth_mode"),
-    Route("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
+    PolicyRoute("allowedClusters", "allowed_clusters"),
+    PolicyRoute("autoTopicCreation", "autoTopicCreationOverride"),
+    PolicyRoute("compactionThreshold", "compaction_threshold", "PUT"),
+    PolicyRoute("deduplication", "deduplicationEnabled"),
+    PolicyRoute("encryptionRequired", "encryption_required"),
+    PolicyRoute("isAllowAutoUpdateSchema", "is_allow_auto_update_schema"),
+    PolicyRoute("maxConsumersPerTopic", "max_consumers_per_topic"),
+    PolicyRoute("maxProducersPerTopic", "max_producers_per_topic"),
+    PolicyRoute("maxTopicsPerNamespace", "max_topics_per_namespace", unset=0),
+    PolicyRoute("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
+    PolicyRoute("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
+    PolicyRoute("messageTTL", "message_ttl_in_seconds"),
+    PolicyRoute("migration", "migrated", status=200),
+    PolicyRoute("offloadDeletionLagMs", "offload_deletion_lag_ms", "PUT", status=200),
+    PolicyRoute("offloadThreshold", "offload_threshold", "PUT", status=200),
+    PolicyRoute("offloadThresholdInSeconds", "offload_threshold_in_seconds", "PUT"),
+    PolicyRoute("replication", "replication_clusters", status=200),
+    PolicyRoute("schemaAutoUpdateCompatibilityStrategy", "schema_auto_update_compatibility_strategy", "PUT"),
+    PolicyRoute("subscriptionAuthMode", "subscription_auth_mode"),
+    PolicyRoute("subscriptionExpirationTime", "subscription_expiration_time_minutes"),
 )
 _UNSET_FOR_TOPICS: Final[Mapping[str, Any]] = {
     "subscriptionTypesEnabled": (), "schemaValidationEnforced": False,
 }  # fmt: skip
 TOPIC_ROUTES: Final = (
     *(replace(route, unset=_UNSET_FOR_TOPICS.get(route.segment)) for route in _COMMON),
-    Route("compactionThreshold", "compaction_threshold"),
-    Route("deduplicationEnabled", "deduplicationEnabled"),
-    Route("maxConsumers", "max_consumers_per_topic"),
-    Route("maxMessageSize", "max_message_size"),
-    Route("maxProducers", "max_producers_per_topic"),
-    Route("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
-    Route("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
-    Route("replication", "replication_clusters"),
+    PolicyRoute("compactionThreshold", "compaction_threshold"),
+    PolicyRoute("deduplicationEnabled", "deduplicationEnabled"),
+    PolicyRoute("maxConsumers", "max_consumers_per_topic"),
+    PolicyRoute("maxMessageSize", "max_message_size"),
+    PolicyRoute("maxProducers", "max_producers_per_topic"),
+    PolicyRoute("maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
+    PolicyRoute("maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription"),
+    PolicyRoute("replication", "replication_clusters"),
 )
 TEXTS: Final = {
     "autoSubscriptionCreation": "Whether consumers make subscriptions: ``allowAutoSubscriptionCreation``.",
@@ -209,7 +209,9 @@ class _PolicyResource(Resource):
         """
         await self.in_force(lambda done: self.put(request, field, new(self.read(request, field)), done))
 
-    def register_table(self, router: web.UrlDispatcher, routes: tuple[Route, ...], *others: Route) -> None:
+    def register_table(
+        self, router: web.UrlDispatcher, routes: tuple[PolicyRoute, ...], *others: PolicyRoute
+    ) -> None:
         """``others`` have handlers of their own."""
         for route in routes:
             path = f"{self.path}/{route.segment}"
@@ -221,7 +223,7 @@ class _PolicyResource(Resource):
         router.add_post(f"{self.path}/backlogQuota", self.set_backlog_quota)
         router.add_delete(f"{self.path}/backlogQuota", self.remove_backlog_quota)
 
-    def _getter(self, route: Route) -> Handler:
+    def _getter(self, route: PolicyRoute) -> Handler:
         async def get(request: web.Request) -> web.StreamResponse:
             found = self.read(request, route.field)
             if route.by_cluster and found is not None:
@@ -230,7 +232,7 @@ class _PolicyResource(Resource):
 
         return get
 
-    def _lister(self, routes: tuple[Route, ...]) -> Handler:
+    def _lister(self, routes: tuple[PolicyRoute, ...]) -> Handler:
         async def policies_set(request: web.Request) -> web.StreamResponse:
             """Which policies are set there, by the last parts of their paths: most are not, and who copies
             them need not ask for each."""
@@ -246,7 +248,7 @@ class _PolicyResource(Resource):
 
         return policies_set
 
-    def _setter(self, route: Route) -> Handler:
+    def _setter(self, route: PolicyRoute) -> Handler:
         async def set_policy(request: web.Request) -> web.StreamResponse:
             value = await body(request, route.bodiless)
             if route.by_cluster and value is not None:
@@ -258,7 +260,7 @@ class _PolicyResource(Resource):
 
         return set_policy
 
-    def _remover(self, route: Route) -> Handler:
+    def _remover(self, route: PolicyRoute) -> Handler:
         async def remove(request: web.Request) -> web.StreamResponse:
             if route.by_cluster:
                 cluster = self.server.settings.cluster
@@ -298,7 +300,7 @@ def _quota_kind(request: web.Request) -> str:
     return str(one_of(QUOTA_KINDS)("backlogQuotaType", kind))
 
 
-class NamespacePolicies(_PolicyResource):
+class NamespacePoliciesResource(_PolicyResource):
     """``/admin/v2/namespaces/{tenant}/{namespace}/...``"""
 
     path = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -434,13 +436,13 @@ class NamespacePolicies(_PolicyResource):
         return answer_or_empty(None) if found is None else bare_text(found)
 
 
-class TopicPolicies(_PolicyResource):
+class TopicPoliciesResource(_PolicyResource):
     """``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/...``"""
 
     path = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
     def register(self, router: web.UrlDispatcher) -> None:
-        ttl = Route("messageTTL", "message_ttl_in_seconds")
+        ttl = PolicyRoute("messageTTL", "message_ttl_in_seconds")
         self.register_table(router, TOPIC_ROUTES, ttl)
         router.add_get(f"{self.path}/messageTTL", self._getter(ttl))
         router.add_post(f"{self.path}/messageTTL", self.set_message_ttl)
@@ -449,7 +451,7 @@ class TopicPolicies(_PolicyResource):
     def _topic(self, request: web.Request) -> TopicName:
         topic = topic_of(request)
         if not self.actions.exists(topic.base) and not self.actions.exists(topic):
-            raise AdminError(404, f"Topic {topic} not found")
+            raise AdminRefusal(404, f"Topic {topic} not found")
         return topic
 
     def read(self, request: web.Request, field: str) -> Any:

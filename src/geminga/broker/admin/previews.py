@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.delivery.subscription import PersistentSubscription
-from geminga.broker.landmarks import offset_by_time, publish_time
+from geminga.broker.position_lookup import offset_by_time, publish_time
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.errors import StoreBusy
@@ -34,7 +34,7 @@ class Preview:
         self.ledger = topic.ledger
         self.cursor = subscription.cursor
         self.place = f"{shlex.quote(topic.text)} {shlex.quote(subscription.name)}"
-        self.now_ms = topic.agenda.now_ms
+        self.now_ms = topic.scheduler.now_ms
 
     def skip(self, count: int) -> Json:
         """Give up the next ``count`` open messages."""
@@ -119,7 +119,9 @@ class Preview:
     def _open(self) -> int:
         tally = self.subscription.backlog_tally()
         if tally is None:
-            raise AdminError(503, f"the entries of {self.topic.text} are being counted, try again in a while")
+            raise AdminRefusal(
+                503, f"the entries of {self.topic.text} are being counted, try again in a while"
+            )
         return tally[0]
 
     def _open_below(self, offset: int) -> int:
@@ -181,7 +183,7 @@ def preview(
     if action == "redeliver":
         return found.redeliver(consumer)
     if action != "reset":
-        raise AdminError(404, f"no action {action!r}; there are {', '.join(ACTIONS)}")
+        raise AdminRefusal(404, f"no action {action!r}; there are {', '.join(ACTIONS)}")
     if message is not None:
         ledger_id, entry_id = message
         offset = topic.ledger.offset_from(ledger_id, entry_id)
@@ -189,7 +191,7 @@ def preview(
         where = places.get(message, f"{ledger_id}:{entry_id}")
         return found.reset(offset, f"reset {found.place} {where}")
     moment = number("timestamp")
-    offset = offset_by_time(topic.ledger, moment, topic.agenda.now_ms)
+    offset = offset_by_time(topic.ledger, moment, topic.scheduler.now_ms)
     return found.reset(offset, f"reset {found.place} {moment}")
 
 

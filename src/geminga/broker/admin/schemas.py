@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     LONG_BODY_BYTES_MAX,
     Resource,
@@ -46,7 +46,7 @@ def pack_key_value(data: str) -> bytes:
         both = json.loads(data)
         parts = [both["key"], both["value"]]
     except (ValueError, KeyError, TypeError):
-        raise AdminError(422, 'a KEY_VALUE schema is a JSON object {"key": ..., "value": ...}') from None
+        raise AdminRefusal(422, 'a KEY_VALUE schema is a JSON object {"key": ..., "value": ...}') from None
     out = b""
     for item in parts:
         raw = (item if isinstance(item, str) else json.dumps(item)).encode()
@@ -75,7 +75,7 @@ def _parsed(text: str) -> Any:
         return text
 
 
-class Schemas(Resource):
+class SchemasResource(Resource):
     """Schemas. A topic need not exist yet: its schema may be there first."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -99,7 +99,7 @@ class Schemas(Resource):
         topic = self._topic(request)
         found = self.server.broker.schemas.latest(topic)
         if found is None:
-            raise AdminError(404, f"Schema not found for topic {topic}")
+            raise AdminRefusal(404, f"Schema not found for topic {topic}")
         return answer(_schema_json(*found))
 
     async def get(self, request: web.Request) -> web.Response:
@@ -108,7 +108,7 @@ class Schemas(Resource):
         number = whole_number(part(request, "version"), "version")
         found = self.server.broker.schemas.get(topic, number)
         if found is None:
-            raise AdminError(404, f"Schema version {number} not found for topic {topic}")
+            raise AdminRefusal(404, f"Schema version {number} not found for topic {topic}")
         return answer(_schema_json(number, found))
 
     async def all(self, request: web.Request) -> web.Response:
@@ -134,12 +134,12 @@ class Schemas(Resource):
         try:
             check_definition(schema)
         except Refused as refused:
-            raise AdminError(422, refused.reason) from refused
+            raise AdminRefusal(422, refused.reason) from refused
         await self._read(topic, schema)
         try:
             number = await self.durable(lambda done: schemas.put(topic, schema, auto_update=True, done=done))
         except Refused as refused:
-            raise AdminError(409, refused.reason) from refused
+            raise AdminRefusal(409, refused.reason) from refused
         return answer({"version": {"version": number}})
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -180,9 +180,9 @@ class Schemas(Resource):
         document = await object_body(request, bytes_max=LONG_BODY_BYTES_MAX)
         kind, data = document.get("type"), document.get("schema") or ""
         if kind not in _TYPES:
-            raise AdminError(422, f"no schema type is called {kind!r}{suggestion(kind, _TYPES)}")
+            raise AdminRefusal(422, f"no schema type is called {kind!r}{suggestion(kind, _TYPES)}")
         if not isinstance(data, str):
-            raise AdminError(422, f"schema={data!r} is not allowed; allowed: text")
+            raise AdminRefusal(422, f"schema={data!r} is not allowed; allowed: text")
         schema = pb.Schema(name="", type=_TYPES[kind])
         schema.schema_data = pack_key_value(data) if kind == "KEY_VALUE" else data.encode()
         for key, value in text_map("properties", document.get("properties") or {}).items():

@@ -12,11 +12,11 @@ from typing import Any
 from geminga.broker.admin.facts import trouble
 from geminga.broker.delivery.consumer import Consumer, Subscription, type_name
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
-from geminga.broker.delivery.limits import Limit
+from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.landmarks import last_position
+from geminga.broker.position_lookup import last_position
 from geminga.broker.rates import iso_time
 from geminga.broker.topics.persistent import PersistentTopic
 from geminga.broker.topics.producer import Producer
@@ -247,7 +247,7 @@ _FILTERS = (
 
 def _throttled(subscription: Subscription) -> Json:
     """How often each limit held dispatching up."""
-    limits: dict[str, Limit | None] = dict.fromkeys(("Subscription", "Topic", "Broker"))
+    limits: dict[str, RateLimit | None] = dict.fromkeys(("Subscription", "Topic", "Broker"))
     if isinstance(subscription, PersistentSubscription):
         topic = subscription.topic
         limits["Subscription"] = subscription.dispatch_limit

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     answer,
     body,
@@ -23,7 +23,7 @@ from geminga.broker.admin.http import (
     whole_number,
 )
 from geminga.broker.admin.messages import entry_answer
-from geminga.broker.admin.topics import PATH, TopicResource
+from geminga.broker.admin.topics import PATH, TopicResourceBase
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rules.policies import flag, one_of, properties_map
 from geminga.ids import MessageId, TopicName
@@ -32,7 +32,7 @@ from geminga.ledger.api import Done
 _SUBSCRIPTION = PATH + "/subscription/{subscription}"
 
 
-class Subscriptions(TopicResource):
+class SubscriptionsResource(TopicResourceBase):
     """Subscriptions and their cursors."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -72,13 +72,13 @@ class Subscriptions(TopicResource):
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
         having = [t for t in topics if name in self.actions.subscriptions(t)]
         if not having:
-            raise AdminError(404, f"Subscription {name} not found on topic {topic_of(request)}")
+            raise AdminRefusal(404, f"Subscription {name} not found on topic {topic_of(request)}")
         return having, name
 
     def _one_with_subscription(self, request: web.Request) -> tuple[TopicName, str]:
         topic, name = self.stored(request), part(request, "subscription")
         if name not in self.actions.subscriptions(topic):
-            raise AdminError(404, f"Subscription {name} not found on topic {topic}")
+            raise AdminRefusal(404, f"Subscription {name} not found on topic {topic}")
         return topic, name
 
     # --- life ---
@@ -87,7 +87,7 @@ class Subscriptions(TopicResource):
         at the end. A topic that is not there is made if policies allow it."""
         topic, name = topic_of(request), part(request, "subscription")
         if not topic.persistent:
-            raise AdminError(
+            raise AdminRefusal(
                 400, f"A subscription to a non-persistent topic is made by its consumer: {topic}"
             )
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
@@ -98,11 +98,11 @@ class Subscriptions(TopicResource):
         position = MessageId.latest if document is None else message_id_of(document)
         if not self.actions.exists(topic):
             if not policies.auto_create_topics:
-                raise AdminError(404, f"Topic {topic} not found")
+                raise AdminRefusal(404, f"Topic {topic} not found")
             await self._auto_create(topic, policies.auto_create_partitions)
         topics = self.parts(request)
         if all(name in self.actions.subscriptions(t) for t in topics):
-            raise AdminError(409, f"Subscription {name} already exists for topic {topic}")
+            raise AdminRefusal(409, f"Subscription {name} already exists for topic {topic}")
         for target in topics:
             if name not in self.actions.subscriptions(target):
                 await self.durable(
@@ -261,5 +261,5 @@ class Subscriptions(TopicResource):
         """False is taken; true is refused with 501: one broker replicates nothing."""
         topics, name = self._with_subscription(request)
         if flag("replicated", await body(request)):
-            raise AdminError(501, f"one broker replicates no subscriptions: {name} on {topics[0]}")
+            raise AdminRefusal(501, f"one broker replicates no subscriptions: {name} on {topics[0]}")
         return done_answer()

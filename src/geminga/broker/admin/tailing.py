@@ -46,7 +46,7 @@ _PROPERTIES_SHOWN = 50
 
 
 @dataclass(slots=True)
-class Filter:
+class MessageFilter:
     """Which messages are wanted: ``text`` in payload, key or properties; ``key`` and ``producer`` exactly."""
 
     text: str = ""
@@ -72,7 +72,7 @@ def messages_of(
     entry: bytes,
     ledger_id: int,
     entry_id: int,
-    wanted: Filter,
+    wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None = None,
 ) -> Iterator[Json]:
     """The messages of an entry that are wanted, as JSON; ``open_ones`` tells which of a batch are.
@@ -92,7 +92,7 @@ def messages_of(
     yield from _messages(parsed.metadata, bytes(parsed.payload), common, wanted, open_ones)
 
 
-def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: Filter) -> Iterator[Json]:
+def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: MessageFilter) -> Iterator[Json]:
     """The same of an entry as admin REST gives it: decompressed, its metadata as ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(
         producer_name=headers.get("X-Pulsar-producer-name", ""),
@@ -129,7 +129,7 @@ def _messages(
     metadata: pb.MessageMetadata,
     raw: bytes,
     common: Json,
-    wanted: Filter,
+    wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None,
 ) -> Iterator[Json]:
     common |= {
@@ -232,7 +232,7 @@ def _version(raw: bytes) -> int:
 # --- a topic's newest -------------------------------------------------------------------------------
 
 
-def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: Filter) -> Json:
+def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: MessageFilter) -> Json:
     """Messages behind an entry (without one: the newest), oldest first: ``{"messages", "next", ...}``.
 
     With a filter the last `BEHIND_MAX` entries are searched, answer by answer; without one who is behind is
@@ -243,7 +243,7 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
     skipped = 0
     offset = ledger.start if behind is None else ledger.offset_from(behind[0], behind[1] + 1)
     # Without a filter nobody can read faster than that; with one, what is found may be rare.
-    newest = _newest(topic, count) if wanted == Filter() else max(offset, end - BEHIND_MAX)
+    newest = _newest(topic, count) if wanted == MessageFilter() else max(offset, end - BEHIND_MAX)
     if newest > offset:
         skipped = 0 if behind is None else newest - offset
         offset = newest
@@ -303,7 +303,7 @@ def first_messages(
     """The first messages of entries, each with its ids and which of its messages are open."""
     found: list[Json] = []
     for ledger_id, entry_id, entry, open_ones in entries:
-        for message in messages_of(entry, ledger_id, entry_id, Filter(), open_ones):
+        for message in messages_of(entry, ledger_id, entry_id, MessageFilter(), open_ones):
             found.append(message)
             if len(found) >= count:
                 return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -21,7 +21,7 @@ from geminga.broker.rules.policies import words
 from geminga.ledger.api import Done
 
 
-class Tenants(Resource):
+class TenantsResource(Resource):
     """Tenants: who owns namespaces."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -62,7 +62,7 @@ class Tenants(Resource):
         return done_answer()
 
 
-class Clusters(Resource):
+class ClustersResource(Resource):
     """Clusters: this broker's own, and the addresses of others that an administrator noted down."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -118,7 +118,7 @@ class Clusters(Resource):
         name = part(request, "cluster")
         peers = words()("peerClusterNames", await body(request))
         if name in peers:
-            raise AdminError(412, f"{name} itself can't be part of its peers")
+            raise AdminRefusal(412, f"{name} itself can't be part of its peers")
         for peer in peers:
             self.namespaces.cluster(peer)
 
@@ -133,7 +133,7 @@ class Clusters(Resource):
         """Always 404: there is one broker, and nothing to isolate."""
         name = part(request, "cluster")
         self.namespaces.cluster(name)
-        raise AdminError(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
+        raise AdminRefusal(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
 
     # --- noted down for the tools: one broker does not move its topics by them ---
     async def migration(self, request: web.Request) -> web.Response:
@@ -141,7 +141,7 @@ class Clusters(Resource):
         name = part(request, "cluster")
         found = self.namespaces.cluster_note(name, "migration")
         if not found:
-            raise AdminError(404, f"nothing is noted of a migration of cluster {name}")
+            raise AdminRefusal(404, f"nothing is noted of a migration of cluster {name}")
         return answer(found)
 
     async def set_migration(self, request: web.Request) -> web.Response:
@@ -190,11 +190,11 @@ class Clusters(Resource):
         return done_answer()
 
 
-def _no_such_domain(cluster: str, name: str) -> AdminError:
-    return AdminError(404, f"Domain-name {name} or cluster {cluster} does not exist")
+def _no_such_domain(cluster: str, name: str) -> AdminRefusal:
+    return AdminRefusal(404, f"Domain-name {name} or cluster {cluster} does not exist")
 
 
-class ResourceGroups(Resource):
+class ResourceGroupsResource(Resource):
     """``/admin/v2/resourcegroups``: limits for several namespaces together, kept and not used."""
 
     def register(self, router: web.UrlDispatcher) -> None:

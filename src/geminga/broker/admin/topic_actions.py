@@ -1,7 +1,7 @@
 """Topics as administrators see them: what the admin API asks of and does to them.
 
 Every method is synchronous. Those that change something durable take ``done``, which reports when it
-is. What cannot be done raises `AdminError` with the HTTP status that Pulsar would answer, or `RuleBroken`.
+is. What cannot be done raises `AdminRefusal` with the HTTP status that Pulsar would answer, or `RuleViolation`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from geminga.broker import landmarks
-from geminga.broker.admin.errors import AdminError, admin_error
+from geminga.broker import position_lookup
+from geminga.broker.admin.errors import AdminRefusal, admin_error
 from geminga.broker.admin.facts import facts_of
 from geminga.broker.admin.stats import (
     internal_info,
@@ -23,19 +23,19 @@ from geminga.broker.core import Broker
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.refusal import Refused
-from geminga.broker.topics import compaction, maintenance, offloading
+from geminga.broker.topics import compaction, expiry, offloading
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
+from geminga.broker.topics.prefetch import partitioned_key
 from geminga.broker.topics.record import Json, decode_json, encode_json
-from geminga.broker.topics.stored import partitioned_key
 from geminga.broker.topics.topic import Topic
-from geminga.broker.topics.walks import Walk
+from geminga.broker.topics.topic_names import TopicNames
 from geminga.diagnosis.conclude import explanation
 from geminga.errors import StoreError
 from geminga.ids import MessageId, TopicName
 from geminga.ledger.api import Done
 
 
-class Joined:
+class JoinedCompletion:
     """One ``done`` for several writes: it runs when the last has reported, with the first error."""
 
     def __init__(self, count: int, done: Done) -> None:
@@ -58,18 +58,18 @@ class TopicActions:
     def __init__(self, broker: Broker) -> None:
         self.topics = broker.topics
         self._store = broker.store
-        self._agenda = broker.agenda
+        self._scheduler = broker.scheduler
         self._settings = broker.settings
         self._namespaces = broker.namespaces
         self._schemas = broker.schemas
         self._disk = broker.disk
 
     # --- lists ---
-    def walk(self, namespace: str, domain: str) -> Walk:
+    def walk(self, namespace: str, domain: str) -> TopicNames:
         """Plain topics and partitions of ``tenant/namespace``, in order."""
         return self.topics.walk(namespace, persistent=domain == "persistent")
 
-    def walk_partitioned(self, namespace: str) -> tuple[Walk, Walk]:
+    def walk_partitioned(self, namespace: str) -> tuple[TopicNames, TopicNames]:
         """Partitioned topics of ``tenant/namespace``, both domains, each in order."""
         walk = self.topics.walk_partitioned
         return walk(namespace, persistent=False), walk(namespace, persistent=True)
@@ -82,7 +82,7 @@ class TopicActions:
         """How many partitions; 0 for a plain topic. 404 when there is no such topic."""
         count = self.topics.partition_count(name)
         if not count and not self.topics.is_stored(name):
-            raise AdminError(404, f"Topic {name} not found")
+            raise AdminRefusal(404, f"Topic {name} not found")
         return count
 
     # --- creating and deleting ---
@@ -91,7 +91,7 @@ class TopicActions:
         try:
             self.topics.policies(name)
             if self.exists(name):
-                raise AdminError(409, "This topic already exists")
+                raise AdminRefusal(409, "This topic already exists")
             self.topics.create(name, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
@@ -101,13 +101,13 @@ class TopicActions:
     ) -> None:
         """A partitioned topic with its partitions; 409 when it exists, 412 for a bad name or number."""
         if name.partition >= 0:
-            raise AdminError(412, "Partitioned Topic Name should not contain '-partition-'")
+            raise AdminRefusal(412, "Partitioned Topic Name should not contain '-partition-'")
         if not 1 <= count <= self._settings.partitions_max:
-            raise AdminError(412, f"partitions={count}: allowed are 1 to {self._settings.partitions_max}")
+            raise AdminRefusal(412, f"partitions={count}: allowed are 1 to {self._settings.partitions_max}")
         try:
             self.topics.policies(name)
             if self.exists(name):
-                raise AdminError(409, "This topic already exists")
+                raise AdminRefusal(409, "This topic already exists")
             self.topics.create_partitions(name, count, properties, done)
         except Refused as refused:
             raise admin_error(refused) from refused
@@ -116,11 +116,13 @@ class TopicActions:
         """More partitions; 409 for a plain topic, 422 when there would be fewer."""
         before = self.partitions(name)
         if not before:
-            raise AdminError(409, f"Topic {name} is not a partitioned topic")
+            raise AdminRefusal(409, f"Topic {name} is not a partitioned topic")
         if count < before:
-            raise AdminError(422, f"number of partitions must be more than existing {before}")
+            raise AdminRefusal(422, f"number of partitions must be more than existing {before}")
         if count > self._settings.partitions_max:
-            raise AdminError(422, f"partitions={count}: at most {self._settings.partitions_max} are allowed")
+            raise AdminRefusal(
+                422, f"partitions={count}: at most {self._settings.partitions_max} are allowed"
+            )
         try:
             subscriptions = self._durable_subscriptions(name) if count > before else ()
             self.topics.grow_partitions(name, count, subscriptions, done)
@@ -140,13 +142,13 @@ class TopicActions:
             for each in names:
                 topic = self.topics.in_memory(each)
                 if topic is not None and (topic.access.producers or topic.consumers_connected):
-                    raise AdminError(412, "Topic has active producers/subscriptions")
+                    raise AdminRefusal(412, "Topic has active producers/subscriptions")
         if count:
             self.topics.delete_partitions(name, count, done, lambda: self._forget_partitioned(name))
         elif name.partition >= 0:
             self.topics.delete_topic(name, done)
         else:
-            joined = Joined(2, done)
+            joined = JoinedCompletion(2, done)
             self.topics.delete_topic(name, joined)
             self._forget(name, joined)
 
@@ -167,7 +169,7 @@ class TopicActions:
         if topic is not None:
             self.topics.unload_topic(topic)
         elif not self.exists(name):
-            raise AdminError(404, f"Topic {name} not found")
+            raise AdminRefusal(404, f"Topic {name} not found")
 
     def terminate(self, name: TopicName, done: Done) -> None:
         """Let the topic end. When that is done, `last_message_id` is its last one."""
@@ -179,7 +181,7 @@ class TopicActions:
 
     def trim(self, name: TopicName) -> int:
         """Delete ledgers that subscriptions and retention no longer need; returns how many."""
-        return maintenance.trim(self._stored(name))
+        return expiry.trim(self._stored(name))
 
     # --- properties ---
     def properties(self, name: TopicName) -> Properties:
@@ -207,17 +209,17 @@ class TopicActions:
             value = self._store.get(key)
             if value is not None:
                 return key, decode_json(value, f"record {key}")
-        raise AdminError(404, f"Topic {name} not found")
+        raise AdminRefusal(404, f"Topic {name} not found")
 
     # --- what it holds ---
     def stats(self, name: TopicName, *, key_ranges: bool = True) -> dict[str, Any]:
         """``GET .../stats``; see `topic_stats`."""
         topic = self._topic(name)
-        return topic_stats(topic, self._agenda.now, self._settings.broker_id, key_ranges=key_ranges)
+        return topic_stats(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
 
     def stats_among_all(self, name: TopicName) -> dict[str, Any]:
         """Its part of ``GET broker-stats/topics``."""
-        return stats_among_all(self._topic(name), self._agenda.now, self._settings.broker_id)
+        return stats_among_all(self._topic(name), self._scheduler.now, self._settings.broker_id)
 
     def internal_stats(self, name: TopicName) -> dict[str, Any]:
         """``GET .../internalStats``"""
@@ -230,13 +232,13 @@ class TopicActions:
 
     def last_message_id(self, name: TopicName) -> MessageId:
         """The newest entry; -1:-1 when there is none."""
-        ledger_id, entry_id = landmarks.last_position(self._stored(name).ledger)
+        ledger_id, entry_id = position_lookup.last_position(self._stored(name).ledger)
         return MessageId(name.partition, ledger_id, entry_id)
 
     def message_id_at(self, name: TopicName, timestamp_ms: int) -> MessageId:
         """The first entry published at that time or later."""
         topic = self._stored(name)
-        offset = landmarks.offset_by_time(topic.ledger, timestamp_ms, self._agenda.now_ms)
+        offset = position_lookup.offset_by_time(topic.ledger, timestamp_ms, self._scheduler.now_ms)
         if offset >= topic.ledger.confirmed:
             return self.last_message_id(name)
         return MessageId(name.partition, *topic.ledger.position(offset))
@@ -253,7 +255,9 @@ class TopicActions:
         ledger = topic.ledger
         offset = ledger.start + nth - 1 if start == "earliest" else ledger.confirmed - nth
         if not ledger.start <= offset < ledger.confirmed:
-            raise AdminError(404, f"Topic {name} holds {ledger.confirmed - ledger.start} entries, not {nth}")
+            raise AdminRefusal(
+                404, f"Topic {name} holds {ledger.confirmed - ledger.start} entries, not {nth}"
+            )
         return MessageId(name.partition, *ledger.position(offset)), self._entry(topic, offset)
 
     def backlog_size(self, name: TopicName, position: MessageId) -> int:
@@ -266,7 +270,7 @@ class TopicActions:
             found = topic.ledger.read_one(offset)
             if found is not None:
                 return found
-        raise AdminError(404, "Message not found")
+        raise AdminRefusal(404, "Message not found")
 
     # --- compaction ---
     def compact(self, name: TopicName) -> None:
@@ -274,13 +278,13 @@ class TopicActions:
         try:
             compaction.start(self._stored(name))
         except compaction.AlreadyRunning as running:
-            raise AdminError(409, str(running)) from running
+            raise AdminRefusal(409, str(running)) from running
 
     def compaction_status(self, name: TopicName) -> dict[str, str]:
         """What became of the last compaction since the topic was loaded, or that it is going on."""
         last = self._stored(name).compaction
         if last is None:
-            return {"status": compaction.Status.NOT_RUN, "lastError": ""}
+            return {"status": compaction.CompactionStatus.NOT_RUN, "lastError": ""}
         return {"status": last.status, "lastError": last.last_error}
 
     # --- offloading ---
@@ -289,9 +293,9 @@ class TopicActions:
         try:
             offloading.of(self._stored(name)).start(before.ledger_id)
         except offloading.AlreadyOffloading as running:
-            raise AdminError(409, str(running)) from running
-        except offloading.NoTier as nowhere:
-            raise AdminError(501, str(nowhere)) from nowhere
+            raise AdminRefusal(409, str(running)) from running
+        except offloading.OffloadNotConfigured as nowhere:
+            raise AdminRefusal(501, str(nowhere)) from nowhere
 
     def offload_status(self, name: TopicName) -> tuple[str, str, MessageId]:
         """What became of the last offload since the topic was loaded, or that it is going on.
@@ -299,10 +303,10 @@ class TopicActions:
         Status, last error, and the first message that is not offloaded.
         """
         last = self._stored(name).offload
-        status, error, first = offloading.Status.NOT_RUN, "", (-1, -1)
+        status, error, first = offloading.OffloadStatus.NOT_RUN, "", (-1, -1)
         if last is not None:
             status, error = last.status, last.last_error
-            if status is offloading.Status.SUCCESS:
+            if status is offloading.OffloadStatus.SUCCESS:
                 first = last.first_unoffloaded
         return status, error, MessageId(-1, *first)
 
@@ -323,7 +327,7 @@ class TopicActions:
         """A durable subscription at a position; 409 when it exists."""
         topic = self._stored(name)
         if subscription in topic.subscriptions:
-            raise AdminError(409, f"Subscription {subscription} already exists for topic {name}")
+            raise AdminRefusal(409, f"Subscription {subscription} already exists for topic {name}")
         offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
         is_behind = topic.is_behind(offset, position=(position.ledger_id, position.entry_id))
         topic.subscription(subscription, offset=offset, properties=properties, is_behind=is_behind, done=done)
@@ -334,7 +338,7 @@ class TopicActions:
         """Remove a subscription; 412 when it has consumers and not ``force``."""
         found = self._subscription(name, subscription)
         if found.consumers and not force:
-            raise AdminError(412, "Subscription has active connected consumers")
+            raise AdminRefusal(412, "Subscription has active connected consumers")
         found.delete(done)
 
     def reset_cursor(
@@ -351,7 +355,7 @@ class TopicActions:
         found = self._movable(name, subscription)
         topic = found.topic
         if timestamp_ms is not None:
-            offset = landmarks.offset_by_time(topic.ledger, timestamp_ms, self._agenda.now_ms)
+            offset = position_lookup.offset_by_time(topic.ledger, timestamp_ms, self._scheduler.now_ms)
             is_behind = topic.is_behind(offset, moment_ms=timestamp_ms)
         elif position is not None:
             offset = topic.ledger.offset_from(position.ledger_id, position.entry_id)
@@ -360,7 +364,7 @@ class TopicActions:
             first = position.ledger_id, position.entry_id + excluded
             is_behind = topic.is_behind(offset, position=first)
         else:
-            raise AdminError(412, "a position or a time is needed")
+            raise AdminRefusal(412, "a position or a time is needed")
         found.reset(offset, done, is_behind=is_behind)
 
     def skip(self, name: TopicName, subscription: str, count: int, done: Done) -> None:
@@ -372,7 +376,7 @@ class TopicActions:
         """Skip the next ``count`` open messages, those of a batch one by one; returns how many that were."""
         found = self._movable(name, subscription)
         if not self.count_entries(name):
-            raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
+            raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
 
     def skip_entry(self, name: TopicName, subscription: str, position: MessageId, done: Done) -> None:
@@ -380,7 +384,7 @@ class TopicActions:
         found = self._movable(name, subscription)
         offset = found.topic.ledger.offset(position.ledger_id, position.entry_id)
         if offset is None or offset >= found.topic.ledger.confirmed:
-            raise AdminError(404, f"Message {position.ledger_id}:{position.entry_id} not found in {name}")
+            raise AdminRefusal(404, f"Message {position.ledger_id}:{position.entry_id} not found in {name}")
         found.skip_entry(offset, done)
 
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
@@ -401,7 +405,7 @@ class TopicActions:
         found = self._subscription(name, subscription)
         tally = found.backlog_tally()
         if tally is None:
-            raise AdminError(503, f"the entries of {name} are being counted, try again in a while")
+            raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.backlog, tally[0]
 
     def open_ends(self, name: TopicName, subscription: str) -> tuple[str, str] | None:
@@ -423,8 +427,10 @@ class TopicActions:
     def expire(self, name: TopicName, subscription: str, seconds: int, done: Done) -> None:
         """Skip entries published more than ``seconds`` ago."""
         found = self._movable(name, subscription)
-        now_ms = self._agenda.now_ms
-        found.expire(landmarks.offset_by_time(found.topic.ledger, now_ms - seconds * 1000, now_ms), done)
+        now_ms = self._scheduler.now_ms
+        found.expire(
+            position_lookup.offset_by_time(found.topic.ledger, now_ms - seconds * 1000, now_ms), done
+        )
 
     def expire_to(
         self, name: TopicName, subscription: str, position: MessageId, done: Done, *, excluded: bool
@@ -469,7 +475,7 @@ class TopicActions:
         """A subscription that administrators may move and change: compaction's own is none."""
         found = self._subscription(name, subscription)
         if subscription == COMPACTION:
-            raise AdminError(
+            raise AdminRefusal(
                 412, f"{COMPACTION} keeps what compaction has not seen, it cannot be moved; it can be deleted"
             )
         return found
@@ -480,17 +486,17 @@ class TopicActions:
         except Refused as refused:
             raise admin_error(refused) from refused
         if topic is None:
-            raise AdminError(404, f"Topic {name} not found")
+            raise AdminRefusal(404, f"Topic {name} not found")
         return topic
 
     def _stored(self, name: TopicName) -> PersistentTopic:
         topic = self._topic(name)
         if not isinstance(topic, PersistentTopic):
-            raise AdminError(405, f"not possible for a non-persistent topic: {name}")
+            raise AdminRefusal(405, f"not possible for a non-persistent topic: {name}")
         return topic
 
     def _subscription(self, name: TopicName, subscription: str) -> PersistentSubscription:
         found = self._stored(name).subscriptions.get(subscription)
         if found is None:
-            raise AdminError(404, f"Subscription {subscription} not found for topic {name}")
+            raise AdminRefusal(404, f"Subscription {subscription} not found for topic {name}")
         return found

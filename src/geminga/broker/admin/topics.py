@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from geminga.broker.admin.errors import AdminError
+from geminga.broker.admin.errors import AdminRefusal
 from geminga.broker.admin.http import (
     Resource,
     answer,
@@ -38,7 +38,7 @@ _COUNTING_SECONDS = 0.05
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
 
 
-class TopicResource(Resource):
+class TopicResourceBase(Resource):
     """What the resources about topics share."""
 
     def existing(self, request: web.Request) -> TopicName:
@@ -46,23 +46,25 @@ class TopicResource(Resource):
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
-            raise AdminError(404, f"Topic {topic} not found")
+            raise AdminRefusal(404, f"Topic {topic} not found")
         return topic
 
     def stored(self, request: web.Request) -> TopicName:
         """An existing topic that keeps messages and is no partitioned one: 404, 405 otherwise."""
         topic = self.existing(request)
         if not topic.persistent:
-            raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
+            raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
         if self.actions.partitions(topic):
-            raise AdminError(405, f"not possible for a partitioned topic, name one partition of it: {topic}")
+            raise AdminRefusal(
+                405, f"not possible for a partitioned topic, name one partition of it: {topic}"
+            )
         return topic
 
     def parts(self, request: web.Request) -> list[TopicName]:
         """The topic of the path, or its partitions when it is partitioned."""
         topic = self.existing(request)
         if not topic.persistent:
-            raise AdminError(405, f"not possible for a non-persistent topic: {topic}")
+            raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
         count = self.actions.partitions(topic)
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
 
@@ -78,7 +80,7 @@ class TopicResource(Resource):
         return found
 
 
-class Topics(TopicResource):
+class TopicsResource(TopicResourceBase):
     """Plain topics, and single partitions."""
 
     def register(self, router: web.UrlDispatcher) -> None:
@@ -147,7 +149,7 @@ class Topics(TopicResource):
         """Delete it; with ``?force=true`` although clients are connected."""
         topic, force = self.existing(request), query_flag(request, "force")
         if self.actions.partitions(topic):
-            raise AdminError(409, f"{topic} is partitioned; delete it with .../partitions")
+            raise AdminRefusal(409, f"{topic} is partitioned; delete it with .../partitions")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
@@ -197,7 +199,7 @@ class Topics(TopicResource):
     def _plain(self, request: web.Request) -> TopicName:
         topic = self.existing(request)
         if self.actions.partitions(topic):
-            raise AdminError(
+            raise AdminRefusal(
                 404, f"Topic {topic} is partitioned; ask for its partitioned-stats or a partition"
             )
         return topic
@@ -226,7 +228,7 @@ class Topics(TopicResource):
         topic = self.stored(request)
         start = (request.query.get("initialPosition") or "latest").lower()
         if start not in ("earliest", "latest"):
-            raise AdminError(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
+            raise AdminRefusal(412, f"initialPosition={start!r} is not allowed; allowed: earliest, latest")
         nth = whole_number(request.query.get("messagePosition") or 1, "messagePosition", 1)
         position, entry = await self.looking(lambda: self.actions.examine(topic, start, nth))
         return await entry_answer(position.ledger_id, position.entry_id, entry)
@@ -248,7 +250,7 @@ class Topics(TopicResource):
         """How the last compaction went."""
         topic = self.existing(request)
         if self.actions.partitions(topic):
-            raise AdminError(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
+            raise AdminRefusal(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
         return answer(self.actions.compaction_status(topic))
 
     async def compact(self, request: web.Request) -> web.Response:

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from geminga.broker.admin.brokers import Brokers, BrokerStats
-from geminga.broker.admin.damage import DamagedThings
-from geminga.broker.admin.door import Doorkeeper
+from geminga.broker.admin.auth import AuthorizationMiddleware
+from geminga.broker.admin.brokers import BrokersResource, BrokerStatsResource
+from geminga.broker.admin.damage import DamageResource
 from geminga.broker.admin.http import (
     DOORKEEPER,
     LONG_BODY_BYTES_MAX,
@@ -21,21 +21,21 @@ from geminga.broker.admin.http import (
     Handler,
     Server,
     Site,
-    TlsPort,
+    TlsPortInfo,
     errors_as_json,
 )  # fmt: skip
-from geminga.broker.admin.lookup import Lookup
-from geminga.broker.admin.namespaces import Namespaces
+from geminga.broker.admin.lookup import LookupResource
+from geminga.broker.admin.namespaces import NamespacesResource
 from geminga.broker.admin.origins import WebHosts
-from geminga.broker.admin.overview import Overview
-from geminga.broker.admin.partitioned import PartitionedTopics
+from geminga.broker.admin.overview import OverviewResource
+from geminga.broker.admin.partitioned import PartitionedTopicsResource
 from geminga.broker.admin.permissions import PERMISSIONS
-from geminga.broker.admin.policy_routes import NamespacePolicies, TopicPolicies
-from geminga.broker.admin.schemas import Schemas
-from geminga.broker.admin.subscriptions import Subscriptions
-from geminga.broker.admin.tenants import Clusters, ResourceGroups, Tenants
-from geminga.broker.admin.topics import Topics
-from geminga.broker.admin.unquoted import Peer, Tell, peer_text, unquoted
+from geminga.broker.admin.policy_routes import NamespacePoliciesResource, TopicPoliciesResource
+from geminga.broker.admin.redacted_log import Tell, WebConnection, peer_text, unquoted
+from geminga.broker.admin.schemas import SchemasResource
+from geminga.broker.admin.subscriptions import SubscriptionsResource
+from geminga.broker.admin.tenants import ClustersResource, ResourceGroupsResource, TenantsResource
+from geminga.broker.admin.topics import TopicsResource
 from geminga.wire.frames import INSTANCE_HEADER
 
 log = logging.getLogger("geminga.broker")
@@ -46,12 +46,12 @@ IDLE_SECONDS = 75.0
 """A connection on which nothing more is asked for is closed after that."""
 LAST_ANSWERS_SECONDS = 1.0
 """So long requests that are under way may still take when the broker ends."""
-QUIET: web.AppKey[dict[Peer, bool]] = web.AppKey("quiet", dict)
+QUIET: web.AppKey[dict[WebConnection, bool]] = web.AppKey("quiet", dict)
 """Connections without a request in progress, and whether they had one before; quiet the longest first."""
 _RESOURCES = (
-    Clusters, Tenants, ResourceGroups, Brokers, BrokerStats, DamagedThings, Lookup, Schemas, Overview,
+    ClustersResource, TenantsResource, ResourceGroupsResource, BrokersResource, BrokerStatsResource, DamageResource, LookupResource, SchemasResource, OverviewResource,
     # Fixed last parts before the ones with a free name in the same place.
-    NamespacePolicies, Namespaces, PartitionedTopics, Subscriptions, TopicPolicies, Topics,
+    NamespacePoliciesResource, NamespacesResource, PartitionedTopicsResource, SubscriptionsResource, TopicPoliciesResource, TopicsResource,
 )  # fmt: skip
 
 
@@ -66,7 +66,9 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
     broker = server.broker
     permissions = {**PERMISSIONS, **(site(application) if site is not None else {})}
     if broker.authentication is not None:
-        application[DOORKEEPER] = Doorkeeper(broker.authentication, broker.authorization, permissions)
+        application[DOORKEEPER] = AuthorizationMiddleware(
+            broker.authentication, broker.authorization, permissions
+        )
     application.on_response_prepare.append(_add_headers)
     for resource in _RESOURCES:
         resource(server).register(application.router)
@@ -76,7 +78,7 @@ def make_application(server: Server, site: Site | None = None) -> web.Applicatio
 @web.middleware
 async def _note_quiet(request: web.Request, handler: Handler) -> web.StreamResponse:
     quiet, peer = request.app[QUIET], request.protocol
-    if not isinstance(peer, Peer):
+    if not isinstance(peer, WebConnection):
         return await handler(request)
     quiet.pop(peer, None)
     try:
@@ -92,7 +94,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers[INSTANCE_HEADER] = request.app[SERVER].broker.instance_id
 
 
-class _Connection(Peer):
+class _Connection(WebConnection):
     """A connection that leaves ``quiet`` when it ends."""
 
     __slots__ = ("_quiet",)
@@ -101,7 +103,7 @@ class _Connection(Peer):
         self,
         serving: web.Server,
         tell: Tell,
-        quiet: dict[Peer, bool],
+        quiet: dict[WebConnection, bool],
         **options: Any,
     ) -> None:
         super().__init__(serving, tell, **options)
@@ -126,7 +128,7 @@ class WebServer:
         )
         self._log = unquoted(log, self._complain)
         self._listeners: list[asyncio.Server] = []
-        self._tls_ports: list[TlsPort] = []
+        self._tls_ports: list[TlsPortInfo] = []
 
     async def start(self, listeners: Sequence[tuple[socket.socket, bool]]) -> None:
         """Serves on sockets that already listen, with TLS where that is said beside them."""
@@ -148,7 +150,7 @@ class WebServer:
         serving = self._runner.server
         assert serving is not None
         if len(serving.connections) >= CONNECTIONS_MAX and not self._makes_room():
-            return _Refusal()
+            return _ConnectionRefusal()
         loop = asyncio.get_running_loop()
         made = _Connection(
             serving,
@@ -180,7 +182,7 @@ class WebServer:
 
     def _complain(self, line: str, value: object) -> None:
         broker = self._server.broker
-        self._server.call(lambda: broker.complaints.tell(line, value))
+        self._server.call(lambda: broker.rate_limited_log.tell(line, value))
 
     def _look(self, made: _Connection) -> None:
         """Hangs up on who has asked for nothing, or not to the end of its headers: that takes a place."""
@@ -201,7 +203,7 @@ class WebServer:
             ending.cancel()
 
 
-class _Refusal(asyncio.Protocol):
+class _ConnectionRefusal(asyncio.Protocol):
     """Hangs up: there are too many connections."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from geminga.broker.listeners import Addresses
+from geminga.broker.listeners import ListenerAddresses
 from geminga.broker.settings import BrokerSettings
 from geminga.ids import to_unsigned
 from geminga.wire.frames import PROTOCOL_VERSION, encode_command
@@ -79,7 +79,7 @@ def partitions_failed(request_id: int, code: int, message: str) -> bytes:
     return encode_command(command)
 
 
-def lookup(request_id: int, addresses: Addresses, *, through_service_url: bool) -> bytes:
+def lookup(request_id: int, addresses: ListenerAddresses, *, through_service_url: bool) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     body = command.lookupTopicResponse
     if addresses.pulsar is not None:

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import chain
 
 from geminga.broker.commands import answers
-from geminga.broker.commands.handles import Attempt
-from geminga.broker.commands.last_message_id import LastMessageQuestions
+from geminga.broker.commands.handles import PendingHandle
+from geminga.broker.commands.last_message_id import LastMessageRequests
 from geminga.broker.commands.permitted import consumer_refusal
 from geminga.broker.commands.producing import (
     NAME_MAX,
@@ -23,9 +23,9 @@ from geminga.broker.commands.session import Session
 from geminga.broker.delivery.consumer import EXCLUSIVE, FAILOVER, Consumer, type_name
 from geminga.broker.delivery.subscription import COMPACTION
 from geminga.broker.rates import iso_time
-from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
-from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
 from geminga.broker.topics.topic import SubscriptionRequest, Topic
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreBusy, StoreError
 from geminga.ids import to_signed
 from geminga.wire.acks import AckFrame
@@ -56,7 +56,7 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
         if not session.consumers.is_current(body.consumer_id, attempt):
             return
         if error is None:
-            deadline = session.agenda.now + SEEK_SECONDS_MAX
+            deadline = session.scheduler.now + SEEK_SECONDS_MAX
             _try_subscribe(session, body, attempt, deadline, probing=True)
         else:
             _subscribe_fails(session, body, error)
@@ -68,7 +68,7 @@ def on_subscribe(session: Session, command: pb.BaseCommand) -> None:
 def _try_subscribe(
     session: Session,
     body: pb.CommandSubscribe,
-    attempt: Attempt[Consumer],
+    attempt: PendingHandle[Consumer],
     deadline: float,
     *,
     probing: bool,
@@ -83,14 +83,14 @@ def _try_subscribe(
     try:
         _subscribe(session, body, attempt)
     except StoreBusy as busy:
-        if session.agenda.now < deadline:
-            session.agenda.after(SEEK_AGAIN_SECONDS, partial(again, probing=probing), session)
+        if session.scheduler.now < deadline:
+            session.scheduler.after(SEEK_AGAIN_SECONDS, partial(again, probing=probing), session)
         else:
             _subscribe_fails(session, body, busy)
     except StoreError as error:
         _subscribe_fails(session, body, error)
     except Refused as refused:
-        holder = refused.holder if probing and isinstance(refused, Busy) else None
+        holder = refused.holder if probing and isinstance(refused, HolderBusy) else None
         if holder is None and refused.code in _TAKEN:
             holder = gone_among(session, _in_the_way(session, body))
         if holder is not None and holder is not session:
@@ -116,7 +116,7 @@ def _in_the_way(session: Session, body: pb.CommandSubscribe) -> Iterable[Consume
     return () if subscription is None else subscription.consumers
 
 
-def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Consumer]) -> None:
+def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: PendingHandle[Consumer]) -> None:
     services = session.services
     forbidden = consumer_refusal(session, body)
     if forbidden is not None:
@@ -149,8 +149,8 @@ def _subscribe(session: Session, body: pb.CommandSubscribe, attempt: Attempt[Con
         key_shared=body.keySharedMeta if body.HasField("keySharedMeta") else None,
         metadata=metadata,
         read_compacted=body.read_compacted,
-        now=services.agenda.now,
-        now_ms=services.agenda.now_ms,
+        now=services.scheduler.now,
+        now_ms=services.scheduler.now_ms,
     )
     subscription.add(consumer)
     attempt.entered = consumer
@@ -219,7 +219,7 @@ def on_flow(session: Session, command: pb.BaseCommand) -> None:
     body = command.flow
     permits = body.messagePermits
     if permits == 0 or permits > 0x7FFFFFFF:
-        raise Violation(f"FLOW with {permits} permits")
+        raise ProtocolViolation(f"FLOW with {permits} permits")
     consumer = session.consumers.get(body.consumer_id)
     if consumer is not None:
         consumer.subscription.flow(consumer, permits)
@@ -241,7 +241,7 @@ def on_ack(session: Session, command: pb.BaseCommand) -> None:
         elif len(body.message_id) == 1:
             subscription.acknowledge_cumulative(consumer, body.message_id[0])
         else:
-            raise Violation(f"a cumulative ACK with {len(body.message_id)} ids")
+            raise ProtocolViolation(f"a cumulative ACK with {len(body.message_id)} ids")
     except Refused as refused:
         refusal = (refused.code, refused.reason)
     if body.HasField("request_id"):
@@ -325,7 +325,7 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         else:
             session.output.write(answers.success(request_id))
 
-    deadline = session.agenda.now + SEEK_SECONDS_MAX
+    deadline = session.scheduler.now + SEEK_SECONDS_MAX
 
     def seek() -> None:
         try:
@@ -334,8 +334,8 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
             session.refuse(request_id, refused)
         except StoreBusy as busy:
             # Looking for a moment among old entries takes several reads; what was read is remembered.
-            if session.agenda.now < deadline and session.consumers.get(body.consumer_id) is consumer:
-                session.agenda.after(SEEK_AGAIN_SECONDS, seek, session)
+            if session.scheduler.now < deadline and session.consumers.get(body.consumer_id) is consumer:
+                session.scheduler.after(SEEK_AGAIN_SECONDS, seek, session)
             else:
                 session.refuse(request_id, storage_refusal(busy))
         except StoreError as error:
@@ -353,7 +353,7 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
         return
     questions = session.last_message_questions.get(consumer)
     if questions is None:
-        questions = session.last_message_questions[consumer] = LastMessageQuestions(session, consumer)
+        questions = session.last_message_questions[consumer] = LastMessageRequests(session, consumer)
     questions.ask(body.request_id)
 
 
@@ -365,7 +365,7 @@ def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
     if consumer is None:
         fields = {"error_code": pb.ConsumerNotFound, "error_message": "Consumer not found"}
     else:
-        rates = consumer.rates_now(session.agenda.now)
+        rates = consumer.rates_now(session.scheduler.now)
         fields = {
             "msgRateOut": rates[0],
             "msgThroughputOut": rates[1],
@@ -380,7 +380,7 @@ def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
             "type": consumer.type_name,
             "msgRateExpired": 0.0,
             "msgBacklog": consumer.subscription.backlog,
-            "gemingaAckHoles": consumer.subscription.ack_holes(session.agenda.now),
+            "gemingaAckHoles": consumer.subscription.ack_holes(session.scheduler.now),
         }
     session.output.write(answers.consumer_stats(body.request_id, fields))
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final
 
-from geminga.broker.agenda import Agenda, Timer
 from geminga.broker.commands import answers
-from geminga.broker.peer import Output
+from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.peer import PeerOutput
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.authentication import Authentication, Judgement, Principal, Unauthenticated
-from geminga.broker.turns import Job, Turns
+from geminga.broker.rules.authentication import Authenticator, Judgement, Principal, Unauthenticated
+from geminga.broker.scheduler import Scheduler, Timer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 log = logging.getLogger("geminga.broker")
@@ -34,23 +34,34 @@ REFUSED_TEXT: Final = "Failed to authenticate"
 _PRINTABLE_MAX: Final = 200
 
 
-class Identity:
+class PeerIdentity:
     """See the module. Made by the session when CONNECT came; `principal` is who the peer is.
 
     ``connect`` and ``respond`` are parts of a job of the session's: some credentials take long to be judged.
     """
 
     __slots__ = (
-        "_agenda", "_authentication", "_certificate_name", "_challenged", "_close", "_host", "_method",
-        "_output", "_refreshes", "_seconds", "_timer", "_turns", "principal",
+        "_authentication",
+        "_certificate_name",
+        "_challenged",
+        "_close",
+        "_host",
+        "_method",
+        "_output",
+        "_refreshes",
+        "_scheduler",
+        "_seconds",
+        "_slices",
+        "_timer",
+        "principal",
     )  # fmt: skip
 
     def __init__(
         self,
-        authentication: Authentication,
-        agenda: Agenda,
-        turns: Turns,
-        output: Output,
+        authentication: Authenticator,
+        scheduler: Scheduler,
+        slices: CooperativeScheduler,
+        output: PeerOutput,
         refresh_seconds: float,
         close: Callable[[str], None],
         host: str,
@@ -58,8 +69,8 @@ class Identity:
     ) -> None:
         """``close(why)`` ends the connection, which comes from ``host``."""
         self._authentication = authentication
-        self._agenda = agenda
-        self._turns = turns
+        self._scheduler = scheduler
+        self._slices = slices
         self._output = output
         self._seconds = refresh_seconds
         self._close = close
@@ -84,14 +95,14 @@ class Identity:
     def _judge(self, method: str, data: bytes) -> Generator[bool | None, None, Principal]:
         authentication = self._authentication
         judge = partial(
-            authentication.judged, method, data, self._agenda.now_ms, self._certificate_name, self._host
+            authentication.judged, method, data, self._scheduler.now_ms, self._certificate_name, self._host
         )
         if authentication.takes_long(method, data):
-            found: Judgement = yield from self._turns.wait(partial(authentication.aside, judge))
+            found: Judgement = yield from self._slices.wait(partial(authentication.aside, judge))
         else:
             found = judge()
         if isinstance(found, Unauthenticated):
-            raise Rejected(str(found)) from None
+            raise CredentialsRejected(str(found)) from None
         return found
 
     # --- expiry ---
@@ -99,29 +110,29 @@ class Identity:
         """Look again when the credentials expire; often enough that a clock that was set matters little."""
         expires = self.principal.expires_at_ms
         if expires is not None:
-            wait = min(max((expires - self._agenda.now_ms) / 1000, 0.001), self._seconds)
-            self._timer = self._agenda.after(wait, self._look, self)
+            wait = min(max((expires - self._scheduler.now_ms) / 1000, 0.001), self._seconds)
+            self._timer = self._scheduler.after(wait, self._look, self)
 
     def _look(self) -> None:
         self._timer = None
         expires = self.principal.expires_at_ms
         if self._challenged:
             self._close("the credentials have expired and no fresh ones came")
-        elif expires is None or expires > self._agenda.now_ms:
+        elif expires is None or expires > self._scheduler.now_ms:
             self._arm()
         elif not self._refreshes:
             self._close("the credentials have expired")
         else:
             self._challenged = True
             self._output.write(answers.auth_challenge(self._method))
-            self._timer = self._agenda.after(self._seconds, self._look, self)
+            self._timer = self._scheduler.after(self._seconds, self._look, self)
 
     def respond(self, body: pb.CommandAuthResponse) -> Job:
         """AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""
         shown = body.response
         fresh = yield from self._judge(shown.auth_method_name or self._method, shown.auth_data)
         if fresh.role != self.principal.role:
-            raise Rejected("the fresh credentials are those of another role")
+            raise CredentialsRejected("the fresh credentials are those of another role")
         self.principal = fresh
         self._challenged = False
         self.end()
@@ -134,7 +145,7 @@ class Identity:
             self._timer = None
 
 
-class Rejected(Refused):
+class CredentialsRejected(Refused):
     """Credentials that prove nothing. The peer learns that, the log why."""
 
     def __init__(self, why: str) -> None:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 H = TypeVar("H")
 
 
-class Attempt(Generic[H]):
+class PendingHandle(Generic[H]):
     """A handle that is being created. ``entered`` is it as soon as its topic has it.
 
     ``is_waiting``: it waits there for its turn (WaitForExclusive), and its client knows.
@@ -34,15 +34,15 @@ class Handles(dict[int, H]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.attempts: dict[int, Attempt[H]] = {}
+        self.attempts: dict[int, PendingHandle[H]] = {}
         self.closing: dict[H, None] = {}
 
-    def begin(self, handle_id: int) -> Attempt[H]:
+    def begin(self, handle_id: int) -> PendingHandle[H]:
         """The id is taken from now on."""
-        attempt = self.attempts[handle_id] = Attempt()
+        attempt = self.attempts[handle_id] = PendingHandle()
         return attempt
 
-    def is_current(self, handle_id: int, attempt: Attempt[H]) -> bool:
+    def is_current(self, handle_id: int, attempt: PendingHandle[H]) -> bool:
         return self.attempts.get(handle_id) is attempt
 
     def opened(self, handle_id: int, handle: H) -> None:

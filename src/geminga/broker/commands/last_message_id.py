@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from geminga.broker.agenda import Agenda, Timer
 from geminga.broker.commands import answers
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.peer import Output
+from geminga.broker.peer import PeerOutput
 from geminga.broker.refusal import Refused, storage_refusal
+from geminga.broker.scheduler import Scheduler, Timer
 from geminga.errors import StoreBusy, StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -29,9 +29,9 @@ REQUESTS_MAX = 1_000
 class AskingPeer(Protocol):
     """What is needed of the session that asks."""
 
-    agenda: Agenda
-    output: Output
-    last_message_questions: dict[Consumer, LastMessageQuestions]
+    scheduler: Scheduler
+    output: PeerOutput
+    last_message_questions: dict[Consumer, LastMessageRequests]
 
     @property
     def consumers(self) -> Mapping[int, Consumer]: ...
@@ -39,7 +39,7 @@ class AskingPeer(Protocol):
     def refuse(self, request_id: int, refused: Refused) -> None: ...
 
 
-class LastMessageQuestions:
+class LastMessageRequests:
     """What one consumer has asked and was not answered; it goes on until all is answered."""
 
     __slots__ = ("_consumer", "_requests", "_session", "_timeout")
@@ -74,14 +74,14 @@ class LastMessageQuestions:
             self._refuse(refused)
             return
         except StoreBusy:
-            session.agenda.after(BUSY_RETRY_SECONDS, self._look, consumer)
+            session.scheduler.after(BUSY_RETRY_SECONDS, self._look, consumer)
             last = None
         except StoreError as error:
             self._refuse(storage_refusal(error))
             return
         if last is None:
             if self._timeout is None:
-                self._timeout = session.agenda.after(WAITING_SECONDS_MAX, self._too_late, consumer)
+                self._timeout = session.scheduler.after(WAITING_SECONDS_MAX, self._too_late, consumer)
             return
         partition = consumer.subscription.partition
         for request_id in self._end():
@@ -94,7 +94,7 @@ class LastMessageQuestions:
     def _read(self, error: StoreError | None) -> None:
         """The disk has answered."""
         if error is None:
-            self._session.agenda.isolated("session", self._consumer, self._look)
+            self._session.scheduler.isolated("session", self._consumer, self._look)
         else:
             self._refuse(storage_refusal(error))
 

@@ -6,12 +6,12 @@ from geminga.broker.commands import answers
 from geminga.broker.commands.permitted import list_refusal
 from geminga.broker.commands.session import Session
 from geminga.broker.commands.topic_list import PATTERN_LENGTH_MAX, TopicsPattern, hash_in_steps, is_hidden
-from geminga.broker.commands.watchers import WatchedList, Watcher
+from geminga.broker.commands.watchers import TopicListWatcher, WatchedList
+from geminga.broker.cooperative import Job
 from geminga.broker.listeners import no_listener
 from geminga.broker.refusal import Refused, storage_refusal
-from geminga.broker.topics.loaded import parse_topic
-from geminga.broker.topics.stored import existence_of
-from geminga.broker.turns import Job
+from geminga.broker.topics.prefetch import existence_of
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -71,7 +71,7 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
 
     try:
         topics.check_room(name)
-        topics.create_partitions(name, count, None, session.agenda.guarded("store", session, created))
+        topics.create_partitions(name, count, None, session.scheduler.guarded("store", session, created))
     except Refused as refused:
         session.output.write(answers.partitions_failed(request_id, refused.code, refused.reason))
 
@@ -89,7 +89,7 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
     addresses = settings.addresses(body.advertised_listener_name)
     if addresses is None:
         reason = no_listener(body.advertised_listener_name, settings.advertised_listeners)
-        session.services.complaints.tell("%s asks for a listener: %s", session.address, reason)
+        session.services.rate_limited_log.tell("%s asks for a listener: %s", session.address, reason)
         session.output.write(answers.lookup_failed(body.request_id, pb.ServiceNotReady, reason))
         return
     through = settings.lookup_through_service_url
@@ -108,7 +108,7 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
             pass  # Java's expressions are not all ours: the client filters by itself.
     modes = pb.CommandGetTopicsOfNamespace
     services = session.services
-    turns, names = services.turns, list[str]()
+    slices, names = services.slices, list[str]()
     size, size_max = 0, services.settings.max_message_size
     for persistent, asked in ((True, modes.PERSISTENT), (False, modes.NON_PERSISTENT)):
         if body.mode not in (asked, modes.ALL):
@@ -127,14 +127,14 @@ def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
                     if size > size_max:
                         session.refuse(body.request_id, _too_many(body.namespace, len(names)))
                         return
-                if turns.enough:
+                if slices.should_yield:
                     yield None
     forbidden = list_refusal(session, body.namespace)
     if forbidden is not None:
         session.refuse(body.request_id, forbidden)
         return
     names.sort()
-    found = yield from hash_in_steps(names, turns)
+    found = yield from hash_in_steps(names, slices)
     changed = not body.topics_hash or body.topics_hash != found
     session.output.write(
         answers.topics_of_namespace(
@@ -196,7 +196,7 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
     except ValueError as error:
         session.refuse(body.request_id, Refused(pb.InvalidTopicName, str(error)))
         return
-    session.watchers[body.watcher_id] = Watcher(watched, body.watcher_id, session.output.write)
+    session.watchers[body.watcher_id] = TopicListWatcher(watched, body.watcher_id, session.output.write)
     session.output.write(
         answers.watch_success(
             body.request_id,

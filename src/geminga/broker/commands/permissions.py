@@ -22,16 +22,16 @@ from geminga.broker.commands.permitted import (
 )
 from geminga.broker.commands.session import CommandTable, Handler, Session
 from geminga.broker.commands.table import HANDLERS, TABLE, TRANSACTION_BODIES
+from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
-from geminga.broker.turns import Job, Turns
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Command = pb.BaseCommand
 
 
-class Free(Enum):
+class NoPermissionNeeded(Enum):
     """Why a command asks for no permission."""
 
     HANDSHAKE = "part of the connection itself"
@@ -116,31 +116,31 @@ def _allowed(session: Session, request_id: int, refused: Refused | None) -> bool
     return refused is None
 
 
-PERMISSIONS: Final[Mapping[int, Guard | Free]] = {
-    Command.CONNECT: Free.HANDSHAKE,
-    Command.AUTH_RESPONSE: Free.HANDSHAKE,
-    Command.PING: Free.HANDSHAKE,
-    Command.PONG: Free.HANDSHAKE,
+PERMISSIONS: Final[Mapping[int, Guard | NoPermissionNeeded]] = {
+    Command.CONNECT: NoPermissionNeeded.HANDSHAKE,
+    Command.AUTH_RESPONSE: NoPermissionNeeded.HANDSHAKE,
+    Command.PING: NoPermissionNeeded.HANDSHAKE,
+    Command.PONG: NoPermissionNeeded.HANDSHAKE,
     Command.PARTITIONED_METADATA: _partitioned_metadata,
     Command.LOOKUP: _lookup,
     Command.GET_TOPICS_OF_NAMESPACE: _topics_of_namespace,
     Command.WATCH_TOPIC_LIST: _watch,
-    Command.WATCH_TOPIC_LIST_CLOSE: Free.HANDLE,
+    Command.WATCH_TOPIC_LIST_CLOSE: NoPermissionNeeded.HANDLE,
     Command.PRODUCER: _produce,
-    Command.SEND: Free.HANDLE,
-    Command.CLOSE_PRODUCER: Free.HANDLE,
+    Command.SEND: NoPermissionNeeded.HANDLE,
+    Command.CLOSE_PRODUCER: NoPermissionNeeded.HANDLE,
     Command.SUBSCRIBE: _subscribe,
-    Command.FLOW: Free.HANDLE,
-    Command.ACK: Free.HANDLE,
-    Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: Free.HANDLE,
-    Command.UNSUBSCRIBE: Free.HANDLE,
-    Command.SEEK: Free.HANDLE,
-    Command.GET_LAST_MESSAGE_ID: Free.HANDLE,
-    Command.CONSUMER_STATS: Free.HANDLE,
-    Command.CLOSE_CONSUMER: Free.HANDLE,
+    Command.FLOW: NoPermissionNeeded.HANDLE,
+    Command.ACK: NoPermissionNeeded.HANDLE,
+    Command.REDELIVER_UNACKNOWLEDGED_MESSAGES: NoPermissionNeeded.HANDLE,
+    Command.UNSUBSCRIBE: NoPermissionNeeded.HANDLE,
+    Command.SEEK: NoPermissionNeeded.HANDLE,
+    Command.GET_LAST_MESSAGE_ID: NoPermissionNeeded.HANDLE,
+    Command.CONSUMER_STATS: NoPermissionNeeded.HANDLE,
+    Command.CLOSE_CONSUMER: NoPermissionNeeded.HANDLE,
     Command.GET_SCHEMA: _get_schema,
     Command.GET_OR_CREATE_SCHEMA: _put_schema,
-    **dict.fromkeys(TRANSACTION_BODIES, Free.REFUSED),
+    **dict.fromkeys(TRANSACTION_BODIES, NoPermissionNeeded.REFUSED),
 }
 """Every command that a client may send. One that is missing here is not handled where permissions count."""
 
@@ -156,7 +156,7 @@ def _guarded_handlers() -> dict[int, Handler]:
     found = {}
     for kind, handler in HANDLERS.items():
         rule = PERMISSIONS.get(kind)
-        if isinstance(rule, Free):
+        if isinstance(rule, NoPermissionNeeded):
             found[kind] = handler
         elif rule is not None:
             found[kind] = _guarded(rule, handler)
@@ -174,7 +174,7 @@ GUARDED_TABLE: Final = CommandTable(
 
 # --- when a permission is taken away ---
 def disconnect_forbidden(
-    sessions: Iterable[Session], authorization: Authorization, tenant: str, turns: Turns
+    sessions: Iterable[Session], authorization: Authorization, tenant: str, slices: CooperativeScheduler
 ) -> Job:
     """A job: close the producers and consumers in a tenant whose role may no longer have them."""
     for session in sessions:
@@ -183,26 +183,26 @@ def disconnect_forbidden(
             continue
         role = identity.principal.role
         if not authorization.administers(role, tenant):
-            yield from _close_forbidden(session, authorization, role, tenant, turns)
-        if turns.enough:
+            yield from _close_forbidden(session, authorization, role, tenant, slices)
+        if slices.should_yield:
             yield None
 
 
 def _close_forbidden(
-    session: Session, authorization: Authorization, role: str, tenant: str, turns: Turns
+    session: Session, authorization: Authorization, role: str, tenant: str, slices: CooperativeScheduler
 ) -> Job:
     for producer in session.producers.all():
         name = TopicName.parse(producer.topic.text)
         if name.tenant == tenant and not authorization.may(role, PRODUCE, name):
             producer.disconnect()
-        if turns.enough:
+        if slices.should_yield:
             yield None
     for consumer in session.consumers.all():
         subscription = consumer.subscription
         name = TopicName.parse(subscription.topic_text)
         if name.tenant == tenant and not authorization.may_subscribe(role, name, subscription.name):
             consumer.disconnect()
-        if turns.enough:
+        if slices.should_yield:
             yield None
     for watcher_id, watcher in list(session.watchers.items()):
         watched, _, namespace = watcher.namespace.partition("/")

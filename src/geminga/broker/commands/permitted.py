@@ -8,7 +8,7 @@ from __future__ import annotations
 from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.authorization import CONSUME, PRODUCE, Authorization
-from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 

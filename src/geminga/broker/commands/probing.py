@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from geminga.broker.agenda import Agenda, Timer
-from geminga.broker.turns import Job, Turns
+from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.scheduler import Scheduler, Timer
 
 PROBE_SECONDS: Final = 5.0
 """A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
 Decided = Callable[[], None]
 
 
-class Probes:
+class LivenessProbes:
     """Those who wait to hear of one peer."""
 
-    __slots__ = ("_agenda", "_timer", "_turns", "_waiting")
+    __slots__ = ("_scheduler", "_slices", "_timer", "_waiting")
 
-    def __init__(self, agenda: Agenda, turns: Turns) -> None:
-        self._agenda = agenda
-        self._turns = turns
+    def __init__(self, scheduler: Scheduler, slices: CooperativeScheduler) -> None:
+        self._scheduler = scheduler
+        self._slices = slices
         self._waiting: list[Decided] = []
         self._timer: Timer | None = None
 
@@ -30,7 +30,7 @@ class Probes:
     def add(self, decided: Decided, expired: Callable[[], None], peer: object) -> None:
         """One more; ``expired`` is called when it takes too long from the first on."""
         if not self._waiting:
-            self._timer = self._agenda.after(PROBE_SECONDS, expired, peer)
+            self._timer = self._scheduler.after(PROBE_SECONDS, expired, peer)
         self._waiting.append(decided)
 
     def answer(self, peer: object) -> Job:
@@ -43,6 +43,6 @@ class Probes:
 
     def _tell(self, waiting: Sequence[Decided], peer: object) -> Job:
         for number, decided in enumerate(waiting, 1):
-            self._agenda.isolated("session", peer, decided)
-            if number < len(waiting) and self._turns.enough:
+            self._scheduler.isolated("session", peer, decided)
+            if number < len(waiting) and self._slices.should_yield:
                 yield None

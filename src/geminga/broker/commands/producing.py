@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from geminga.broker.commands import answers
-from geminga.broker.commands.handles import Attempt
+from geminga.broker.commands.handles import PendingHandle
 from geminga.broker.commands.permitted import producer_refusal
 from geminga.broker.commands.session import Session
+from geminga.broker.cooperative import Job
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.entries import backlog_count_of, count_of, head_of
 from geminga.broker.peer import Peer
-from geminga.broker.refusal import Busy, Refused, Violation, storage_refusal
-from geminga.broker.topics.loaded import parse_topic
+from geminga.broker.refusal import HolderBusy, ProtocolViolation, Refused, storage_refusal
+from geminga.broker.topics.prefetch import schemas_of
 from geminga.broker.topics.producer import Producer
 from geminga.broker.topics.quota import HOLD
-from geminga.broker.topics.stored import schemas_of
 from geminga.broker.topics.topic import Topic
-from geminga.broker.turns import Job
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import CorruptPayload, StoreError
 from geminga.ids import to_signed, to_unsigned
 from geminga.ledger.api import Done
@@ -113,7 +113,7 @@ def when_loaded(
     """
     then = session.later(then)
     services = session.services
-    topics, schemas, turns = services.topics, services.schemas, services.turns
+    topics, schemas, slices = services.topics, services.schemas, services.slices
     try:
         name = parse_topic(topic)
     except Refused:
@@ -123,11 +123,11 @@ def when_loaded(
     def at_hand(error: StoreError | None) -> None:
         reading = None
         if error is None and schema is not None:
-            reading = schemas.reading(topic, schema, lambda: turns.enough, for_consumer=for_consumer)
+            reading = schemas.reading(topic, schema, lambda: slices.should_yield, for_consumer=for_consumer)
         if reading is None:
             then(error)
         else:
-            turns.start(_afterwards(reading, then), topic)
+            slices.start(_afterwards(reading, then), topic)
 
     is_loaded = not name.persistent or topics.in_memory(name) is not None
     if is_loaded and schema is not None and not schemas.in_memory(name):
@@ -146,13 +146,13 @@ def _afterwards(job: Job, then: Done) -> Job:
 
 
 def _try_create(
-    session: Session, body: pb.CommandProducer, attempt: Attempt[Producer], *, probing: bool
+    session: Session, body: pb.CommandProducer, attempt: PendingHandle[Producer], *, probing: bool
 ) -> None:
     """Create, or refuse. Before a name counts as taken, its connection must show that it lives."""
     try:
         _create(session, body, attempt)
     except Refused as refused:
-        holder = refused.holder if probing and isinstance(refused, Busy) else None
+        holder = refused.holder if probing and isinstance(refused, HolderBusy) else None
         if holder is None and refused.code in _TAKEN:
             topic = session.services.topics.in_memory(parse_topic(body.topic))
             holder = None if topic is None else gone_among(session, topic.access.producers.values())
@@ -174,7 +174,7 @@ def gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer
     return next((each.peer for each in handles if each.peer in gone), None) if gone else None
 
 
-def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Producer]) -> None:
+def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[Producer]) -> None:
     services = session.services
     forbidden = producer_refusal(session, body)
     if forbidden is not None:
@@ -207,8 +207,8 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
         topic_epoch=body.topic_epoch if body.HasField("topic_epoch") else None,
         encrypted=body.encrypted,
         metadata=pairs(body.metadata, "producer"),
-        now=services.agenda.now,
-        now_ms=services.agenda.now_ms,
+        now=services.scheduler.now,
+        now_ms=services.scheduler.now_ms,
     )
     producer.schema_version = schema_version
     request_id = body.request_id
@@ -226,7 +226,7 @@ def _create(session: Session, body: pb.CommandProducer, attempt: Attempt[Produce
             else:
                 services.producer_names.when_durable(then)
 
-        then = services.agenda.guarded("store", session, then)
+        then = services.scheduler.guarded("store", session, then)
         services.schemas.when_durable(topic.name, version_stored)
 
     def admitted(refused: Refused | None) -> None:
@@ -308,7 +308,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     if producer is None:
         if session.has_gone or session.was_recently_closed(frame.producer_id):
             return  # somebody else has its name by now, or its client looks the topic up again
-        raise Violation(f"SEND of the unknown producer {frame.producer_id}")
+        raise ProtocolViolation(f"SEND of the unknown producer {frame.producer_id}")
     try:
         is_intact = checksum_matches(frame.entry) is not False
     except CorruptPayload:
@@ -321,7 +321,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     counted = None
     if frame.num_messages != 1:
         if frame.num_messages < 1:
-            raise Violation(f"SEND with {frame.num_messages} messages")
+            raise ProtocolViolation(f"SEND with {frame.num_messages} messages")
         # Permits follow what consumers will see, which is what the entry itself says.
         head = head_of(frame.entry)
         frame.num_messages, counted = count_of(head), backlog_count_of(head)

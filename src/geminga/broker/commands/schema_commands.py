@@ -7,8 +7,8 @@ from geminga.broker.commands.producing import when_loaded
 from geminga.broker.commands.session import Session
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.schemas import version_bytes
-from geminga.broker.topics.loaded import parse_topic
-from geminga.broker.topics.stored import schemas_of
+from geminga.broker.topics.prefetch import schemas_of
+from geminga.broker.topics.topic_registry import parse_topic
 from geminga.errors import StoreError
 from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -95,7 +95,7 @@ def _find_or_create(session: Session, body: pb.CommandGetOrCreateSchema) -> None
         if body.schema.type == getattr(pb.Schema, "None"):
             session.output.write(answers.schema_created(request_id, b""))
             return
-        done = session.agenda.guarded("store", session, durable)
+        done = session.scheduler.guarded("store", session, durable)
         version = schemas.find(name, body.schema)
         if version >= 0:
             schemas.when_durable(name, done)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from geminga.broker.agenda import Agenda
-from geminga.broker.byte_ledger import ByteLedger
 from geminga.broker.commands.watchers import WatchedLists
-from geminga.broker.complaints import Complaints
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.disk import DiskGuard
+from geminga.broker.memory_backpressure import MemoryBackpressure
 from geminga.broker.peer import Peer
-from geminga.broker.rules.authentication import Authentication
+from geminga.broker.rate_limited_logger import RateLimitedLogger
+from geminga.broker.rules.authentication import Authenticator
 from geminga.broker.rules.authorization import Authorization
-from geminga.broker.rules.schemas import Schemas
+from geminga.broker.rules.schemas import SchemaRegistry
+from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.topics.loaded import LoadedTopics
 from geminga.broker.topics.producer import ProducerNames
-from geminga.broker.turns import Turns
+from geminga.broker.topics.topic_registry import TopicRegistry
 from geminga.by_fields import ByFields
 
 
@@ -30,18 +30,18 @@ class Services(ByFields):
 
     version: str
     settings: BrokerSettings
-    agenda: Agenda
-    turns: Turns
-    topics: LoadedTopics
-    schemas: Schemas
+    scheduler: Scheduler
+    slices: CooperativeScheduler
+    topics: TopicRegistry
+    schemas: SchemaRegistry
     producer_names: ProducerNames
     watched: WatchedLists
-    bytes: ByteLedger
-    complaints: Complaints
+    bytes: MemoryBackpressure
+    rate_limited_log: RateLimitedLogger
     disk: DiskGuard
     instance_id: str
     """Sent on both ports, so that clients can compare whether they belong to one broker."""
-    authentication: Authentication | None = None
+    authentication: Authenticator | None = None
     """None: nobody is asked who they are."""
     authorization: Authorization | None = None
     """Who may do what; set where permissions count."""

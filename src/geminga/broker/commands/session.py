@@ -27,21 +27,21 @@ from enum import Enum
 from functools import partial
 from itertools import chain
 
-from geminga.broker.agenda import Timer
-from geminga.broker.byte_ledger import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
 from geminga.broker.commands import answers
-from geminga.broker.commands.credentials import Identity
+from geminga.broker.commands.credentials import PeerIdentity
 from geminga.broker.commands.handles import Handles
-from geminga.broker.commands.last_message_id import LastMessageQuestions
-from geminga.broker.commands.probing import Probes
+from geminga.broker.commands.last_message_id import LastMessageRequests
+from geminga.broker.commands.probing import LivenessProbes
 from geminga.broker.commands.services import Services
-from geminga.broker.commands.watchers import Watcher
+from geminga.broker.commands.watchers import TopicListWatcher
+from geminga.broker.cooperative import DONE, SUSPENDED, Job
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.peer import Output, Slowing
-from geminga.broker.refusal import Refused, Violation
-from geminga.broker.rules.authentication import Authentication
+from geminga.broker.memory_backpressure import COUNTED_BYTES, HELD_BY_PENDING, HELD_BY_RATE, HELD_BY_WORK
+from geminga.broker.peer import PeerOutput, RateHold
+from geminga.broker.refusal import ProtocolViolation, Refused
+from geminga.broker.rules.authentication import Authenticator
+from geminga.broker.scheduler import Timer
 from geminga.broker.topics.producer import Producer
-from geminga.broker.turns import DONE, PARKED, Job
 from geminga.by_fields import ByFields
 from geminga.errors import ProtocolError, StoreError
 from geminga.ledger.api import Buffer, Done
@@ -80,7 +80,7 @@ _VERSION_ACTIVE_CONSUMER_CHANGE = 12
 _VERSION_END_OF_TOPIC = 9
 
 
-class State(Enum):
+class SessionState(Enum):
     """See the table in the module's text."""
 
     CONNECTING = "connecting"
@@ -116,17 +116,16 @@ class Session:
         "_late",
         "_leaving",
         "_linger",
-        "_parked",
         "_ping_pending",
         "_probes",
         "_rate_timer",
         "_recently_closed",
+        "_slices",
         "_slowed",
+        "_suspended",
         "_table",
-        "_turns",
         "_work",
         "address",
-        "agenda",
         "client_version",
         "consumers",
         "decoder",
@@ -137,6 +136,7 @@ class Session:
         "pending_bytes",
         "producers",
         "protocol_version",
+        "scheduler",
         "services",
         "state",
         "watchers",
@@ -146,45 +146,45 @@ class Session:
         self,
         services: Services,
         table: CommandTable,
-        output: Output,
+        output: PeerOutput,
         address: str,
         certificate_name: str | None = None,
     ) -> None:
         """``certificate_name`` is whom the peer's TLS certificate names, verified."""
         self.services = services
-        self.identity: Identity | None = None
+        self.identity: PeerIdentity | None = None
         self._certificate_name = certificate_name
         self._bytes = services.bytes
-        self._complain = services.complaints.tell
-        self._turns = services.turns
-        self.agenda = services.agenda
+        self._complain = services.rate_limited_log.tell
+        self._slices = services.slices
+        self.scheduler = services.scheduler
         self.output = output
         self.address = address
-        self.state = State.CONNECTING
+        self.state = SessionState.CONNECTING
         self.decoder = BrokerFrameDecoder(services.settings.handshake_bytes_max)
         self.client_version = ""
         self.is_cpp_client = False
         self.protocol_version = 0
         self.producers: Handles[Producer] = Handles()
         self.consumers: Handles[Consumer] = Handles()
-        self.watchers: dict[int, Watcher] = {}
-        self.last_message_questions: dict[Consumer, LastMessageQuestions] = {}
+        self.watchers: dict[int, TopicListWatcher] = {}
+        self.last_message_questions: dict[Consumer, LastMessageRequests] = {}
         self.pending_bytes = 0
         self._table = table
         self._holds = 0
         self._work: Job | None = None
         self._late: deque[Buffer] = deque()
-        self._parked = False
+        self._suspended = False
         self._counted = False
         self._recently_closed: OrderedDict[int, float] = OrderedDict()
         self._ping_pending = False
-        self._probes = Probes(self.agenda, self._turns)
-        self._handshake: Timer | None = self.agenda.after(
+        self._probes = LivenessProbes(self.scheduler, self._slices)
+        self._handshake: Timer | None = self.scheduler.after(
             services.settings.handshake_seconds, self._handshake_expired, self
         )
         self._keepalive: Timer | None = None
         self._frames_at_once = FRAMES_AT_ONCE
-        self._slowed: list[Slowing] = []
+        self._slowed: list[RateHold] = []
         self._rate_timer: Timer | None = None
         self._contact: Timer | None = None
         self._held_at = 0.0
@@ -200,31 +200,31 @@ class Session:
     # --- from the shell ---
     def receive(self, data: Buffer, now: float, now_ms: int) -> None:
         """Bytes from the peer. Whatever is wrong with them ends this connection only."""
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
-        agenda = self.agenda
-        agenda.enter(now, now_ms)
+        scheduler = self.scheduler
+        scheduler.enter(now, now_ms)
         self._ping_pending = False
         try:
             if self._probes:
-                self._turns.start(self._probes.answer(self), self)
+                self._slices.start(self._probes.answer(self), self)
             if self._work is not None:
                 self._late.append(data)
             else:
                 self._is_calm = True
                 work = self._handle_frames(data)
-                outcome = self._turns.first_step(work, self)
+                outcome = self._slices.first_step(work, self)
                 if outcome is not DONE:
                     # Not all could be done in this turn, or the peer does not read its answers.
                     self._work = work
                     self.hold(HELD_BY_WORK)
-                    if outcome is not PARKED:
-                        self._turns.start(work, self)
+                    if outcome is not SUSPENDED:
+                        self._slices.start(work, self)
             self._count_received()
             if not self._is_calm and self._bytes.is_behind():
                 self._hold_back()
         finally:
-            agenda.leave()
+            scheduler.leave()
 
     def _handle_frames(self, data: Buffer) -> Job:
         """A job: do what the peer's bytes ask for, as far as a turn's time and the peer's reading allow."""
@@ -241,7 +241,7 @@ class Session:
 
     def _failed(self, error: Exception) -> None:
         """What the peer asked for raised something: its connection ends."""
-        if isinstance(error, (ProtocolError, Violation)):
+        if isinstance(error, (ProtocolError, ProtocolViolation)):
             error.__traceback__ = None  # its frames hold what was received
             self._complain("%s: connection closed: %s", self, error)
         elif isinstance(error, StoreError):
@@ -250,7 +250,7 @@ class Session:
             # A fault of ours in one session: the peer may come back, the others go on. Its port is left
             # out, so that a peer that finds such a fault does not fill the log with it.
             host = self.address.rpartition(":")[0]
-            self.agenda.failed("session", f"connection from {host}", error)
+            self.scheduler.failed("session", f"connection from {host}", error)
         self.close()
 
     def later(self, command: Done) -> Done:
@@ -269,10 +269,10 @@ class Session:
         return go_on
 
     def _frames(self, data: Buffer) -> Job:
-        decoder, turns, output, late = self.decoder, self._turns, self.output, self._late
-        table, connected = self._table, State.CONNECTED
+        decoder, slices, output, late = self.decoder, self._slices, self.output, self._late
+        table, connected = self._table, SessionState.CONNECTED
         # Whether that is enough for this turn is looked at only when there is more to do.
-        enough, look, handled, has_gone = False, True, False, False
+        should_yield, look, handled, has_gone = False, True, False, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
             for frame in decoder.feed(data, self._frames_at_once if self.state is connected else 1):
@@ -280,12 +280,12 @@ class Session:
                 if handled or kind not in _QUICK:
                     if look:
                         unread = handled and not (output.writable or has_gone)
-                        enough = unread or (turns.enough if handled else turns.over)
+                        should_yield = unread or (slices.should_yield if handled else slices.over)
                         look = False
-                    if enough:
+                    if should_yield:
                         yield self._wait()
-                        enough, has_gone = False, self.has_gone
-                        if self.state is State.CLOSED:
+                        should_yield, has_gone = False, self.has_gone
+                        if self.state is SessionState.CLOSED:
                             return
                 if has_gone and kind not in _UNANSWERED:
                     if kind == Command.SEEK:
@@ -294,7 +294,7 @@ class Session:
                 handled = True
                 if kind == SEND:
                     if self.state is not connected:
-                        raise Violation("SEND before CONNECT")
+                        raise ProtocolViolation("SEND before CONNECT")
                     self._is_calm = False
                     if type(frame) is SendRun:
                         table.on_send_run(self, frame)
@@ -309,13 +309,13 @@ class Session:
                     if job is not None:
                         for is_parked in job:
                             yield is_parked or self._wait()
-                            if self.state is State.CLOSED:
+                            if self.state is SessionState.CLOSED:
                                 return
                             has_gone = self.has_gone
                             if has_gone:
                                 job.close()
                     look = True
-                if self.state is State.CLOSED:
+                if self.state is SessionState.CLOSED:
                     return
             if decoder.error is not None:
                 raise decoder.error
@@ -325,7 +325,7 @@ class Session:
                 data = late.popleft()
             else:
                 return
-            enough, look = enough or self._blocked or turns.enough, False
+            should_yield, look = should_yield or self._blocked or slices.should_yield, False
 
     @property
     def _blocked(self) -> bool:
@@ -337,7 +337,7 @@ class Session:
     @property
     def has_gone(self) -> bool:
         """Whether nobody is there any more. What the peer had sent may still be worked on."""
-        return self._linger is not None or self.state is State.CLOSED
+        return self._linger is not None or self.state is SessionState.CLOSED
 
     def _close_consumer(self, consumer_id: int) -> None:
         consumer = self.consumers.take(consumer_id)
@@ -346,14 +346,14 @@ class Session:
 
     def _wait(self) -> bool:
         """What the job yields when it is not done: whether a new turn is not enough to go on."""
-        self._parked = self._blocked
-        return self._parked
+        self._suspended = self._blocked
+        return self._suspended
 
     def _go_on(self) -> None:
         """Go on with what the peer asked for, if it was parked and need not be any more."""
-        if self._parked and self._work is not None and not self._blocked:
-            self._parked = False
-            self._turns.start(self._work, self)
+        if self._suspended and self._work is not None and not self._blocked:
+            self._suspended = False
+            self._slices.start(self._work, self)
 
     def _count_received(self) -> None:
         size = self.decoder.held_size
@@ -365,50 +365,50 @@ class Session:
 
     def hung_up(self, now: float) -> None:
         """The peer has ended the connection. The output is closed when all is done that it had sent."""
-        self.agenda.enter(now)
+        self.scheduler.enter(now)
         try:
-            if self._work is None or self.state is not State.CONNECTED:
+            if self._work is None or self.state is not SessionState.CONNECTED:
                 self._end()
                 return
-            self._linger = self.agenda.after(LINGER_SECONDS, self.close, self)
+            self._linger = self.scheduler.after(LINGER_SECONDS, self.close, self)
             self.services.gone.add(self)
             for timer in (self._keepalive, self._contact):
                 if timer is not None:
                     timer.cancel()
             self._go_on()
         finally:
-            self.agenda.leave()
+            self.scheduler.leave()
 
     def closed(self, now: float) -> None:
         """The connection is gone, and not because its peer wanted that: nothing more is done for it."""
-        self.agenda.enter(now)
+        self.scheduler.enter(now)
         try:
             self._end()
         finally:
-            self.agenda.leave()
+            self.scheduler.leave()
 
     def writable_again(self, now: float) -> None:
         """The peer has read enough: dispatch to its consumers goes on."""
-        self.agenda.enter(now)
+        self.scheduler.enter(now)
         try:
             for consumer in list(self.consumers.values()):
                 subscription = consumer.subscription
-                self.agenda.isolated("dispatch", subscription, subscription.dispatch)
+                self.scheduler.isolated("dispatch", subscription, subscription.dispatch)
             self._go_on()
         finally:
-            self.agenda.leave()
+            self.scheduler.leave()
 
     # --- life ---
     def close(self) -> None:
         """End the connection from this side; what was written still goes out."""
-        if self.state is not State.CLOSED:
+        if self.state is not SessionState.CLOSED:
             self._end()
             self.output.close()
 
     def _end(self) -> None:
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
-        self.state = State.CLOSED
+        self.state = SessionState.CLOSED
         self.services.gone.add(self)
         for timer in (self._handshake, self._keepalive, self._rate_timer, self._contact, self._linger):
             if timer is not None:
@@ -420,8 +420,8 @@ class Session:
         self._late.clear()
         self.last_message_questions.clear()
         leaving = self._leaving = self._leave()
-        if self._turns.first_step(leaving, self) is not DONE:
-            self._turns.start(leaving, self)
+        if self._slices.first_step(leaving, self) is not DONE:
+            self._slices.start(leaving, self)
 
     def _leave(self) -> Job:
         """A job: end what the peer had open, which may be tens of thousands of producers and consumers."""
@@ -432,8 +432,8 @@ class Session:
             (partial(each.subscription.remove, each) for each in self.consumers.take_all()),
         )
         for end in ends:
-            self.agenda.isolated("session", self, end)
-            if self._turns.enough:
+            self.scheduler.isolated("session", self, end)
+            if self._slices.should_yield:
                 yield None
         self.services.peers.discard(self)
         self.services.gone.discard(self)
@@ -449,7 +449,7 @@ class Session:
 
     def _handshake_expired(self) -> None:
         self._handshake = None
-        if self.state is State.CONNECTING:
+        if self.state is SessionState.CONNECTING:
             self._complain("%s: connection closed: no CONNECT in time", self)
             self.close()
 
@@ -465,7 +465,7 @@ class Session:
 
     def _arm_keepalive(self) -> None:
         seconds = self.services.settings.keepalive_seconds
-        self._keepalive = self.agenda.after(seconds, self._keepalive_due, self)
+        self._keepalive = self.scheduler.after(seconds, self._keepalive_due, self)
 
     def probe(self, decided: Callable[[], None]) -> None:
         """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence.
@@ -487,26 +487,30 @@ class Session:
 
     # --- commands ---
     def _handle(self, kind: int, command: pb.BaseCommand) -> Job | None:
-        if self.state is State.CONNECTING and kind not in (Command.CONNECT, Command.PING, Command.PONG):
-            raise Violation(f"{_name(kind)} before CONNECT")
+        if self.state is SessionState.CONNECTING and kind not in (
+            Command.CONNECT,
+            Command.PING,
+            Command.PONG,
+        ):
+            raise ProtocolViolation(f"{_name(kind)} before CONNECT")
         handler = self._table.handlers.get(kind)
         if handler is None:
-            raise Violation(f"{_name(kind)} is not for a broker")
+            raise ProtocolViolation(f"{_name(kind)} is not for a broker")
         if kind not in _CALM:
             self._is_calm = False
         return handler(self, command)
 
     def connect(self, command: pb.BaseCommand) -> Job | None:
         """CONNECT: once, and first."""
-        if self.state is State.CONNECTED:
-            raise Violation("a second CONNECT")
+        if self.state is SessionState.CONNECTED:
+            raise ProtocolViolation("a second CONNECT")
         if self.services.authentication is not None:
             return self._prove(command.connect, self.services.authentication)
         self._let_in(command.connect)
         return None
 
     def _let_in(self, body: pb.CommandConnect) -> None:
-        self.state = State.CONNECTED
+        self.state = SessionState.CONNECTED
         self.decoder.max_frame_size = self.services.settings.max_message_size + FRAME_PADDING
         self.client_version = body.client_version
         self.is_cpp_client = body.client_version.startswith("Pulsar-CPP")
@@ -520,12 +524,12 @@ class Session:
         )
         self._arm_keepalive()
 
-    def _prove(self, body: pb.CommandConnect, authentication: Authentication) -> Job:
+    def _prove(self, body: pb.CommandConnect, authentication: Authenticator) -> Job:
         """A job: find out who the peer is; one that cannot prove it hears so and is closed."""
-        identity = Identity(
+        identity = PeerIdentity(
             authentication,
-            self.agenda,
-            self._turns,
+            self.scheduler,
+            self._slices,
             self.output,
             self.services.settings.authentication_refresh_seconds,
             self._close_because,
@@ -543,7 +547,7 @@ class Session:
     def respond(self, command: pb.BaseCommand) -> Job:
         """AUTH_RESPONSE: fresh credentials. Nothing is answered when they are good."""
         if self.identity is None:
-            raise Violation("AUTH_RESPONSE without authentication")
+            raise ProtocolViolation("AUTH_RESPONSE without authentication")
         try:
             yield from self.identity.respond(command.authResponse)
         except Refused as refused:
@@ -580,7 +584,7 @@ class Session:
 
     def _hold_back(self) -> None:
         """The store cannot save as fast as peers change it."""
-        if self.state is not State.CLOSED:
+        if self.state is not SessionState.CLOSED:
             self._bytes.pause(self)
 
     @property
@@ -597,9 +601,9 @@ class Session:
         """Do not read from the peer, for one more reason."""
         if not self._holds:
             self.output.pause_reading()
-            self._held_at = self.agenda.now
+            self._held_at = self.scheduler.now
             if self._contact is None:
-                self._contact = self.agenda.after(PONG_SECONDS, self._stay_in_contact, self)
+                self._contact = self.scheduler.after(PONG_SECONDS, self._stay_in_contact, self)
         self._holds |= why
 
     def _stay_in_contact(self) -> None:
@@ -607,33 +611,33 @@ class Session:
         self._contact = None
         if not self._holds:
             return
-        rest = self._held_at + PONG_SECONDS - self.agenda.now
+        rest = self._held_at + PONG_SECONDS - self.scheduler.now
         if rest <= 0:
-            rest, self._held_at = PONG_SECONDS, self.agenda.now
+            rest, self._held_at = PONG_SECONDS, self.scheduler.now
             if self._unheard:
                 self.output.write(answers.PONG)
-        self._contact = self.agenda.after(rest, self._stay_in_contact, self)
+        self._contact = self.scheduler.after(rest, self._stay_in_contact, self)
 
-    def slow_down(self, limit: Slowing) -> None:
+    def slow_down(self, limit: RateHold) -> None:
         """Do not read from the peer until ``limit`` lets it go on; its producers wait, nothing fails.
 
         From then on its frames are decoded one by one, so that no heap of them passes at once.
         """
-        if self.state is State.CLOSED:
+        if self.state is SessionState.CLOSED:
             return
         if limit not in self._slowed:
             self._slowed.append(limit)
         if self._rate_timer is None:
             self._frames_at_once = 1
             self.hold(HELD_BY_RATE)
-            self._arm_rate(limit.wait(self.agenda.now))
+            self._arm_rate(limit.wait(self.scheduler.now))
 
     def _arm_rate(self, seconds: float) -> None:
-        self._rate_timer = self.agenda.after(min(seconds, RATE_LOOK_SECONDS), self._rate_due, self)
+        self._rate_timer = self.scheduler.after(min(seconds, RATE_LOOK_SECONDS), self._rate_due, self)
 
     def _rate_due(self) -> None:
         self._rate_timer = None
-        now = self.agenda.now
+        now = self.scheduler.now
         seconds = max(limit.wait(now) for limit in self._slowed)
         if seconds > 0:
             self._arm_rate(seconds)
@@ -645,7 +649,7 @@ class Session:
         """One reason less; read on when it was the last."""
         if self._holds & why:
             self._holds &= ~why
-            if self.state is not State.CLOSED:
+            if self.state is not SessionState.CLOSED:
                 if not self._holds:
                     self.output.resume_reading()
                 self._go_on()
@@ -669,7 +673,7 @@ class Session:
         """The broker closes a producer: the client is told, and may look the topic up again."""
         if self.producers.drop(producer_id, producer):
             self._remember_closed(producer_id)
-            if self.state is not State.CLOSED:
+            if self.state is not SessionState.CLOSED:
                 self.output.write(answers.close_producer(producer_id))
 
     def producer_lost(self, producer_id: int, producer: object) -> None:
@@ -677,7 +681,7 @@ class Session:
 
     def _remember_closed(self, producer_id: int) -> None:
         recent = self._recently_closed
-        recent[producer_id] = self.agenda.now
+        recent[producer_id] = self.scheduler.now
         recent.move_to_end(producer_id)
         if len(recent) > RECENTLY_CLOSED_MAX:
             recent.popitem(last=False)
@@ -685,11 +689,11 @@ class Session:
     def was_recently_closed(self, producer_id: int) -> bool:
         """Whether the broker closed this producer a moment ago: SENDs may have crossed that."""
         when = self._recently_closed.get(producer_id)
-        return when is not None and self.agenda.now - when <= RECENTLY_CLOSED_SECONDS
+        return when is not None and self.scheduler.now - when <= RECENTLY_CLOSED_SECONDS
 
     def consumer_closed(self, consumer_id: int, consumer: object) -> None:
         """The broker closes a consumer: the client looks the topic up again."""
-        if self.consumers.drop(consumer_id, consumer) and self.state is not State.CLOSED:
+        if self.consumers.drop(consumer_id, consumer) and self.state is not SessionState.CLOSED:
             self.output.write(answers.close_consumer(consumer_id))
 
 

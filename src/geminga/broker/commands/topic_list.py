@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterable, Sequence
 from re import _parser as re_parser  # type: ignore[attr-defined]
 from typing import Any
 
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.refusal import Refused
-from geminga.broker.turns import Turns
 from geminga.wire.checksum import crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
@@ -26,13 +26,13 @@ def topics_hash(topics: Iterable[str]) -> str:
     return _hash_text(crc32c(",".join(sorted(topics)).encode()))
 
 
-def hash_in_steps(names: Sequence[str], turns: Turns) -> Generator[None, None, str]:
+def hash_in_steps(names: Sequence[str], slices: CooperativeScheduler) -> Generator[None, None, str]:
     """`topics_hash` of names that are in order, for a job."""
     crc = 0
     for start in range(0, len(names), _HASHED_AT_ONCE):
         part = ",".join(names[start : start + _HASHED_AT_ONCE])
         crc = crc32c(("," + part if start else part).encode(), crc)
-        if turns.enough:
+        if slices.should_yield:
             yield None
     return _hash_text(crc)
 
@@ -79,17 +79,17 @@ def _is_cheap(pattern: str) -> bool:
     """Whether matching takes a small power of the name's length at most."""
     try:
         repeats = _count_repeats(re_parser.parse(pattern), inside=False)
-    except _TooCostly:
+    except _PatternTooCostly:
         return False
     return repeats <= REPEATS_MAX
 
 
-class _TooCostly(Exception):
+class _PatternTooCostly(Exception):
     pass
 
 
 def _count_repeats(nodes: Any, *, inside: bool) -> int:
-    """Repetitions of open length; raises `_TooCostly` for what may backtrack without bound."""
+    """Repetitions of open length; raises `_PatternTooCostly` for what may backtrack without bound."""
     found = 0
     for operation, argument in nodes:
         name = str(operation)
@@ -103,7 +103,7 @@ def _count_repeats(nodes: Any, *, inside: bool) -> int:
         elif name == "BRANCH" and not inside:
             found += sum(_count_repeats(branch, inside=False) for branch in argument[1])
         else:
-            raise _TooCostly
+            raise _PatternTooCostly
     return found
 
 

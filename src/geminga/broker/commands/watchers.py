@@ -11,11 +11,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from geminga.broker.agenda import Agenda, Timer
 from geminga.broker.commands import answers
 from geminga.broker.commands.topic_list import TopicsPattern, hash_in_steps, is_hidden
+from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.refusal import Refused
-from geminga.broker.turns import Job, Turns
+from geminga.broker.scheduler import Scheduler, Timer
 from geminga.ids import TopicName
 from geminga.ledger.api import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -47,7 +47,7 @@ class WatchedList:
         self.is_filled = False
         self._is_dropped = self._is_telling = False
         self._changes: dict[str, bool] = {}
-        self._watchers: dict[Watcher, None] = {}
+        self._watchers: dict[TopicListWatcher, None] = {}
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class WatchedList:
             if not is_hidden(name) and self.pattern.matches(name):
                 lists.hold(1)
                 self.names.append(name)
-            if lists.turns.enough:
+            if lists.slices.should_yield:
                 yield None
 
     def filled(self) -> Job:
@@ -76,10 +76,10 @@ class WatchedList:
             if self.is_filled:
                 self._changed()
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: TopicListWatcher) -> None:
         self._watchers[watcher] = None
 
-    def leave(self, watcher: Watcher) -> None:
+    def leave(self, watcher: TopicListWatcher) -> None:
         """One watcher less; without any the list is given up."""
         self._watchers.pop(watcher, None)
         self.drop_unwatched()
@@ -103,7 +103,7 @@ class WatchedList:
         if len(self.names) <= SHORT_LIST:
             self._begin_to_tell()
         else:
-            self._timer = lists.agenda.after(len(self.names) * SECONDS_PER_NAME, self._due, self)
+            self._timer = lists.scheduler.after(len(self.names) * SECONDS_PER_NAME, self._due, self)
 
     def _due(self) -> None:
         self._timer = None
@@ -111,7 +111,7 @@ class WatchedList:
 
     def _begin_to_tell(self) -> None:
         self._is_telling = True
-        self._lists.turns.start(self._tell(), self)
+        self._lists.slices.start(self._tell(), self)
 
     def _tell(self) -> Job:
         """A job, one at a time: take the changes over and tell them."""
@@ -122,7 +122,7 @@ class WatchedList:
         self._changed()
 
     def _tell_changes(self) -> Job:
-        turns = self._lists.turns
+        slices = self._lists.slices
         changes, self._changes = self._changes, {}
         names, merged = self.names, list[str]()
         added, removed, copied = list[str](), list[str](), 0
@@ -138,7 +138,7 @@ class WatchedList:
                 else:
                     merged.append(name)
                     added.append(name)
-            if turns.enough:
+            if slices.should_yield:
                 yield None
         if self._is_dropped or not (added or removed):
             return
@@ -151,11 +151,11 @@ class WatchedList:
             for watcher in watchers:
                 if watcher in self._watchers:
                     watcher.tell(some_added, some_removed, self.hash)
-                if turns.enough:
+                if slices.should_yield:
                     yield None
 
     def _hash(self) -> Job:
-        self.hash = yield from hash_in_steps(self.names, self._lists.turns)
+        self.hash = yield from hash_in_steps(self.names, self._lists.slices)
 
 
 def _in_parts(added: Sequence[str], removed: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
@@ -172,7 +172,7 @@ def _in_parts(added: Sequence[str], removed: Sequence[str]) -> Iterator[tuple[li
     yield part
 
 
-class Watcher:
+class TopicListWatcher:
     """One client's watch on a list."""
 
     __slots__ = ("_watched", "_watcher_id", "_write")
@@ -199,11 +199,11 @@ class Watcher:
 class WatchedLists:
     """All lists of the broker, by namespace; ``held`` is how many names they hold together."""
 
-    __slots__ = ("_by_namespace", "agenda", "held", "turns")
+    __slots__ = ("_by_namespace", "held", "scheduler", "slices")
 
-    def __init__(self, agenda: Agenda, turns: Turns) -> None:
-        self.agenda = agenda
-        self.turns = turns
+    def __init__(self, scheduler: Scheduler, slices: CooperativeScheduler) -> None:
+        self.scheduler = scheduler
+        self.slices = slices
         self.held = 0
         self._by_namespace: dict[str, dict[WatchedList, None]] = {}
 

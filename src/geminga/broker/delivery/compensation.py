@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from geminga.broker.agenda import Agenda, Timer
 from geminga.broker.rules.json_values import number_of
 from geminga.broker.rules.policies import UnackedRedelivery
+from geminga.broker.scheduler import Scheduler, Timer
 
 log = logging.getLogger("geminga.broker")
 
@@ -40,7 +40,7 @@ TooOld = Callable[[int], bool]
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Pushed:
+class RedeliveryRound:
     """What one round did."""
 
     messages: int = 0
@@ -48,27 +48,27 @@ class Pushed:
     """Entries that are too old: they stay where they are."""
 
 
-class PushesAgain(Protocol):
+class RedeliveringDispatcher(Protocol):
     """What a dispatcher does for compensation."""
 
     def note_deliveries(self, seconds: float) -> None:
         """Remember from now on when what was delivered, for as long; 0 forgets it."""
 
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
         """Deliver again what is open since ``delivered_before``, within permits and ``messages_max``."""
 
 
-class Compensated(Protocol):
+class CompensatedSubscription(Protocol):
     """The subscription, as far as this is concerned."""
 
-    agenda: Agenda
+    scheduler: Scheduler
     name: str
 
     @property
     def topic_text(self) -> str: ...
 
     @property
-    def dispatcher(self) -> PushesAgain | None: ...
+    def dispatcher(self) -> RedeliveringDispatcher | None: ...
 
     def published_before(self, offset: int, moment_ms: int) -> bool:
         """Whether an entry was published earlier than that, by its own claim."""
@@ -82,7 +82,7 @@ class Compensation:
         "messages",
     )  # fmt: skip
 
-    def __init__(self, subscription: Compensated) -> None:
+    def __init__(self, subscription: CompensatedSubscription) -> None:
         self._subscription = subscription
         self._rule = _OFF
         self._timer: Timer | None = None
@@ -114,7 +114,9 @@ class Compensation:
         if not wanted:
             self.stop()
         elif self._timer is None:
-            self._timer = self._subscription.agenda.after(self._round_seconds, self._run, self._subscription)
+            self._timer = self._subscription.scheduler.after(
+                self._round_seconds, self._run, self._subscription
+            )
 
     def close(self) -> None:
         """The subscription leaves memory, and is not to be kept there by this."""
@@ -133,27 +135,27 @@ class Compensation:
     def _run(self) -> None:
         self._timer = None
         subscription, rule = self._subscription, self._rule
-        dispatcher, agenda = subscription.dispatcher, subscription.agenda
+        dispatcher, scheduler = subscription.dispatcher, subscription.scheduler
         if dispatcher is None or rule.after_seconds <= 0:
             return
-        self._timer = agenda.after(self._round_seconds, self._run, subscription)
+        self._timer = scheduler.after(self._round_seconds, self._run, subscription)
         most = max(1, int(rule.messages_per_second_max * self._round_seconds))
-        oldest_ms = agenda.now_ms - rule.age_seconds_max * 1000 if rule.age_seconds_max else 0
+        oldest_ms = scheduler.now_ms - rule.age_seconds_max * 1000 if rule.age_seconds_max else 0
         pushed = dispatcher.push_again(
-            agenda.now - rule.after_seconds,
+            scheduler.now - rule.after_seconds,
             most,
             lambda offset: bool(oldest_ms) and subscription.published_before(offset, oldest_ms),
         )
         self.given_up += pushed.given_up
         if pushed.messages:
             self.messages += pushed.messages
-            self.last_ms = agenda.now_ms
-            agenda.happenings.tell(
-                "pushed-again", agenda.now_ms, subscription.topic_text, subscription.name,
+            self.last_ms = scheduler.now_ms
+            scheduler.event_log.tell(
+                "pushed-again", scheduler.now_ms, subscription.topic_text, subscription.name,
                 count=pushed.messages, unit="messages",
                 text=f"not acknowledged within {rule.after_seconds:g} s",
             )  # fmt: skip
-            self._log(agenda.now)
+            self._log(scheduler.now)
 
     def _log(self, now: float) -> None:
         if self._logged_messages and now - self._logged_at < LOG_SECONDS:

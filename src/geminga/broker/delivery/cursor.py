@@ -23,11 +23,11 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from geminga.broker.columns import Column
+from geminga.broker.columns import IntegerColumn
 from geminga.broker.delivery.ranges import RangeSet, bit_ranges
 from geminga.broker.records import RecordReader, put_bytes, put_varint
 from geminga.errors import StoreError
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 from geminga.wire.varint import varint
 
 _VERSION = 3
@@ -64,7 +64,7 @@ Tally = tuple[int, int]
 """Messages and bytes."""
 
 
-class Counts(Protocol):
+class MessageCounts(Protocol):
     """What entries hold (`entry_counts.EntryCounts`)."""
 
     def of(self, offset: int) -> Tally:
@@ -137,7 +137,7 @@ class Cursor:
     )  # fmt: skip
 
     def __init__(
-        self, mark: int, *, counts: Counts, durable: bool, properties: Properties | None = None
+        self, mark: int, *, counts: MessageCounts, durable: bool, properties: Properties | None = None
     ) -> None:
         self.mark = mark
         self.is_behind = False
@@ -523,14 +523,14 @@ class Cursor:
     def _put_batches(self, out: bytearray) -> None:
         """Columns of offsets and sizes, then all bits: quick, for there may be a hundred thousand."""
         sizes = [(bits.bit_length() + 7) // 8 for bits in self.batches.values()]
-        Column(list(self.batches)).encode(out)
-        Column(sizes).encode(out)
+        IntegerColumn(list(self.batches)).encode(out)
+        IntegerColumn(sizes).encode(out)
         out += b"".join(
             [bits.to_bytes(size, "little") for bits, size in zip(self.batches.values(), sizes, strict=True)]
         )
 
     def _read_batches(self, reader: RecordReader) -> None:
-        offsets, sizes = Column.decode(reader), Column.decode(reader)
+        offsets, sizes = IntegerColumn.decode(reader), IntegerColumn.decode(reader)
         if len(offsets) != len(sizes):
             raise reader.damaged(f"{len(offsets)} batches and {len(sizes)} sizes of such")
         blob, place = reader.take(sizes.sum(0, len(sizes))), 0
@@ -547,7 +547,7 @@ class Cursor:
         self._below = -1
 
     @staticmethod
-    def load(value: Value, what: str, counts: Counts) -> Cursor:
+    def load(value: StoredValue, what: str, counts: MessageCounts) -> Cursor:
         """The cursor that was kept; raises `StoreDamaged` naming ``what``."""
         reader = RecordReader(value.base, what)
         version = reader.varint()
@@ -592,7 +592,7 @@ class Cursor:
                     start = reader.varint()
                     self.holes.add_range(max(start, self.mark), start + reader.varint())
             elif kind == _OFFSETS:
-                column = Column.decode(reader)
+                column = IntegerColumn.decode(reader)
                 self._delta_ranges += len(column)
                 self.holes.add_all(column)
             elif kind == _BATCH:
@@ -631,7 +631,7 @@ def _put_ranges(out: bytearray, ranges: list[list[int]]) -> None:
     singles = [start for start, stop in ranges if stop - start == 1]
     if len(singles) >= _COLUMN_FROM:
         out.append(_OFFSETS)
-        Column(singles).encode(out)
+        IntegerColumn(singles).encode(out)
         ranges = [each for each in ranges if each[1] - each[0] > 1]
         if not ranges:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from geminga.broker.agenda import Agenda, Timer
+from geminga.broker.scheduler import Scheduler, Timer
 
 DELAYED_MAX = 1_000_000
 """Delayed entries that a subscription keeps track of; it reads no further until some are due."""
@@ -24,10 +24,10 @@ def _nobody_waits(_offsets: list[int]) -> None:
 class DelayedEntries:
     """Offsets in the order of their times; ``due(offsets)`` gets those that the wall clock has reached."""
 
-    __slots__ = ("_about", "_agenda", "_due", "_heap", "_offsets", "_timer")
+    __slots__ = ("_about", "_due", "_heap", "_offsets", "_scheduler", "_timer")
 
-    def __init__(self, agenda: Agenda, due: Callable[[list[int]], None], about: object) -> None:
-        self._agenda = agenda
+    def __init__(self, scheduler: Scheduler, due: Callable[[list[int]], None], about: object) -> None:
+        self._scheduler = scheduler
         self._due = due
         self._about = about
         self._heap: list[tuple[int, int]] = []
@@ -68,17 +68,17 @@ class DelayedEntries:
         self._due = _nobody_waits  # what refers back to the owner is let go
 
     def _arm(self) -> None:
-        timer, agenda = self._timer, self._agenda
-        when = agenda.now + min(max(0.0, (self._heap[0][0] - agenda.now_ms) / 1000), LOOK_SECONDS)
+        timer, scheduler = self._timer, self._scheduler
+        when = scheduler.now + min(max(0.0, (self._heap[0][0] - scheduler.now_ms) / 1000), LOOK_SECONDS)
         if timer is not None and timer.callback is not None:
             if timer.when <= when:
                 return
             timer.cancel()
-        self._timer = agenda.at(when, self._run, self._about)
+        self._timer = scheduler.at(when, self._run, self._about)
 
     def _run(self) -> None:
         self._timer = None
-        now_ms = self._agenda.now_ms
+        now_ms = self._scheduler.now_ms
         due: list[int] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < DUE_AT_ONCE_MAX:
             offset = heapq.heappop(self._heap)[1]

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from geminga.broker.agenda import Agenda, Timer
-from geminga.broker.compacted import CompactedLedger, Position
-from geminga.broker.delivery.compensation import Pushed, TooOld
+from geminga.broker.compacted_view import CompactedLedger, Position
+from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.cursor import Cursor
-from geminga.broker.delivery.limits import Limit
+from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
+from geminga.broker.scheduler import Scheduler, Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreBusy, StoreError
 
@@ -46,7 +46,7 @@ class SubscribedTopic(Protocol):
     """What subscriptions and dispatchers see of their topic."""
 
     text: str
-    agenda: Agenda
+    scheduler: Scheduler
     policies: Policies
     ledger: ManagedLedger
     compacted: CompactedLedger | None
@@ -61,7 +61,7 @@ class DispatchedSubscription(Protocol):
     cursor: Cursor
     partition: int
     last_consumed_ms: int
-    dispatch_limits: tuple[Limit, ...]
+    dispatch_limits: tuple[RateLimit, ...]
     start_position: Position | None
 
     @property
@@ -112,22 +112,22 @@ class Dispatcher(Protocol):
         """The consumer wants everything again that it has not acknowledged."""
 
     def note_deliveries(self, seconds: float) -> None:
-        """See `compensation.PushesAgain`."""
+        """See `compensation.RedeliveringDispatcher`."""
 
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
-        """See `compensation.PushesAgain`."""
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        """See `compensation.RedeliveringDispatcher`."""
 
     def close(self) -> None:
         """The last consumer left."""
 
 
-class Reading:
+class ReadingDispatcher:
     """What all dispatchers share: a read position, and care for a store that fails to read."""
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self.subscription = subscription
         self.topic = subscription.topic
-        self.agenda = subscription.topic.agenda
+        self.scheduler = subscription.topic.scheduler
         self.cursor = subscription.cursor
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._retry: Timer | None = None
@@ -215,13 +215,13 @@ class Reading:
         if error is not None:
             self._reading_failed(error)
         else:
-            self.agenda.isolated("dispatch", self.subscription, self.dispatch)
+            self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
 
     def _reading_failed(self, error: StoreError) -> None:
         if self._retry is None:
             seconds = BUSY_RETRY_SECONDS if isinstance(error, StoreBusy) else READ_RETRY_SECONDS
             log.error("%r: reading failed, next try in %g s: %s", self.subscription, seconds, error)
-            self._retry = self.agenda.after(seconds, self._try_again, self.subscription)
+            self._retry = self.scheduler.after(seconds, self._try_again, self.subscription)
 
     def _try_again(self) -> None:
         self._retry = None
@@ -234,7 +234,7 @@ class Reading:
         entries, size = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
         limits = self.subscription.dispatch_limits
         if limits:
-            now = self.agenda.now
+            now = self.scheduler.now
             wait = max([limit.check(now) for limit in limits])
             if wait > 0:
                 # A limit may be another one soon.
@@ -249,7 +249,9 @@ class Reading:
             if limits:
                 for limit in limits:
                     limit.take(
-                        entries - self._entries_left - self._unsent, size - self._bytes_left, self.agenda.now
+                        entries - self._entries_left - self._unsent,
+                        size - self._bytes_left,
+                        self.scheduler.now,
                     )
             if self._exhausted:
                 self._continue_in(0.0)
@@ -267,7 +269,7 @@ class Reading:
 
     def _continue_in(self, seconds: float) -> None:
         if self._continuation is None and not self._closed:
-            self._continuation = self.agenda.after(seconds, self._go_on, self.subscription)
+            self._continuation = self.scheduler.after(seconds, self._go_on, self.subscription)
 
     def _go_on(self) -> None:
         self._continuation = None

@@ -60,7 +60,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self.selector = AutoSplitSelector()
         self._queues: dict[Consumer, list[int]] = {}
         self._unowned: list[int] = []
-        self._parked: dict[int, list[int]] = {}
+        self._suspended: dict[int, list[int]] = {}
         self._slots: dict[int, int] = {}
         self._bound: dict[int, tuple[Consumer, int]] = {}
 
@@ -68,7 +68,7 @@ class KeySharedDispatcher(SharedDispatcher):
     @property
     def draining_slots(self) -> int:
         """Slots whose entries wait for another consumer's acknowledgements."""
-        return len(self._parked)
+        return len(self._suspended)
 
     @property
     def unowned_size(self) -> int:
@@ -87,12 +87,14 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def blocked_keys(self, count_max: int) -> list[BlockedKey]:
         """The slots whose entries have waited longest, and for whom."""
-        oldest = heapq.nsmallest(count_max, ((min(waiting), slot) for slot, waiting in self._parked.items()))
+        oldest = heapq.nsmallest(
+            count_max, ((min(waiting), slot) for slot, waiting in self._suspended.items())
+        )
         found = []
         for first, slot in oldest:
             bound = self._bound.get(slot)
             if bound is not None:
-                found.append(BlockedKey(slot, bound[0], bound[1], len(self._parked[slot]), first))
+                found.append(BlockedKey(slot, bound[0], bound[1], len(self._suspended[slot]), first))
         return found
 
     # --- membership ---
@@ -117,11 +119,11 @@ class KeySharedDispatcher(SharedDispatcher):
             super().remove(consumer)
         finally:
             self._route_all(waiting)
-        for slot in list(self._parked):
+        for slot in list(self._suspended):
             bound = self._bound.get(slot)
             # It may have gone back to the consumer that its entries wait for.
             if bound is None or self.selector.select(slot) in (None, bound[0]):
-                self._route_all(self._parked.pop(slot))
+                self._route_all(self._suspended.pop(slot))
 
     def _route_moved(self) -> None:
         """Slots have a new owner: the entries in the queues of others go to its queue."""
@@ -151,7 +153,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if owner is None:
             self._unowned.append(offset)
         elif self._must_wait(owner, slot):
-            self._parked.setdefault(slot, []).append(offset)
+            self._suspended.setdefault(slot, []).append(offset)
         else:
             heapq.heappush(self._queues[owner], offset)
 
@@ -159,7 +161,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if self.out_of_order:
             return False
         bound = self._bound.get(slot)
-        return slot in self._parked or (bound is not None and bound[0] is not owner)
+        return slot in self._suspended or (bound is not None and bound[0] is not owner)
 
     def _released(self, offset: int) -> None:
         slot = self._slots.get(offset)
@@ -172,7 +174,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self._bound[slot] = (bound[0], bound[1] - 1)
             return
         del self._bound[slot]
-        parked = self._parked.pop(slot, None)
+        parked = self._suspended.pop(slot, None)
         if parked:
             for waiting in sorted(parked):
                 self._route(waiting, slot)
@@ -183,10 +185,10 @@ class KeySharedDispatcher(SharedDispatcher):
             queue[:] = [at for at in queue if at >= offset]
             heapq.heapify(queue)
         self._unowned = [at for at in self._unowned if at >= offset]
-        for slot, parked in list(self._parked.items()):
-            self._parked[slot] = [at for at in parked if at >= offset]
-            if not self._parked[slot]:
-                del self._parked[slot]
+        for slot, parked in list(self._suspended.items()):
+            self._suspended[slot] = [at for at in parked if at >= offset]
+            if not self._suspended[slot]:
+                del self._suspended[slot]
         for at in [at for at in self._slots if at < offset]:
             del self._slots[at]
 
@@ -229,7 +231,7 @@ class KeySharedDispatcher(SharedDispatcher):
             slot = self._slots[expected]
             if self._must_wait(consumer, slot):
                 heapq.heappop(queue)
-                self._parked.setdefault(slot, []).append(expected)
+                self._suspended.setdefault(slot, []).append(expected)
                 self._entries_left -= 1
                 continue
             if not self._delay(expected, head):

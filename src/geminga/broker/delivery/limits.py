@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from geminga.broker.rules.policies import Policies, Rate
+from geminga.broker.rules.policies import Policies, ThrottleRate
 
 BURST_SECONDS: Final = 0.1
 """What may be saved up for: so much can go out at once after a pause, one message at least."""
@@ -17,7 +17,7 @@ _STEP: Final = 0.25
 """A part of that is awaited at least, so that nobody is woken for every single message."""
 
 
-_NO_RATE: Final = Rate()
+_NO_RATE: Final = ThrottleRate()
 
 
 class _Bucket:
@@ -37,7 +37,7 @@ class _Bucket:
         return 0.0 if self.tokens > 0 else (_STEP * self._burst - self.tokens) / self._rate
 
 
-class Limit:
+class RateLimit:
     """A limit that several may share. Without a rate it holds nobody up.
 
     ``held_by_messages`` and ``held_by_bytes`` count how often somebody found that it was used up.
@@ -56,7 +56,7 @@ class Limit:
     def is_set(self) -> bool:
         return self._messages is not None or self._bytes is not None
 
-    def set(self, rate: Rate, now: float) -> None:
+    def set(self, rate: ThrottleRate, now: float) -> None:
         """The rate from now on; what was overdrawn under another one is forgiven."""
         if rate == self._rate:
             return
@@ -102,21 +102,21 @@ class Limit:
         return messages, size
 
 
-def with_rate(limit: Limit | None, rate: Rate, now: float) -> Limit | None:
+def with_rate(limit: RateLimit | None, rate: ThrottleRate, now: float) -> RateLimit | None:
     """The limit with that rate, made when it is first needed: most topics never have one."""
     if limit is None:
         if not _limits(rate):
             return None
-        limit = Limit()
+        limit = RateLimit()
     limit.set(rate, now)
     return limit
 
 
-def _limits(rate: Rate) -> bool:
+def _limits(rate: ThrottleRate) -> bool:
     return rate.messages > 0 or rate.bytes > 0
 
 
-def in_force(*limits: Limit | None) -> tuple[Limit, ...]:
+def in_force(*limits: RateLimit | None) -> tuple[RateLimit, ...]:
     """Those that limit something."""
     return tuple(limit for limit in limits if limit is not None and limit.is_set)
 
@@ -129,17 +129,17 @@ class TopicLimits:
 
     __slots__ = ("_is_own", "_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
 
-    def __init__(self, shared: tuple[Limit, Limit]) -> None:
+    def __init__(self, shared: tuple[RateLimit, RateLimit]) -> None:
         """``shared``: of publishing and of dispatching."""
         self._shared = shared
         self._is_own = False
-        self._own_publish: Limit | None = None
-        self.own_dispatch: Limit | None = None
-        self.publish: tuple[Limit, ...] = ()
-        self.dispatch: tuple[Limit, ...] = ()
+        self._own_publish: RateLimit | None = None
+        self.own_dispatch: RateLimit | None = None
+        self.publish: tuple[RateLimit, ...] = ()
+        self.dispatch: tuple[RateLimit, ...] = ()
 
     @property
-    def shared_dispatch(self) -> Limit:
+    def shared_dispatch(self) -> RateLimit:
         return self._shared[1]
 
     def for_policies(self, policies: Policies, now: float) -> TopicLimits:

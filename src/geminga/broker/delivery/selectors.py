@@ -15,14 +15,14 @@ RING_POINTS = 100
 _NONE_KEY = b"NONE_KEY"
 
 
-class Named(Protocol):
+class NamedConsumer(Protocol):
     """What a selector needs to know of a consumer."""
 
     @property
     def name(self) -> str: ...
 
 
-C = TypeVar("C", bound=Named)
+C = TypeVar("C", bound=NamedConsumer)
 Range = tuple[int, int]
 """Inclusive, as the protocol and the admin API write them."""
 

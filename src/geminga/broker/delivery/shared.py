@@ -6,10 +6,10 @@ import heapq
 from bisect import insort
 from collections.abc import Iterable
 
-from geminga.broker.delivery.compensation import Pushed, TooOld
+from geminga.broker.delivery.compensation import RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
 from geminga.broker.delivery.delayed import DELAYED_MAX, DelayedEntries
-from geminga.broker.delivery.dispatcher import DispatchedSubscription, Reading
+from geminga.broker.delivery.dispatcher import DispatchedSubscription, ReadingDispatcher
 from geminga.broker.entries import count_of, head_of
 from geminga.wire.metadata import EntryHead
 
@@ -19,7 +19,7 @@ REDELIVERY_COUNTS_MAX = 1_000_000
 """Entries whose redelivery count is remembered; the counts of the oldest are forgotten."""
 
 
-class SharedDispatcher(Reading):
+class SharedDispatcher(ReadingDispatcher):
     """Shared: consumers in turn, those of the best priority that have permits first.
 
     Entries to be delivered again and delayed ones that are due come before new ones.
@@ -32,7 +32,7 @@ class SharedDispatcher(Reading):
         self._nobody = False
         self._replay: list[int] = []
         self._replaying: set[int] = set()
-        self._delayed = DelayedEntries(self.agenda, self._delays_due, subscription)
+        self._delayed = DelayedEntries(self.scheduler, self._delays_due, subscription)
         self._redeliveries: dict[int, int] = {}
         self._sent_at: dict[int, float] | None = None
         self.unacked_messages = 0
@@ -299,9 +299,9 @@ class SharedDispatcher(Reading):
         self._bytes_left -= len(entry)
         consumer.track(offset, messages)
         if self._sent_at is not None:
-            self._sent_at[offset] = self.agenda.now
-        self.subscription.last_consumed_ms = self.agenda.now_ms
-        consumer.delivered(self.agenda.now_ms)
+            self._sent_at[offset] = self.scheduler.now
+        self.subscription.last_consumed_ms = self.scheduler.now_ms
+        consumer.delivered(self.scheduler.now_ms)
         self.unacked_messages += messages
         if 0 < self._unacked_limit <= self.unacked_messages:
             self.blocked = True
@@ -311,15 +311,15 @@ class SharedDispatcher(Reading):
         if seconds <= 0:
             self._sent_at = None
         elif self._sent_at is None:
-            now = self.agenda.now
+            now = self.scheduler.now
             self._sent_at = {offset: now for consumer in self.consumers for offset in consumer.pending}
 
     def _not_sent(self, offset: int) -> None:
         if self._sent_at:
             self._sent_at.pop(offset, None)
 
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
-        pushed = Pushed()
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        pushed = RedeliveryRound()
         if not self._sent_at or not any(each.permits > 0 and each.output.writable for each in self.consumers):
             return pushed
         again: dict[Consumer, list[int]] = {}
@@ -351,7 +351,7 @@ class SharedDispatcher(Reading):
         """Whether an entry's time has not come; it is then kept until it has, and never sent early."""
         if head is None or not head.deliver_at_time:
             return False
-        if head.deliver_at_time <= self.agenda.now_ms or not self.topic.policies.delayed_delivery:
+        if head.deliver_at_time <= self.scheduler.now_ms or not self.topic.policies.delayed_delivery:
             return False
         self._delayed.add(offset, head.deliver_at_time)
         self._entries_left -= 1

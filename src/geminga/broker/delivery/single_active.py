@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
-from geminga.broker.agenda import Timer
-from geminga.broker.compacted import CompactedLedger, CompactedReading
-from geminga.broker.delivery.compensation import DeliveryMarks, Pushed, TooOld
+from geminga.broker.compacted_view import CompactedLedger, CompactedScan
+from geminga.broker.delivery.compensation import DeliveryMarks, RedeliveryRound, TooOld
 from geminga.broker.delivery.consumer import Consumer
-from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, Reading
+from geminga.broker.delivery.dispatcher import ENTRIES_PER_READ_MAX, DispatchedSubscription, ReadingDispatcher
 from geminga.broker.entries import message_count
+from geminga.broker.scheduler import Timer
 from geminga.errors import StoreError
 from geminga.wire.frames import ENTRY_COPY_BYTES_MAX
 from geminga.wire.hashing import MURMUR3_SIZE, murmur3_32, murmur3_32_numbered
@@ -25,7 +25,7 @@ PUSHED_REMEMBERED_MAX = 100_000
 """Entries pushed again whose time and count are remembered; the oldest are forgotten."""
 
 
-class SingleActiveDispatcher(Reading):
+class SingleActiveDispatcher(ReadingDispatcher):
     """Exclusive and Failover: one consumer at a time gets everything, in order."""
 
     def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
@@ -39,7 +39,7 @@ class SingleActiveDispatcher(Reading):
         self._switch: Timer | None = None
         self._marks: DeliveryMarks | None = None
         self._again: dict[int, tuple[float, int]] = {}
-        self._compacted: CompactedReading | None = None
+        self._compacted: CompactedScan | None = None
         self._is_placed = False
 
     @property
@@ -92,7 +92,7 @@ class SingleActiveDispatcher(Reading):
         # The very first consumer has nobody whose last acknowledgements could still be on their way.
         delay = self.topic.settings.failover_delay_seconds
         if self._failover and delay > 0 and not (previous is None and chosen is newcomer):
-            self._switch = self.agenda.after(delay, self._switched, self.subscription)
+            self._switch = self.scheduler.after(delay, self._switched, self.subscription)
         elif chosen in self._started:
             chosen.notify_active(True)
 
@@ -130,9 +130,9 @@ class SingleActiveDispatcher(Reading):
                 self._send_each(consumer, offset, found)
             self._entries_left -= self.read_offset - offset
             if self._marks is not None:
-                self._marks.note(self.agenda.now, self.read_offset)
-            self.subscription.last_consumed_ms = self.agenda.now_ms
-            consumer.delivered(self.agenda.now_ms)
+                self._marks.note(self.scheduler.now, self.read_offset)
+            self.subscription.last_consumed_ms = self.scheduler.now_ms
+            consumer.delivered(self.scheduler.now_ms)
 
     # --- what is compacted ---
     def _send_compacted(self, consumer: Consumer) -> bool:
@@ -152,7 +152,7 @@ class SingleActiveDispatcher(Reading):
             return False
         return True
 
-    def _open_compacted(self) -> CompactedReading | None:
+    def _open_compacted(self) -> CompactedScan | None:
         """Where this subscription begins in the compacted ledger; None behind it."""
         view, mark = self.topic.compacted, self.cursor.mark
         if view is None:
@@ -161,13 +161,13 @@ class SingleActiveDispatcher(Reading):
         is_behind = self.cursor.durable and self.cursor.is_behind  # readers are moved by trimming, too
         if is_behind or mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
             # A start behind the mark was the end once ("latest"): what has come since is not behind that.
-            return CompactedReading(view, offset=mark) if mark < view.horizon else None
+            return CompactedScan(view, offset=mark) if mark < view.horizon else None
         # Nothing is acknowledged of what the topic itself has: the place is that of the beginning.
         if start is None:
-            return CompactedReading(view) if mark < view.horizon else None
-        return CompactedReading(view, position=start)
+            return CompactedScan(view) if mark < view.horizon else None
+        return CompactedScan(view, position=start)
 
-    def _send_from(self, reading: CompactedReading, consumer: Consumer) -> bool:
+    def _send_from(self, reading: CompactedScan, consumer: Consumer) -> bool:
         """Send from the compacted ledger; whether that is over."""
         cursor = self.cursor
         while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
@@ -183,8 +183,8 @@ class SingleActiveDispatcher(Reading):
             consumer.send(ledger_id, entry_id, entry, messages, 0, ack_set)
             self._entries_left -= 1
             self._bytes_left -= len(entry)
-            self.subscription.last_consumed_ms = self.agenda.now_ms
-            consumer.delivered(self.agenda.now_ms)
+            self.subscription.last_consumed_ms = self.scheduler.now_ms
+            consumer.delivered(self.scheduler.now_ms)
         return False
 
     def _compacted_arrived(self, error: StoreError | None) -> None:
@@ -193,15 +193,15 @@ class SingleActiveDispatcher(Reading):
         if error is not None:
             self._reading_failed(error)
         else:
-            self.agenda.isolated("dispatch", self.subscription, self.dispatch)
+            self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
 
-    def _behind_compacted(self, reading: CompactedReading) -> None:
+    def _behind_compacted(self, reading: CompactedScan) -> None:
         """Everything was sent: the topic's own entries are next, or a newer ledger where they are gone."""
         horizon, newer = reading.ledger.horizon, self.topic.compacted
         self._leave_compacted()
         self.read_offset = max(self.read_offset, self.cursor.next_open(horizon))
         if newer is not None and newer.horizon > horizon and self.topic.ledger.start > horizon:
-            self._compacted = CompactedReading(newer, offset=horizon)
+            self._compacted = CompactedScan(newer, offset=horizon)
 
     def _leave_compacted(self) -> None:
         reading, self._compacted = self._compacted, None
@@ -259,7 +259,7 @@ class SingleActiveDispatcher(Reading):
         is_reader = self.active is not None and self.active.read_compacted and self._is_placed
         if is_reader and self._compacted is None and view is not None and behind < min(offset, view.horizon):
             # What it has not read yet was trimmed, and the newest of each key is still there.
-            self._compacted = CompactedReading(view, offset=behind)
+            self._compacted = CompactedScan(view, offset=behind)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
         self.redeliver_all(consumer)
@@ -284,10 +284,10 @@ class SingleActiveDispatcher(Reading):
             self._marks = None
         elif self._marks is None:
             self._marks = DeliveryMarks(seconds)
-            self._marks.note(self.agenda.now, self.read_offset)
+            self._marks.note(self.scheduler.now, self.read_offset)
 
-    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> Pushed:
-        pushed, consumer, cursor = Pushed(), self.active, self.cursor
+    def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
+        pushed, consumer, cursor = RedeliveryRound(), self.active, self.cursor
         if self._marks is None or consumer is None or self._switch is not None:
             return pushed
         for offset in [at for at in self._again if cursor.is_acknowledged(at)]:
@@ -305,7 +305,9 @@ class SingleActiveDispatcher(Reading):
             offset = cursor.next_open(offset + 1)
         return pushed
 
-    def _push(self, consumer: Consumer, offset: int, count: int, messages_max: int, pushed: Pushed) -> bool:
+    def _push(
+        self, consumer: Consumer, offset: int, count: int, messages_max: int, pushed: RedeliveryRound
+    ) -> bool:
         """Send an entry again; False when it cannot be read now, or the round has sent enough."""
         place, found = self._read(offset, 1)
         if not found or place != offset:
@@ -318,7 +320,7 @@ class SingleActiveDispatcher(Reading):
         consumer.send(*self.topic.ledger.position(offset), entry, messages, count, ack_set)
         pushed.messages += messages
         self._again.pop(offset, None)
-        self._again[offset] = (self.agenda.now, count)
+        self._again[offset] = (self.scheduler.now, count)
         if len(self._again) > PUSHED_REMEMBERED_MAX:
             del self._again[next(iter(self._again))]
         return True

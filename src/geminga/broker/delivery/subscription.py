@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from geminga.broker import landmarks
-from geminga.broker.compacted import CompactedLedger, Position
+from geminga.broker import position_lookup
+from geminga.broker.compacted_view import CompactedLedger, Position
 from geminga.broker.delivery.compensation import Compensation
 from geminga.broker.delivery.consumer import (
     EXCLUSIVE,
@@ -28,12 +28,12 @@ from geminga.broker.delivery.cursor import (
 from geminga.broker.delivery.cursor_writer import CursorWriter
 from geminga.broker.delivery.dispatcher import Dispatcher, SubscribedTopic
 from geminga.broker.delivery.key_shared import KeySharedDispatcher
-from geminga.broker.delivery.limits import Limit, TopicLimits, in_force, with_rate
+from geminga.broker.delivery.limits import RateLimit, TopicLimits, in_force, with_rate
 from geminga.broker.delivery.shared import SharedDispatcher
 from geminga.broker.delivery.single_active import SingleActiveDispatcher
 from geminga.broker.entries import message_count
 from geminga.broker.managed_ledger import ManagedLedger
-from geminga.broker.refusal import Busy, Refused
+from geminga.broker.refusal import HolderBusy, Refused
 from geminga.errors import StoreError
 from geminga.ids import TopicName, to_signed
 from geminga.ledger.api import Done, EntryStore
@@ -117,17 +117,41 @@ class PersistentSubscription:
     """
 
     __slots__ = (
-        "_dispatch_limit", "_holes_told", "_oldest", "agenda", "bytes_out_gone", "compensation", "consumers",
-        "cursor", "dispatch_limits", "dispatcher", "fenced", "harmed", "last_acked_ms", "last_active_ms",
-        "last_consumed_ms", "last_expired_ms", "last_flow_ms", "last_left_ms", "last_mark_ms",
-        "messages_expired", "messages_out_gone", "name", "partition", "redelivered_gone", "replicated",
+        "_dispatch_limit",
+        "_holes_told",
+        "_oldest",
+        "bytes_out_gone",
+        "compensation",
+        "consumers",
+        "cursor",
+        "dispatch_limits",
+        "dispatcher",
+        "fenced",
+        "harmed",
+        "last_acked_ms",
+        "last_active_ms",
+        "last_consumed_ms",
+        "last_expired_ms",
+        "last_flow_ms",
+        "last_left_ms",
+        "last_mark_ms",
+        "messages_expired",
+        "messages_out_gone",
+        "name",
+        "partition",
+        "redelivered_gone",
+        "replicated",
         "resetting",
-        "start_position", "topic", "type", "writer",
+        "scheduler",
+        "start_position",
+        "topic",
+        "type",
+        "writer",
     )  # fmt: skip
 
     def __init__(self, topic: OwningTopic, name: str, cursor: Cursor, *, replicated: bool = False) -> None:
         self.topic = topic
-        self.agenda = topic.agenda
+        self.scheduler = topic.scheduler
         self.name = name
         self.partition = topic.name.partition
         self.cursor = cursor
@@ -139,7 +163,7 @@ class PersistentSubscription:
         self.fenced = False
         self.harmed = ""
         self.resetting = False
-        self.last_active_ms = topic.agenda.now_ms
+        self.last_active_ms = topic.scheduler.now_ms
         self.last_flow_ms = 0
         self.last_left_ms = 0
         self.last_consumed_ms = 0
@@ -152,8 +176,8 @@ class PersistentSubscription:
         self.redelivered_gone = 0
         self._oldest = (-1, 0)
         self._holes_told = (-float("inf"), 0)
-        self._dispatch_limit: Limit | None = None
-        self.dispatch_limits: tuple[Limit, ...] = ()
+        self._dispatch_limit: RateLimit | None = None
+        self.dispatch_limits: tuple[RateLimit, ...] = ()
         self.start_position: Position | None = None
         self.compensation = Compensation(self)
 
@@ -187,7 +211,7 @@ class PersistentSubscription:
             )
         if consumer.type == EXCLUSIVE and self.consumers:
             holder = self.consumers[0].peer
-            raise Busy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
+            raise HolderBusy(pb.ConsumerBusy, "Exclusive consumer is already connected", holder)
         self._apply_limits()
         dispatcher = self.dispatcher
         if dispatcher is None or not self.consumers:
@@ -218,7 +242,7 @@ class PersistentSubscription:
             return
         self.consumers.remove(consumer)
         self.topic.consumer_left()
-        self.last_active_ms = self.last_left_ms = self.agenda.now_ms
+        self.last_active_ms = self.last_left_ms = self.scheduler.now_ms
         self.messages_out_gone += consumer.messages_out
         self.bytes_out_gone += consumer.bytes_out
         self.redelivered_gone += consumer.redelivered
@@ -248,14 +272,14 @@ class PersistentSubscription:
             self.dispatcher.limits_changed()
 
     @property
-    def dispatch_limit(self) -> Limit | None:
+    def dispatch_limit(self) -> RateLimit | None:
         """Its own."""
         return self._dispatch_limit
 
     def _apply_limits(self) -> None:
         """The topic's limits (its own, the broker's), and that of the subscription."""
         rate = self.topic.policies.subscription_dispatch_rate
-        self._dispatch_limit = with_rate(self._dispatch_limit, rate, self.agenda.now)
+        self._dispatch_limit = with_rate(self._dispatch_limit, rate, self.scheduler.now)
         self.dispatch_limits = in_force(*self.topic.rate_limits.dispatch, self._dispatch_limit)
 
     def _apply_compensation(self) -> None:
@@ -272,7 +296,7 @@ class PersistentSubscription:
 
     # --- commands of consumers ---
     def flow(self, consumer: Consumer, permits: int) -> None:
-        now_ms = self.agenda.now_ms
+        now_ms = self.scheduler.now_ms
         consumer.add_permits(permits, now_ms)
         self.last_flow_ms = now_ms
         if self.dispatcher is not None:
@@ -377,7 +401,7 @@ class PersistentSubscription:
             self.dispatcher.settle(consumer, offset, still_open)
 
     def _acknowledged(self, consumer: Consumer | None, mark_before: int) -> None:
-        now_ms = self.agenda.now_ms
+        now_ms = self.scheduler.now_ms
         self.last_acked_ms = now_ms
         if consumer is not None:
             consumer.acknowledged(now_ms)
@@ -386,7 +410,7 @@ class PersistentSubscription:
             self.last_mark_ms = now_ms
             self.topic.touch()
         if cursor.changed:
-            self.agenda.mark_cursor(self)
+            self.scheduler.mark_cursor(self)
         if self.topic.terminated:
             self._notify_end()
         if self.dispatcher is not None:
@@ -430,11 +454,11 @@ class PersistentSubscription:
             ledger_id, entry_id, batch_index = view.seal.last
             mark = topic.ledger.position_before(self.cursor.mark)
             return LastMessage((ledger_id, entry_id), batch_index, mark)
-        if not landmarks.last_at_hand(topic.ledger, ready):
+        if not position_lookup.last_at_hand(topic.ledger, ready):
             return None
         mark = topic.ledger.position_before(self.cursor.mark)
         return LastMessage(
-            landmarks.last_position(topic.ledger), landmarks.last_batch_index(topic.ledger), mark
+            position_lookup.last_position(topic.ledger), position_lookup.last_batch_index(topic.ledger), mark
         )
 
     def delete(self, done: Done | None) -> None:
@@ -451,7 +475,7 @@ class PersistentSubscription:
         self.start_position = None
         if not target.HasField("message_id"):
             moment_ms = target.message_publish_time
-            offset = landmarks.offset_by_time(ledger, moment_ms, self.agenda.now_ms)
+            offset = position_lookup.offset_by_time(ledger, moment_ms, self.scheduler.now_ms)
             self.reset(offset, done, is_behind=self.topic.is_behind(offset, moment_ms=moment_ms))
             return
         ledger_id, entry_id = to_signed(target.message_id.ledgerId), to_signed(target.message_id.entryId)
@@ -583,22 +607,22 @@ class PersistentSubscription:
         expired = self.skip_to(offset, done)
         if expired:
             self.messages_expired += expired
-            self.last_expired_ms = self.agenda.now_ms
+            self.last_expired_ms = self.scheduler.now_ms
         return expired
 
     # --- durable state ---
     def when_durable(self, done: Done) -> None:
         """``done`` runs when everything acknowledged so far is durable: at once if it is."""
         if self.cursor.changed:
-            self.agenda.mark_cursor(self)
-        self.writer.when_durable(self.agenda.guarded("store", self, done))
+            self.scheduler.mark_cursor(self)
+        self.writer.when_durable(self.scheduler.guarded("store", self, done))
 
     def write_snapshot(self, done: Done | None) -> None:
         """Put the whole cursor; ``done`` runs when it is durable."""
         self.writer.write_snapshot(self._guarded(done))
 
     def _guarded(self, done: Done | None) -> Done | None:
-        return None if done is None else self.agenda.guarded("store", self, done)
+        return None if done is None else self.scheduler.guarded("store", self, done)
 
     def flush(self) -> None:
         """Write what was acknowledged since the last time."""
@@ -646,7 +670,7 @@ class PersistentSubscription:
             except StoreError:
                 return -1
         published_ms = self._oldest[1]
-        return max(0, self.agenda.now_ms - published_ms) // 1000 if published_ms else -1
+        return max(0, self.scheduler.now_ms - published_ms) // 1000 if published_ms else -1
 
     def published_before(self, offset: int, moment_ms: int) -> bool:
         """Whether an entry was published earlier than that, by its own claim."""
@@ -656,7 +680,7 @@ class PersistentSubscription:
             return False
 
     def _published_ms(self, offset: int) -> int:
-        return landmarks.publish_time(self.topic.ledger, offset, self.agenda.now_ms)
+        return position_lookup.publish_time(self.topic.ledger, offset, self.scheduler.now_ms)
 
     @property
     def acknowledged_behind(self) -> int:

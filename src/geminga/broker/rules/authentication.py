@@ -49,7 +49,7 @@ Aside = Callable[[Callable[[], Judgement], Callable[[Judgement], None]], object]
 """``aside(work, report)``: ``work`` is done where it holds nobody up, ``report`` called with what it gave."""
 
 
-class Method(Protocol):
+class AuthenticationMethod(Protocol):
     """Judges one kind of credentials."""
 
     def authenticate(self, data: bytes, now_ms: int, peer: str = "") -> Principal:
@@ -63,7 +63,7 @@ def _at_once(work: Callable[[], Judgement], report: Callable[[Judgement], None])
     report(work())
 
 
-class Authentication:
+class Authenticator:
     """All methods that the broker takes, by the names that clients give them.
 
     ``aside`` is where judgements go that take long (`takes_long`); who serves connections sets it.
@@ -72,7 +72,11 @@ class Authentication:
     aside: Aside = staticmethod(_at_once)
 
     def __init__(
-        self, methods: Mapping[str, Method], *, anonymous_role: str | None = None, certificates: bool = False
+        self,
+        methods: Mapping[str, AuthenticationMethod],
+        *,
+        anonymous_role: str | None = None,
+        certificates: bool = False,
     ) -> None:
         """``anonymous_role`` is who shows nothing; ``certificates``: whether TLS proves a role."""
         self._methods = dict(methods)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.ids import TopicName
 
 PRODUCE: Final = "produce"
@@ -24,7 +24,7 @@ SINKS: Final = "sinks"
 class Authorization:
     """Every question is answered from what is in force now; nothing is remembered."""
 
-    def __init__(self, namespaces: Namespaces, super_user_roles: Collection[str]) -> None:
+    def __init__(self, namespaces: NamespaceRegistry, super_user_roles: Collection[str]) -> None:
         self._namespaces = namespaces
         self._super = frozenset(super_user_roles)
 

@@ -35,7 +35,7 @@ class NotAvro(ValueError):
     """The definition is no Avro schema; the message says where and why."""
 
 
-class Type:
+class AvroType:
     """One type of a schema. Named types are shared by all that refer to them."""
 
     __slots__ = ("aliases", "branches", "fields", "inner", "kind", "name", "size", "symbols")
@@ -45,9 +45,9 @@ class Type:
         self.name = name
         """The full name, with the namespace."""
         self.aliases: tuple[str, ...] = ()
-        self.branches: list[Type] = []
-        self.fields: list[Field] = []
-        self.inner: Type | None = None
+        self.branches: list[AvroType] = []
+        self.fields: list[AvroField] = []
+        self.inner: AvroType | None = None
         """Items of an array, values of a map."""
         self.size = 0
         self.symbols: list[str] = []
@@ -60,19 +60,19 @@ class Type:
         return f"{self.kind} {self.name}" if self.name else self.kind
 
 
-class Field:
+class AvroField:
     """One field of a record."""
 
     __slots__ = ("aliases", "has_default", "name", "type")
 
-    def __init__(self, name: str, type_: Type, has_default: bool, aliases: tuple[str, ...]) -> None:
+    def __init__(self, name: str, type_: AvroType, has_default: bool, aliases: tuple[str, ...]) -> None:
         self.name = name
         self.type = type_
         self.has_default = has_default
         self.aliases = aliases
 
 
-def parse(data: bytes) -> Type:
+def parse(data: bytes) -> AvroType:
     """The schema of a definition. Raises `NotAvro`."""
     try:
         definition = json.loads(data)
@@ -83,15 +83,15 @@ def parse(data: bytes) -> Type:
 
 class _Parser:
     def __init__(self) -> None:
-        self._named: dict[str, Type] = {}
+        self._named: dict[str, AvroType] = {}
 
-    def type(self, definition: Any, namespace: str, depth: int) -> Type:
+    def type(self, definition: Any, namespace: str, depth: int) -> AvroType:
         if depth > DEPTH_MAX:
             raise NotAvro(f"nested more than {DEPTH_MAX} deep")
         if isinstance(definition, str):
             return self._referred(definition, namespace)
         if isinstance(definition, list):
-            union = Type("union")
+            union = AvroType("union")
             union.branches = [self.type(branch, namespace, depth + 1) for branch in definition]
             if any(branch.kind == "union" for branch in union.branches):
                 raise NotAvro("a union inside a union")
@@ -108,7 +108,7 @@ class _Parser:
         if kind in _NAMED:
             return self._named_type(definition, kind, namespace, depth)
         if kind in ("array", "map"):
-            container = Type(kind)
+            container = AvroType(kind)
             key = "items" if kind == "array" else "values"
             if key not in definition:
                 raise NotAvro(f"{kind} without {key}")
@@ -116,15 +116,15 @@ class _Parser:
             return container
         return self._referred(kind, namespace)
 
-    def _referred(self, name: str, namespace: str) -> Type:
+    def _referred(self, name: str, namespace: str) -> AvroType:
         if name in _PRIMITIVES:
-            return Type(name)
+            return AvroType(name)
         found = self._named.get(_full(name, namespace)) or self._named.get(name)
         if found is None:
             raise NotAvro(f"{name[:100]!r} is no type")
         return found
 
-    def _named_type(self, definition: dict[str, Any], kind: str, namespace: str, depth: int) -> Type:
+    def _named_type(self, definition: dict[str, Any], kind: str, namespace: str, depth: int) -> AvroType:
         name = definition.get("name")
         if not isinstance(name, str) or not all(_IDENTIFIER.fullmatch(part) for part in name.split(".")):
             raise NotAvro(f"{name!r:.100} is no name")
@@ -132,7 +132,7 @@ class _Parser:
         full = _full(name, own if isinstance(own, str) else namespace)
         if full in self._named:
             raise NotAvro(f"{full} is defined twice")
-        named = self._named[full] = Type(kind, full)
+        named = self._named[full] = AvroType(kind, full)
         inner_namespace = full.rpartition(".")[0]
         named.aliases = tuple(_full(alias, inner_namespace) for alias in _texts(definition.get("aliases")))
         if kind == "enum":
@@ -153,7 +153,7 @@ class _Parser:
                 raise NotAvro(f"{named} has a field twice")
         return named
 
-    def _field(self, definition: Any, record: Type, namespace: str, depth: int) -> Field:
+    def _field(self, definition: Any, record: AvroType, namespace: str, depth: int) -> AvroField:
         if not isinstance(definition, dict):
             raise NotAvro(f"{record} has a field that is no object")
         name = definition.get("name")
@@ -162,7 +162,7 @@ class _Parser:
         if "type" not in definition:
             raise NotAvro(f"{record}: the field {name} has no type")
         kind = self.type(definition["type"], namespace, depth + 1)
-        return Field(name, kind, "default" in definition, tuple(_texts(definition.get("aliases"))))
+        return AvroField(name, kind, "default" in definition, tuple(_texts(definition.get("aliases"))))
 
 
 def _full(name: str, namespace: str) -> str:
@@ -176,22 +176,22 @@ def _texts(value: Any) -> list[str]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def unreadable(*, reader: Type, writer: Type, budget: Budget | None = None) -> str:
+def unreadable(*, reader: AvroType, writer: AvroType, budget: ComparisonBudget | None = None) -> str:
     """Why data of ``writer`` cannot be read as ``reader``; empty when it can.
 
     A pair whose comparison takes more than ``budget`` counts as unreadable, and says so.
     """
     try:
-        return _Resolution(reader, budget or Budget()).problem(reader, writer, "", 0)
-    except _TooMuch as limit:
+        return _Resolution(reader, budget or ComparisonBudget()).problem(reader, writer, "", 0)
+    except _BudgetExceeded as limit:
         return str(limit)
 
 
-class _TooMuch(Exception):
+class _BudgetExceeded(Exception):
     """The comparison reached a limit: its outcome is not known."""
 
 
-class Budget:
+class ComparisonBudget:
     """How much comparing is left. One budget may serve several checks that belong together."""
 
     __slots__ = ("_comparisons_max", "_left")
@@ -203,7 +203,7 @@ class Budget:
     def spend(self, comparisons: int = 1) -> None:
         self._left -= comparisons
         if self._left < 0:
-            raise _TooMuch(
+            raise _BudgetExceeded(
                 f"comparing the schemas takes more than {self._comparisons_max} steps: "
                 "give them fewer unions of records"
             )
@@ -217,17 +217,17 @@ class _Resolution:
     the way to such a verdict may rest on the assumption that fell, and is forgotten.
     """
 
-    def __init__(self, reader: Type, budget: Budget) -> None:
+    def __init__(self, reader: AvroType, budget: ComparisonBudget) -> None:
         self._spend = budget.spend
         self._type_aliases: dict[str, str] = {}
         self._field_aliases: dict[str, dict[str, str]] = {}
-        self._readable: dict[tuple[Type, Type], None] = {}
-        self._unreadable: dict[tuple[Type, Type], str] = {}
-        self._equivalent: set[tuple[Type, Type]] = set()
-        self._different: set[tuple[Type, Type]] = set()
+        self._readable: dict[tuple[AvroType, AvroType], None] = {}
+        self._unreadable: dict[tuple[AvroType, AvroType], str] = {}
+        self._equivalent: set[tuple[AvroType, AvroType]] = set()
+        self._different: set[tuple[AvroType, AvroType]] = set()
         self._collect(reader, set())
 
-    def _collect(self, reader: Type, seen: set[Type]) -> None:
+    def _collect(self, reader: AvroType, seen: set[AvroType]) -> None:
         if reader in seen:
             return
         seen.add(reader)
@@ -242,13 +242,13 @@ class _Resolution:
         if reader.inner is not None:
             self._collect(reader.inner, seen)
 
-    def _name(self, writer: Type) -> str:
+    def _name(self, writer: AvroType) -> str:
         """The writer's full name as the reader calls it."""
         return self._type_aliases.get(writer.name, writer.name)
 
-    def problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
+    def problem(self, reader: AvroType, writer: AvroType, where: str, depth: int) -> str:
         if depth > DEPTH_MAX:
-            raise _TooMuch(f"{where} is nested more than {DEPTH_MAX} deep")
+            raise _BudgetExceeded(f"{where} is nested more than {DEPTH_MAX} deep")
         self._spend()
         if writer.kind == "union":
             if self._are_equivalent(reader, writer):
@@ -279,7 +279,7 @@ class _Resolution:
             return self.problem(reader.inner, writer.inner, where + mark, depth + 1)
         return ""
 
-    def _record_problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
+    def _record_problem(self, reader: AvroType, writer: AvroType, where: str, depth: int) -> str:
         pair = (reader, writer)
         if pair in self._readable:
             return ""
@@ -295,7 +295,7 @@ class _Resolution:
                 self._readable.popitem()
         return found
 
-    def _field_problem(self, reader: Type, writer: Type, where: str, depth: int) -> str:
+    def _field_problem(self, reader: AvroType, writer: AvroType, where: str, depth: int) -> str:
         self._spend(len(writer.fields))
         renamed = self._field_aliases.get(self._name(writer), {})
         written = {renamed.get(field.name, field.name): field for field in writer.fields}
@@ -312,9 +312,9 @@ class _Resolution:
                 return found
         return ""
 
-    def _branch(self, reader: Type, writer: Type, where: str, depth: int) -> Type | None:
+    def _branch(self, reader: AvroType, writer: AvroType, where: str, depth: int) -> AvroType | None:
         """The branch of a reader's union that a value is read with; None when none fits."""
-        fitting: Type | None = None
+        fitting: AvroType | None = None
         name = self._name(writer)
         for branch in reader.branches:
             self._spend()
@@ -332,25 +332,27 @@ class _Resolution:
         wider = _WIDENS_TO.get(writer.kind, ())
         return next((branch for branch in reader.branches if branch.kind in wider), None)
 
-    def _are_equivalent(self, left: Type, right: Type) -> bool:
+    def _are_equivalent(self, left: AvroType, right: AvroType) -> bool:
         """Whether two types have the same structure, namespaces aside; the branches of such unions are read
         one by one."""
         if (left, right) in self._different:
             return False
-        seen: set[tuple[Type, Type]] = set()
+        seen: set[tuple[AvroType, AvroType]] = set()
         if self._same(left, right, seen, 0):
             self._equivalent |= seen
             return True
         self._different.add((left, right))
         return False
 
-    def _same(self, left: Type, right: Type, seen: set[tuple[Type, Type]], depth: int) -> bool:
+    def _same(
+        self, left: AvroType, right: AvroType, seen: set[tuple[AvroType, AvroType]], depth: int
+    ) -> bool:
         if left.kind != right.kind or (left.name and left.short_name != right.short_name):
             return False
         if (left, right) in seen or (left, right) in self._equivalent:
             return True
         if depth > DEPTH_MAX:
-            raise _TooMuch(f"the schemas are nested more than {DEPTH_MAX} deep")
+            raise _BudgetExceeded(f"the schemas are nested more than {DEPTH_MAX} deep")
         self._spend(1 + len(left.fields) + len(left.symbols) // 10)
         seen.add((left, right))
         if (left.size, left.symbols) != (right.size, right.symbols):

@@ -10,7 +10,7 @@ from struct import error as StructError
 from typing import Any
 
 from geminga.broker.refusal import Refused
-from geminga.broker.rules.avro_rules import Budget, NotAvro, Type, parse, unreadable
+from geminga.broker.rules.avro_rules import AvroType, ComparisonBudget, NotAvro, parse, unreadable
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.strict import text
 
@@ -115,7 +115,7 @@ def comparisons(
     kind = strategy.removesuffix(TRANSITIVE)
     reads = kind in ("BACKWARD", "FULL") or for_consumer
     is_read = kind in ("FORWARD", "FULL") and not for_consumer
-    budget = Budget()
+    budget = ComparisonBudget()
     for old in versions if strategy.endswith(TRANSITIVE) else versions[-1:]:
         problem = _problem(schema, old, budget, reads=reads, is_read=is_read)
         if problem:
@@ -123,7 +123,7 @@ def comparisons(
         yield
 
 
-def _problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bool, is_read: bool) -> str:
+def _problem(new: pb.Schema, old: pb.Schema, budget: ComparisonBudget, *, reads: bool, is_read: bool) -> str:
     """Why ``new`` does not read what ``old`` wrote, or is not read by it; empty when all is well."""
     if new.type != old.type:
         return f"exists schema type {_type_text(old)}, new schema type {_type_text(new)}"
@@ -144,7 +144,9 @@ def _problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bool, is_
     return ""
 
 
-def _record_problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bool, is_read: bool) -> str:
+def _record_problem(
+    new: pb.Schema, old: pb.Schema, budget: ComparisonBudget, *, reads: bool, is_read: bool
+) -> str:
     try:
         ours = _avro(new)
     except NotAvro as error:
@@ -160,7 +162,7 @@ def _record_problem(new: pb.Schema, old: pb.Schema, budget: Budget, *, reads: bo
     return found or (unreadable(reader=theirs, writer=ours, budget=budget) if is_read else "")
 
 
-def _avro(schema: pb.Schema) -> Type | None:
+def _avro(schema: pb.Schema) -> AvroType | None:
     """None for an old-style JSON schema. Raises `NotAvro`."""
     data = schema.schema_data
     if schema.type == pb.Schema.Json and (data == b"null" or _is_old_style(data)):

@@ -13,7 +13,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from geminga.broker.rules.policies import RuleBroken, Wrong
+from geminga.broker.rules.policies import InvalidRequest, RuleViolation
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import InvalidConfiguration
 from geminga.ledger.api import Done, EntryStore
@@ -113,9 +113,9 @@ class DynamicSettings:
                 continue
             try:
                 if value.lost is not None:
-                    raise RuleBroken(Wrong.NOT_ALLOWED, f"damage took it: {value.lost}")
+                    raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"damage took it: {value.lost}")
                 self.current = self._with({**self.changed, name: text})
-            except RuleBroken as broken:
+            except RuleViolation as broken:
                 self.lost.add(name)
                 log.error(
                     "the setting %s that was changed is not in force, and nothing is deleted by rules until "
@@ -132,7 +132,7 @@ class DynamicSettings:
         self._watchers.append(watcher)
 
     def set(self, name: str, text: str, done: Done | None = None) -> None:
-        """In force at once; ``done`` when it is as durable as the store promises. Raises `RuleBroken` for a
+        """In force at once; ``done`` when it is as durable as the store promises. Raises `RuleViolation` for a
         name that is not in `DYNAMIC` and a value that the setting does not take."""
         changed = {**self.changed, name: text}
         current = self._with(changed)
@@ -143,7 +143,7 @@ class DynamicSettings:
     def remove(self, name: str, done: Done | None = None) -> None:
         """What the broker was started with is in force again."""
         if name not in DYNAMIC and name not in self._unknown:
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
+            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
         changed = {other: text for other, text in self.changed.items() if other != name}
         current = self._with(changed)
         self._store.delete(_PREFIX + name, done)
@@ -172,17 +172,22 @@ class DynamicSettings:
         for name, text in changed.items():
             dynamic = DYNAMIC.get(name)
             if dynamic is None:
-                raise RuleBroken(Wrong.NOT_ALLOWED, f"Can't update non-dynamic configuration {name}")
+                raise RuleViolation(
+                    InvalidRequest.NOT_ALLOWED, f"Can't update non-dynamic configuration {name}"
+                )
             try:
                 fields[dynamic.field] = dynamic.read(text)
             except ValueError as wrong:
-                raise RuleBroken(
-                    Wrong.NOT_ALLOWED, f"Invalid dynamic-config value {name}={text}: allowed is {wrong}"
+                raise RuleViolation(
+                    InvalidRequest.NOT_ALLOWED,
+                    f"Invalid dynamic-config value {name}={text}: allowed is {wrong}",
                 ) from None
         try:
             return dataclasses.replace(self._start, **fields)
         except InvalidConfiguration as wrong:
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"Invalid dynamic-config value: {wrong}") from wrong
+            raise RuleViolation(
+                InvalidRequest.NOT_ALLOWED, f"Invalid dynamic-config value: {wrong}"
+            ) from wrong
 
 
 __all__ = ["DYNAMIC", "DynamicSettings"]

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from geminga.broker.rules.policies import (
+    InvalidRequest,
     Policies,
-    RuleBroken,
-    Wrong,
+    RuleViolation,
     bundle_ranges,
     cautious,
     check_document,
@@ -34,7 +34,7 @@ from geminga.broker.rules.policies import (
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged
 from geminga.ids import TopicName
-from geminga.ledger.api import Done, EntryStore, Value
+from geminga.ledger.api import Done, EntryStore, StoredValue
 
 log = logging.getLogger("geminga.broker")
 
@@ -102,7 +102,9 @@ GLOBAL: Final = "global"
 def check_name(kind: str, name: object) -> str:
     """A tenant's, namespace's or cluster's name; refused otherwise."""
     if not isinstance(name, str) or not _NAME.match(name) or name in (".", ".."):
-        raise RuleBroken(Wrong.NOT_ALLOWED, f"{kind} name {name!r} may only hold letters, digits and -=:._")
+        raise RuleViolation(
+            InvalidRequest.NOT_ALLOWED, f"{kind} name {name!r} may only hold letters, digits and -=:._"
+        )
     return name
 
 
@@ -135,8 +137,8 @@ class PoliciesBefore:
         return cautious(found) if self._is_cautious(name) else found
 
 
-class Namespaces:
-    """The registry. Reads are plain look-ups; a name that does not exist raises `RuleBroken`."""
+class NamespaceRegistry:
+    """The registry. Reads are plain look-ups; a name that does not exist raises `RuleViolation`."""
 
     def __init__(self, store: EntryStore, settings: BrokerSettings, *, is_sure: bool = True) -> None:
         """``settings`` hold where nobody has set a policy; see `use`."""
@@ -239,28 +241,28 @@ class Namespaces:
                 "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
             }
         elif name not in self._clusters:
-            raise RuleBroken(Wrong.MISSING, f"Cluster {name} does not exist")
+            raise RuleViolation(InvalidRequest.MISSING, f"Cluster {name} does not exist")
         return own | copy.deepcopy(self._clusters.get(name, {}))
 
     def create_cluster(self, name: str, data: Json, done: Done | None = None) -> None:
         check_name("cluster", name)
         if name in self.clusters():
-            raise RuleBroken(Wrong.IN_THE_WAY, f"Cluster {name} already exists")
+            raise RuleViolation(InvalidRequest.IN_THE_WAY, f"Cluster {name} already exists")
         self._write("cluster/", self._clusters, name, data, done)
 
     def update_cluster(self, name: str, data: Json, done: Done | None = None) -> None:
         if name not in self.clusters():
-            raise RuleBroken(Wrong.MISSING, f"Cluster {name} does not exist")
+            raise RuleViolation(InvalidRequest.MISSING, f"Cluster {name} does not exist")
         self._write("cluster/", self._clusters, name, data, done)
 
     def delete_cluster(self, name: str, done: Done | None = None) -> None:
         self.cluster(name)
         if name == self._settings.cluster:
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"Cluster {name} is this broker's own")
+            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Cluster {name} is this broker's own")
         users = [n for n, p in self._namespaces.items() if name in p.get("replication_clusters", ())]
         if users:
-            raise RuleBroken(
-                Wrong.NOT_ALLOWED, f"Cluster not empty: namespace {users[0]} is replicated to {name}"
+            raise RuleViolation(
+                InvalidRequest.NOT_ALLOWED, f"Cluster not empty: namespace {users[0]} is replicated to {name}"
             )
         if name in self._cluster_notes:
             self._remove("cluster-notes/", self._cluster_notes, name, None)
@@ -269,7 +271,7 @@ class Namespaces:
     def cluster_note(self, name: str, kind: str) -> Json:
         """What an administrator noted down about a cluster under a kind; empty when nothing."""
         if name not in self.clusters():
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"Cluster {name} does not exist.")
+            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Cluster {name} does not exist.")
         return copy.deepcopy(self._cluster_notes.get(name, {}).get(kind, {}))
 
     def note_cluster(self, name: str, kind: str, note: Json, done: Done | None = None) -> None:
@@ -288,7 +290,7 @@ class Namespaces:
 
     def resource_group(self, name: str) -> Json:
         if name not in self._resource_groups:
-            raise RuleBroken(Wrong.MISSING, f"ResourceGroup {name} does not exist")
+            raise RuleViolation(InvalidRequest.MISSING, f"ResourceGroup {name} does not exist")
         return copy.deepcopy(self._resource_groups[name])
 
     def set_resource_group(self, name: str, limits: Json, done: Done | None = None) -> None:
@@ -301,7 +303,9 @@ class Namespaces:
         self.resource_group(name)
         users = [n for n, p in self._namespaces.items() if p.get("resource_group_name") == name]
         if users:
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"ResourceGroup {name} is in use by namespace {users[0]}")
+            raise RuleViolation(
+                InvalidRequest.NOT_ALLOWED, f"ResourceGroup {name} is in use by namespace {users[0]}"
+            )
         self._remove("resource-group/", self._resource_groups, name, done)
 
     # --- tenants ---
@@ -310,13 +314,13 @@ class Namespaces:
 
     def tenant(self, name: str) -> Json:
         if name not in self._tenants:
-            raise RuleBroken(Wrong.MISSING, f"Tenant {name} does not exist")
+            raise RuleViolation(InvalidRequest.MISSING, f"Tenant {name} does not exist")
         return copy.deepcopy(self._tenants[name])
 
     def create_tenant(self, name: str, info: Json | None, done: Done | None = None) -> None:
         check_name("tenant", name)
         if name in self._tenants:
-            raise RuleBroken(Wrong.IN_THE_WAY, f"Tenant {name} already exists")
+            raise RuleViolation(InvalidRequest.IN_THE_WAY, f"Tenant {name} already exists")
         self._write("tenant/", self._tenants, name, self._tenant_info(info), done)
 
     def update_tenant(self, name: str, info: Json | None, done: Done | None = None) -> None:
@@ -326,8 +330,8 @@ class Namespaces:
             used = set(self._namespaces[namespace].get("replication_clusters", ()))
             missing = used - set(fresh["allowedClusters"])
             if missing:
-                raise RuleBroken(
-                    Wrong.IN_THE_WAY, f"Namespace {namespace} is replicated to {sorted(missing)[0]}"
+                raise RuleViolation(
+                    InvalidRequest.IN_THE_WAY, f"Namespace {namespace} is replicated to {sorted(missing)[0]}"
                 )
         self._write("tenant/", self._tenants, name, fresh, done)
         self._permissions_changed(name)
@@ -336,7 +340,7 @@ class Namespaces:
         """Refused while the tenant has namespaces: their topics must be deleted first."""
         self.tenant(name)
         if self.namespaces(name):
-            raise RuleBroken(Wrong.IN_THE_WAY, f"The tenant {name} still has active namespaces")
+            raise RuleViolation(InvalidRequest.IN_THE_WAY, f"The tenant {name} still has active namespaces")
         self._remove("tenant/", self._tenants, name, done)
 
     def _tenant_info(self, info: Json | None) -> Json:
@@ -344,11 +348,11 @@ class Namespaces:
         roles = words()("adminRoles", info.get("adminRoles") or [])
         clusters = words()("allowedClusters", info.get("allowedClusters") or [])
         if not clusters:
-            raise RuleBroken(Wrong.NOT_ALLOWED, "Clusters can not be empty")
+            raise RuleViolation(InvalidRequest.NOT_ALLOWED, "Clusters can not be empty")
         for cluster in clusters:
             if cluster not in self.clusters():
-                raise RuleBroken(
-                    Wrong.NOT_ALLOWED,
+                raise RuleViolation(
+                    InvalidRequest.NOT_ALLOWED,
                     f"Clusters do not exist: {cluster}; known: {', '.join(self.clusters())}",
                 )
         return {**info, "adminRoles": roles, "allowedClusters": clusters}
@@ -372,12 +376,12 @@ class Namespaces:
     def create_namespace(
         self, tenant: str, namespace: str, document: Json | None = None, done: Done | None = None
     ) -> None:
-        """``document`` is a policies object, or None for the defaults; raises `RuleBroken`."""
+        """``document`` is a policies object, or None for the defaults; raises `RuleViolation`."""
         self.tenant(tenant)
         check_name("namespace", namespace)
         name = f"{tenant}/{namespace}"
         if name in self._namespaces:
-            raise RuleBroken(Wrong.IN_THE_WAY, f"Namespace {name} already exists")
+            raise RuleViolation(InvalidRequest.IN_THE_WAY, f"Namespace {name} already exists")
         kept = check_document(document or {})
         kept["replication_clusters"] = self._checked_clusters(kept.get("replication_clusters"))
         kept["bundles"] = self._checked_bundles(kept.get("bundles"))
@@ -388,12 +392,12 @@ class Namespaces:
         """While the namespace is deleted with all that is in it: nothing new may come into it (`is_leaving`).
 
         Whoever is disconnected from a topic comes back at once; a topic that is made for that would be left
-        in a namespace that is no more. Raises `RuleBroken` when it is being deleted already.
+        in a namespace that is no more. Raises `RuleViolation` when it is being deleted already.
         """
         name = f"{tenant}/{namespace}"
         self._require(tenant, namespace)
         if name in self._leaving:
-            raise RuleBroken(Wrong.IN_THE_WAY, f"Namespace {name} is being deleted already")
+            raise RuleViolation(InvalidRequest.IN_THE_WAY, f"Namespace {name} is being deleted already")
         self._leaving.add(name)
         try:
             yield
@@ -414,8 +418,9 @@ class Namespaces:
     def _checked_clusters(self, clusters: list[str] | None) -> list[str]:
         for cluster in clusters or ():
             if cluster not in self.clusters():
-                raise RuleBroken(
-                    Wrong.ELSEWHERE, f"Cluster {cluster} does not exist; known: {', '.join(self.clusters())}"
+                raise RuleViolation(
+                    InvalidRequest.ELSEWHERE,
+                    f"Cluster {cluster} does not exist; known: {', '.join(self.clusters())}",
                 )
         return list(clusters or [self._settings.cluster])
 
@@ -426,7 +431,7 @@ class Namespaces:
             return {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
         count = bundles.get("numBundles") or self._settings.namespace_bundles
         if not isinstance(count, int):
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"numBundles={count!r} is not a whole number")
+            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"numBundles={count!r} is not a whole number")
         return bundle_ranges(count)
 
     # --- policies ---
@@ -482,7 +487,7 @@ class Namespaces:
     def set_policy(
         self, tenant: str, namespace: str, field: str, value: Any, done: Done | None = None
     ) -> None:
-        """Sets a policy, or removes it with None; `RuleBroken` names what is wrong with a value."""
+        """Sets a policy, or removes it with None; `RuleViolation` names what is wrong with a value."""
         document = dict(self._require(tenant, namespace))
         if value is None:
             document.pop(field, None)
@@ -508,12 +513,12 @@ class Namespaces:
             for cluster in value or ():
                 if cluster not in of_tenant:
                     known = ", ".join(of_tenant)
-                    raise RuleBroken(
-                        Wrong.ELSEWHERE,
+                    raise RuleViolation(
+                        InvalidRequest.ELSEWHERE,
                         f"Cluster {cluster} is not allowed to tenant {tenant}, which has {known}",
                     )
         elif field == "resource_group_name" and value is not None and value not in self._resource_groups:
-            raise RuleBroken(Wrong.NOT_ALLOWED, f"ResourceGroup {value} does not exist")
+            raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"ResourceGroup {value} does not exist")
 
     def get_topic_policy(self, topic: TopicName, field: str, *, of_all_clusters: bool = False) -> Any:
         """What was set for the topic itself, None if nothing was.
@@ -567,8 +572,8 @@ class Namespaces:
         found = self._namespaces.get(f"{tenant}/{namespace}")
         if found is None:
             if tenant not in self._tenants:
-                raise RuleBroken(Wrong.MISSING, f"Tenant {tenant} does not exist")
-            raise RuleBroken(Wrong.MISSING, f"Namespace {tenant}/{namespace} does not exist")
+                raise RuleViolation(InvalidRequest.MISSING, f"Tenant {tenant} does not exist")
+            raise RuleViolation(InvalidRequest.MISSING, f"Namespace {tenant}/{namespace} does not exist")
         return found
 
     def _changed(self, namespace: str, topic: TopicName | None, before: Policies | None = None) -> None:
@@ -596,7 +601,7 @@ class Namespaces:
         value = self._store.get(key)
         return None if value is None else self._decode(key, value)
 
-    def _decode(self, key: str, value: Value) -> Json:
+    def _decode(self, key: str, value: StoredValue) -> Json:
         if value.lost is not None and key not in self._cautious:
             log.error(
                 "%s was lost to damage in the store: %s, and nothing is deleted by its rules until they "
@@ -643,8 +648,8 @@ class Namespaces:
     ) -> None:
         encoded = json.dumps(document, separators=(",", ":")).encode()
         if len(encoded) > DOCUMENT_BYTES_MAX:
-            raise RuleBroken(
-                Wrong.NOT_ALLOWED, f"all policies of {name} would take {len(encoded)} bytes; "
+            raise RuleViolation(
+                InvalidRequest.NOT_ALLOWED, f"all policies of {name} would take {len(encoded)} bytes; "
                 f"at most {DOCUMENT_BYTES_MAX} are allowed"
             )  # fmt: skip
         # The store first: when it refuses, memory stays as it was.
@@ -670,7 +675,7 @@ def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> Non
         size_bad = kind == "destination_storage" and 0 < megabytes * 1024 * 1024 <= quota["limitSize"]
         age_bad = kind == "message_age" and 0 < minutes * 60 <= quota["limitTime"]
         if size_bad or age_bad:
-            raise RuleBroken(
-                Wrong.NOT_ALLOWED, f"Retention Quota must exceed configured backlog quota for {where}: "
+            raise RuleViolation(
+                InvalidRequest.NOT_ALLOWED, f"Retention Quota must exceed configured backlog quota for {where}: "
                 f"retention {megabytes} MB, {minutes} min; backlog quota {quota}"
             )  # fmt: skip

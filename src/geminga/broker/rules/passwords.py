@@ -99,7 +99,7 @@ def parse_users(text: str, what: str = "basic_auth") -> Mapping[str, str]:
     return users
 
 
-class _Guesses:
+class _FailedLogins:
     """How many wrong passwords each host has shown for each user, lately."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class BasicMethod:
         self._hashes = tuple(self._users.values())
         self._key = key
         self._right: dict[str, bytes] = {}
-        self._guesses = _Guesses()
+        self._guesses = _FailedLogins()
         self._saved_ms = _SAVED_MS_MAX
         self._saved_at_ms = 0
 

@@ -30,7 +30,7 @@ AUTH_ACTIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "p
 _DEFAULT_STRATEGY: Final = "FULL"
 
 
-class Wrong(Enum):
+class InvalidRequest(Enum):
     """What is wrong with what an administrator asks for."""
 
     MISSING = "there is no such thing"
@@ -41,10 +41,10 @@ class Wrong(Enum):
     ELSEWHERE = "it belongs to a cluster that is not known here"
 
 
-class RuleBroken(PulsarException):
+class RuleViolation(PulsarException):
     """An administrative call that is refused; ``reason`` is for people."""
 
-    def __init__(self, wrong: Wrong, reason: str) -> None:
+    def __init__(self, wrong: InvalidRequest, reason: str) -> None:
         super().__init__(wrong, reason)
         self.wrong = wrong
         self.reason = reason
@@ -58,8 +58,10 @@ class RuleBroken(PulsarException):
 Check = Callable[[str, Any], Any]
 
 
-def _refuse(field: str, value: object, allowed: str, wrong: Wrong = Wrong.NOT_ALLOWED) -> RuleBroken:
-    return RuleBroken(wrong, f"{field}={value!r} is not allowed; allowed: {allowed}")
+def _refuse(
+    field: str, value: object, allowed: str, wrong: InvalidRequest = InvalidRequest.NOT_ALLOWED
+) -> RuleViolation:
+    return RuleViolation(wrong, f"{field}={value!r} is not allowed; allowed: {allowed}")
 
 
 def whole(minimum: int, maximum: int = (1 << 63) - 1) -> Check:
@@ -145,8 +147,8 @@ def properties_map(field: str, value: Any) -> dict[str, str]:
     found = text_map(field, value)
     size = sum(len(key) + len(text) for key, text in found.items())
     if size > PROPERTIES_BYTES_MAX:
-        raise RuleBroken(
-            Wrong.NOT_ALLOWED, f"{field}: names and values have {size} characters; "
+        raise RuleViolation(
+            InvalidRequest.NOT_ALLOWED, f"{field}: names and values have {size} characters; "
             f"at most {PROPERTIES_BYTES_MAX} are allowed"
         )  # fmt: skip
     return found
@@ -183,7 +185,7 @@ def by_cluster(inner: Check) -> Check:
 def _number(field: str, value: Any) -> float:
     found = number_of(value)
     if found is None or found < 0:
-        raise _refuse(field, value, "a number >= 0", Wrong.MALFORMED)
+        raise _refuse(field, value, "a number >= 0", InvalidRequest.MALFORMED)
     return found
 
 
@@ -196,8 +198,8 @@ def retention(field: str, value: Any) -> dict[str, Any]:
     kept: dict[str, Any] = _retention_fields(field, value)
     minutes, megabytes = kept["retentionTimeInMinutes"], kept["retentionSizeInMB"]
     if (minutes == 0) != (megabytes == 0):
-        raise RuleBroken(
-            Wrong.MALFORMED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
+        raise RuleViolation(
+            InvalidRequest.MALFORMED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
             "either both are 0 (delete at once) or none is (-1 is no limit)"
         )  # fmt: skip
     return kept
@@ -215,8 +217,8 @@ def persistence(field: str, value: Any) -> dict[str, Any]:
     kept: dict[str, Any] = _persistence_fields(field, value)
     ensemble, write = kept["bookkeeperEnsemble"], kept["bookkeeperWriteQuorum"]
     if not ensemble >= write >= kept["bookkeeperAckQuorum"]:
-        raise RuleBroken(
-            Wrong.MALFORMED, f"{field}: Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) "
+        raise RuleViolation(
+            InvalidRequest.MALFORMED, f"{field}: Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) "
             f">= AckQuorum ({kept['bookkeeperAckQuorum']}) does not hold"
         )  # fmt: skip
     return kept
@@ -257,8 +259,8 @@ def auto_topic_creation(field: str, value: Any) -> dict[str, Any]:
         given = 1 if is_blank(partitions) else partitions
         kept["defaultNumPartitions"] = whole(1)(f"{field}.defaultNumPartitions", given)
     elif not is_blank(partitions):
-        raise RuleBroken(
-            Wrong.NOT_TOGETHER, f"{field}: topicType non-partitioned takes no defaultNumPartitions"
+        raise RuleViolation(
+            InvalidRequest.NOT_TOGETHER, f"{field}: topicType non-partitioned takes no defaultNumPartitions"
         )
     return kept
 
@@ -312,7 +314,9 @@ def entry_filters(field: str, value: Any) -> dict[str, Any]:
     names = kept.get("entryFilterNames") or ""
     if names:
         first = str(names).split(",")[0].strip()
-        raise RuleBroken(Wrong.MALFORMED, f"Entry filter {first!r} not found: this broker runs no Java")
+        raise RuleViolation(
+            InvalidRequest.MALFORMED, f"Entry filter {first!r} not found: this broker runs no Java"
+        )
     return kept
 
 
@@ -389,10 +393,12 @@ FIELDS: Final[Mapping[str, Check]] = {
 
 
 def check_policy(field: str, value: Any) -> Any:
-    """The value to keep for a known policy; raises `RuleBroken` naming field, value and what is allowed."""
+    """The value to keep for a known policy; raises `RuleViolation` naming field, value and what is allowed."""
     check = FIELDS.get(field)
     if check is None:
-        raise RuleBroken(Wrong.MALFORMED, f"no policy is called {field!r}{suggestion(field, FIELDS)}")
+        raise RuleViolation(
+            InvalidRequest.MALFORMED, f"no policy is called {field!r}{suggestion(field, FIELDS)}"
+        )
     return check(field, value)
 
 
@@ -409,7 +415,9 @@ def check_document(document: Any) -> dict[str, Any]:
 def bundle_ranges(count: int) -> dict[str, Any]:
     """``count`` equal hash ranges, the last boundary included, as Pulsar writes them."""
     if not 1 <= count <= 1 << 20:
-        raise RuleBroken(Wrong.NOT_ALLOWED, f"numBundles={count} is not allowed; allowed: 1 to {1 << 20}")
+        raise RuleViolation(
+            InvalidRequest.NOT_ALLOWED, f"numBundles={count} is not allowed; allowed: 1 to {1 << 20}"
+        )
     step = (1 << 32) // count
     boundaries = [f"0x{index * step:08x}" for index in range(count)]
     return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": count}
@@ -419,7 +427,7 @@ def bundle_ranges(count: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Rate(ByFields):
+class ThrottleRate(ByFields):
     """A throttle: messages and bytes in a period; -1 is no limit."""
 
     messages: int = -1
@@ -485,10 +493,10 @@ class Policies(ByFields):
     offload_threshold_seconds: int
     offload_deletion_lag_ms: int
     """Of all three, negative is never."""
-    publish_rate: Rate
-    dispatch_rate: Rate
-    subscription_dispatch_rate: Rate
-    subscribe_rate: Rate
+    publish_rate: ThrottleRate
+    dispatch_rate: ThrottleRate
+    subscription_dispatch_rate: ThrottleRate
+    subscribe_rate: ThrottleRate
     """``messages`` is subscribes a consumer and period."""
 
 
@@ -513,7 +521,7 @@ def cautious(policies: Policies) -> Policies:
     )
 
 
-_NO_RATE = Rate()
+_NO_RATE = ThrottleRate()
 
 
 class _Layers:
@@ -551,11 +559,11 @@ class _Layers:
                 return found  # type: ignore[no-any-return]
         return {}
 
-    def rate(self, field: str, messages: str, size: str, default: Rate = _NO_RATE) -> Rate:
+    def rate(self, field: str, messages: str, size: str, default: ThrottleRate = _NO_RATE) -> ThrottleRate:
         for layer in self._layers:
             found = layer.get(field, {}).get(self._cluster)
             if found:
-                return Rate(
+                return ThrottleRate(
                     messages=found.get(messages, -1),
                     bytes=found.get(size, -1),
                     period_seconds=found.get("ratePeriodInSecond", 1),
@@ -645,17 +653,21 @@ def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
             "publishMaxMessageRate",
             "publishThrottlingRateInMsg",
             "publishThrottlingRateInByte",
-            Rate(messages=settings.topic_publish_rate_messages, bytes=settings.topic_publish_rate_bytes),
+            ThrottleRate(
+                messages=settings.topic_publish_rate_messages, bytes=settings.topic_publish_rate_bytes
+            ),
         ),
         dispatch_rate=look.rate(
             "topicDispatchRate",
             *_DISPATCH,
-            Rate(messages=settings.topic_dispatch_rate_messages, bytes=settings.topic_dispatch_rate_bytes),
+            ThrottleRate(
+                messages=settings.topic_dispatch_rate_messages, bytes=settings.topic_dispatch_rate_bytes
+            ),
         ),
         subscription_dispatch_rate=look.rate(
             "subscriptionDispatchRate",
             *_DISPATCH,
-            Rate(
+            ThrottleRate(
                 messages=settings.subscription_dispatch_rate_messages,
                 bytes=settings.subscription_dispatch_rate_bytes,
             ),

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeGuard
 
 from google.protobuf.message import DecodeError
 
+from geminga.broker.cooperative import Job
 from geminga.broker.records import RecordReader, put_bytes
 from geminga.broker.refusal import Refused
 from geminga.broker.rules.compatibility import (
@@ -22,9 +23,8 @@ from geminga.broker.rules.compatibility import (
     comparisons,
     meaning,
 )
-from geminga.broker.rules.namespaces import Namespaces
+from geminga.broker.rules.namespaces import NamespaceRegistry
 from geminga.broker.rules.policies import Policies
-from geminga.broker.turns import Job
 from geminga.errors import InvalidTopicName, StoreDamaged, StoreError
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
@@ -57,7 +57,7 @@ def _is_there(known: pb.Schema | None) -> TypeGuard[pb.Schema]:
     return known is not None and known is not GONE
 
 
-class _Meanings:
+class _SemanticVersions:
     """What the first ``covered`` versions of a schema mean, with the oldest version that means it."""
 
     __slots__ = ("covered", "versions")
@@ -76,7 +76,7 @@ class _Meanings:
         self.covered = stop
 
 
-class _Verdict(NamedTuple):
+class _CompatibilityVerdict(NamedTuple):
     """Why a schema does not fit the first ``covered`` intact versions of a topic; empty where it does.
 
     It holds until versions are deleted.
@@ -87,16 +87,16 @@ class _Verdict(NamedTuple):
     deletions: int
 
 
-class Schemas:
+class SchemaRegistry:
     """The broker's schema registry."""
 
-    def __init__(self, store: EntryStore, namespaces: Namespaces) -> None:
+    def __init__(self, store: EntryStore, namespaces: NamespaceRegistry) -> None:
         self._store = store
         self._namespaces = namespaces
         self._parsed: OrderedDict[str, tuple[Sequence[pb.Schema | None], int]] = OrderedDict()
         self._parsed_bytes = 0
-        self._meanings: OrderedDict[str, _Meanings] = OrderedDict()
-        self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _Verdict] = OrderedDict()
+        self._meanings: OrderedDict[str, _SemanticVersions] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _CompatibilityVerdict] = OrderedDict()
         self._deletions = 0
         self._unstored: dict[str, list[list[Done]]] = {}
         """Of topics with versions that are on their way to the store: who waits for each, in their order."""
@@ -195,12 +195,12 @@ class Schemas:
         key = schema_key(name)
         meanings = self._meanings.get(key)
         if meanings is None or meanings.covered > len(versions):
-            meanings = _Meanings()
+            meanings = _SemanticVersions()
         meanings.cover(versions, len(versions))
         self._keep_meanings(key, meanings)
         return meanings.versions.get(meaning(schema), -1)
 
-    def _keep_meanings(self, key: str, meanings: _Meanings) -> None:
+    def _keep_meanings(self, key: str, meanings: _SemanticVersions) -> None:
         self._meanings[key] = meanings
         self._meanings.move_to_end(key)
         while (
@@ -256,7 +256,7 @@ class Schemas:
         except Refused as refused:
             problem = refused.reason
         key = schema_key(name), meaning(schema), strategy, for_consumer
-        self._verdicts[key] = _Verdict(len(versions), problem, deletions)
+        self._verdicts[key] = _CompatibilityVerdict(len(versions), problem, deletions)
         while len(self._verdicts) > VERDICTS_MAX:
             self._verdicts.popitem(last=False)
 
@@ -275,7 +275,7 @@ class Schemas:
 
     def _read_meanings(self, name: TopicName, is_enough: Callable[[], bool]) -> Job:
         key, versions, deletions = schema_key(name), self.versions(name), self._deletions
-        meanings = _Meanings()
+        meanings = _SemanticVersions()
         while meanings.covered < len(versions):
             meanings.cover(versions, _MEANINGS_AT_ONCE)
             if is_enough():

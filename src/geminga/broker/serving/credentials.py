@@ -1,4 +1,4 @@
-"""Keys and password files of the settings, read from where they are: what makes an `Authentication`."""
+"""Keys and password files of the settings, read from where they are: what makes an `Authenticator`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import secrets
 import urllib.parse
 from pathlib import Path
 
-from geminga.broker.rules.authentication import Authentication, Method
+from geminga.broker.rules.authentication import AuthenticationMethod, Authenticator
 from geminga.broker.rules.passwords import BasicMethod, parse_users
 from geminga.broker.rules.tokens import TokenMethod, load_public_key, secret_algorithms
 from geminga.broker.settings import BrokerSettings
@@ -63,11 +63,11 @@ def _decoded(text: str, what: str) -> bytes:
         ) from None
 
 
-def make_authentication(settings: BrokerSettings) -> Authentication | None:
+def make_authentication(settings: BrokerSettings) -> Authenticator | None:
     """What the settings ask of those who connect; None: nothing. Raises `InvalidConfiguration`."""
     if not settings.authenticates:
         return None
-    methods: dict[str, Method] = {}
+    methods: dict[str, AuthenticationMethod] = {}
     key: object
     if settings.token_secret_key is not None:
         key = read_secret(settings.token_secret_key, "token_secret_key")
@@ -86,7 +86,7 @@ def make_authentication(settings: BrokerSettings) -> Authentication | None:
     if settings.basic_auth is not None:
         text = read_key(settings.basic_auth, "basic_auth").decode("utf-8", "replace")
         methods["basic"] = BasicMethod(parse_users(text), secrets.token_bytes(32))
-    return Authentication(
+    return Authenticator(
         methods,
         anonymous_role=settings.anonymous_role,
         certificates=settings.tls_trust_certificates is not None,

@@ -50,7 +50,7 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
             )
         return store
     try:
-        from geminga.ledger.tier_places import place_at
+        from geminga.ledger.tier_storage import place_at
         from geminga.ledger.tiered import TieredStore
     except ImportError as error:
         raise StoreError(

@@ -26,15 +26,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
-from geminga.broker.admin.unanswered import Unanswered
-from geminga.broker.commands.session import State
+from geminga.broker.admin.in_flight_requests import InFlightRequests
+from geminga.broker.commands.session import SessionState
 from geminga.broker.core import Broker
 from geminga.broker.rules.authentication import Judgement, common_name
 from geminga.broker.serving.handshakes import TlsPort
 from geminga.broker.serving.listening import ACCEPTED_AT_ONCE, BACKLOG, bind
 from geminga.broker.serving.opening import open_store
 from geminga.broker.serving.tls import LOOK_SECONDS, TlsFiles
-from geminga.broker.serving.unsent import UNSENT_FREE_BYTES, Unsent
+from geminga.broker.serving.write_buffers import UNSENT_FREE_BYTES, WriteBuffers
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import StoreDamaged, StoreError
 from geminga.ledger.api import Buffer, EntryStore
@@ -59,7 +59,7 @@ _DESCRIPTORS_KEPT_BACK = 128 + 256
 """For the store's files and for web connections; the rest of the process's limit is for peers."""
 
 
-class Connection(asyncio.Protocol):
+class PeerConnection(asyncio.Protocol):
     """One peer. It is the `Output` that the core's session writes to."""
 
     __slots__ = (
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
             end = session.closed if self._is_cut else session.hung_up
             with server.entry():
                 end(time.monotonic())
-        if session is None or session.state is State.CLOSED:
+        if session is None or session.state is SessionState.CLOSED:
             self._leave()
 
     def pause_writing(self) -> None:
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
             transport.writelines(chunks)
         unsent = self.count_unsent()
         if self._peer_paused and unsent > self._server.settings.write_buffer_limit_bytes:
-            self._server.broker.complaints.tell(
+            self._server.broker.rate_limited_log.tell(
                 "%s leaves too much unread and is disconnected", self._peer_name()
             )
             self.abort()
@@ -292,13 +292,13 @@ class BrokerServer:
         self.site = site
         self.broker: Broker
         self.store: EntryStore
-        self.connections: set[Connection] = set()
-        self.unsent: Unsent
+        self.connections: set[PeerConnection] = set()
+        self.unsent: WriteBuffers
         self.depth = 0
         self.flush_bytes = max(settings.write_buffer_low_bytes, 256 * 1024)
         self.connections_max = min(settings.connections_max, _descriptors_free())
         self.connections_refused = 0
-        self.unanswered = Unanswered()
+        self.unanswered = InFlightRequests()
         self.started_at_ms = 0
         self.tls: TlsFiles | None = None
         self.web: WebServer | None = None
@@ -307,7 +307,7 @@ class BrokerServer:
         self.store_stopped: asyncio.Event
         """Set with ``store_failure``: nothing is receipted any more, whoever runs the broker is to end it."""
         self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
-        self._dirty: list[Connection] = []
+        self._dirty: list[PeerConnection] = []
         self._flush_scheduled = False
         self._poll_scheduled = False
         self._poll_now = False
@@ -334,7 +334,7 @@ class BrokerServer:
         (`StoreLocked`, `NotAStore`, `StoreDamaged`).
         """
         self._loop = asyncio.get_running_loop()
-        self.unsent = Unsent(self._loop, self.settings.unsent_bytes_max)
+        self.unsent = WriteBuffers(self._loop, self.settings.unsent_bytes_max)
         self._thread_id = threading.get_ident()
         self.web_ready, self.stopped, self.store_stopped = (asyncio.Event() for _ in range(3))
         settings = self.settings
@@ -357,12 +357,12 @@ class BrokerServer:
             for name in ("port", "tls_port"):
                 if name in bound:
                     if speaks_tls[name]:
-                        port = self.tls_port(bound[name], lambda: Connection(self, True), self.admits)
+                        port = self.tls_port(bound[name], lambda: PeerConnection(self, True), self.admits)
                         self._tls_ports.append(port)
                         undo.callback(port.close)
                         continue
                     server = await self._loop.create_server(
-                        lambda: Connection(self), sock=bound[name], backlog=ACCEPTED_AT_ONCE
+                        lambda: PeerConnection(self), sock=bound[name], backlog=ACCEPTED_AT_ONCE
                     )
                     bound[name].listen(BACKLOG)
                     undo.callback(server.close)
@@ -491,13 +491,13 @@ class BrokerServer:
 
         Sockets are read until a pass of the loop brings nothing, or for a little while.
         """
-        agenda = self.broker.agenda
+        scheduler = self.broker.scheduler
         deadline = time.monotonic() + TAKE_IN_SECONDS_MAX
         while time.monotonic() < deadline:
-            seen = agenda.now
+            seen = scheduler.now
             await asyncio.sleep(0)  # the loop looks at the sockets behind this, ...
             await asyncio.sleep(0)  # ... and has read them behind this
-            if agenda.now == seen:
+            if scheduler.now == seen:
                 return
 
     async def _drain_connections(self) -> None:
@@ -538,16 +538,16 @@ class BrokerServer:
     def call(self, function: Callable[[], T]) -> T:
         """Runs an administrative call on the core, as an entry of its own."""
         with self._entry:
-            self.broker.agenda.enter(time.monotonic(), time.time_ns() // 1_000_000)
+            self.broker.scheduler.enter(time.monotonic(), time.time_ns() // 1_000_000)
             try:
                 return function()
             finally:
-                self.broker.agenda.leave()
+                self.broker.scheduler.leave()
 
     def enter(self, now: float) -> None:
         """Begins an entry."""
         if not self.depth:
-            self.broker.turns.begin(now)
+            self.broker.slices.begin(now)
         self.depth += 1
 
     def leave(self) -> None:
@@ -561,11 +561,11 @@ class BrokerServer:
             return
         if self._dirty:
             self._flush_dirty()
-        self.broker.turns.end()
+        self.broker.slices.end()
         if self.broker.deadline < self._timer_at:
             self._arm(self.broker.deadline)
 
-    def mark_dirty(self, connection: Connection) -> None:
+    def mark_dirty(self, connection: PeerConnection) -> None:
         """``connection`` has something to send at the end of this entry."""
         self._dirty.append(connection)
         if not self.depth and not self._flush_scheduled:

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TextIO
 
-from geminga.broker.serving.collector import Collector
+from geminga.broker.serving.garbage_collector import GarbageCollectorPacing
 from geminga.broker.serving.server import BrokerServer, end_event_loop
-from geminga.broker.serving.untangling import untangle_transports
+from geminga.broker.serving.transport_leak_fix import untangle_transports
 from geminga.broker.settings import BrokerSettings
 from geminga.errors import PulsarException, StoreError
 from geminga.event_loops import new_event_loop
@@ -114,7 +114,7 @@ async def _serve(
     await server.start()
     _announce(server, out, err)
     untangle_transports()
-    collector = Collector(loop)
+    collector = GarbageCollectorPacing(loop)
     loop.call_later(_COLLECT_AFTER_SECONDS, collector.start)
     await _first_of(asked, server.store_stopped)
     collector.stop()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from geminga.broker.refusal import Busy, Refused, storage_refusal
+from geminga.broker.refusal import HolderBusy, Refused, storage_refusal
 from geminga.broker.topics.producer import Producer
 from geminga.errors import StoreError
 from geminga.ledger.api import Done
@@ -122,7 +122,7 @@ class ProducerAccess:
             self.remove(existing)
             return
         reason = f"Producer with name '{producer.name}' is already connected to topic"
-        raise Busy(pb.ProducerBusy, reason, existing.peer)
+        raise HolderBusy(pb.ProducerBusy, reason, existing.peer)
 
     def _check_epoch(self, producer: Producer) -> None:
         known = producer.topic_epoch

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.limits import TopicLimits
 from geminga.broker.entries import head_of
 from geminga.broker.rules.policies import Policies
-from geminga.broker.topics.dedup import Deduplication, Verdict
+from geminga.broker.scheduler import Scheduler
+from geminga.broker.topics.dedup import Deduplication, DedupVerdict
+from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer, slow_down
-from geminga.broker.topics.publishing import Record
 from geminga.errors import CorruptPayload
 from geminga.wire.frames import SendFrame
 from geminga.wire.metadata import peek_entry
@@ -20,7 +20,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 class RestrictedTopic(Protocol):
     """A topic some of whose entries may be refused."""
 
-    agenda: Agenda
+    scheduler: Scheduler
     policies: Policies
     rate_limits: TopicLimits
 
@@ -55,7 +55,7 @@ def is_allowed(topic: RestrictedTopic, producer: Producer, frame: SendFrame) -> 
     if policies.encryption_required and not head.encrypted:
         producer.error(sequence_id, pb.MetadataError, "Messages must be encrypted: the namespace requires it")
         return False
-    delay_ms = head.deliver_at_time - topic.agenda.now_ms
+    delay_ms = head.deliver_at_time - topic.scheduler.now_ms
     if 0 < policies.delayed_delivery_seconds_max * 1000 < delay_ms:
         producer.error(
             sequence_id,
@@ -63,25 +63,25 @@ def is_allowed(topic: RestrictedTopic, producer: Producer, frame: SendFrame) -> 
             f"Exceeds max allowed delivery delay of {policies.delayed_delivery_seconds_max:g} s",
         )
         return False
-    slow_down(producer, topic.rate_limits.publish, frame.num_messages, len(frame.entry), topic.agenda.now)
+    slow_down(producer, topic.rate_limits.publish, frame.num_messages, len(frame.entry), topic.scheduler.now)
     return True
 
 
-def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) -> Record:
+def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) -> DedupRecord:
     """What is to be recorded of an entry; one that nobody knows a duplicate of is refused here."""
     sequence_id, highest = frame.sequence_id, max(frame.sequence_id, frame.highest_sequence_id)
     if frame.is_chunk:
         head = head_of(frame.entry)
         if head is not None and head.chunk_id != head.num_chunks - 1:
-            return Record.NONE
+            return DedupRecord.NONE
     verdict = dedup.check(producer.name, sequence_id, highest)
-    if verdict is Verdict.NEW:
-        return Record.SEQUENCE_ID
-    if verdict is Verdict.DUPLICATE:
-        return Record.DUPLICATE
+    if verdict is DedupVerdict.NEW:
+        return DedupRecord.SEQUENCE_ID
+    if verdict is DedupVerdict.DUPLICATE:
+        return DedupRecord.DUPLICATE
     producer.error(
         highest,
         pb.PersistenceError,
         "Cannot determine whether the message is a duplicate at this time",
     )
-    return Record.ANSWERED
+    return DedupRecord.ANSWERED

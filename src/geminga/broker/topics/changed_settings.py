@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from geminga.broker.rules.namespaces import Namespaces, PoliciesBefore
+from geminga.broker.cooperative import Job
+from geminga.broker.rules.namespaces import NamespaceRegistry, PoliciesBefore
 from geminga.broker.rules.policies import Policies
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.record import Json, decode_json, encode_json
 from geminga.broker.topics.topic import TopicServices
-from geminga.broker.turns import Job
 from geminga.errors import InvalidConfiguration, StoreError
 
 log = logging.getLogger("geminga.broker")
@@ -40,7 +40,7 @@ Compare = Callable[[str, Policies | None], None]
 class ChangedSettings:
     """See the module. Made once; it listens from then on."""
 
-    def __init__(self, services: TopicServices, namespaces: Namespaces, compare: Compare) -> None:
+    def __init__(self, services: TopicServices, namespaces: NamespaceRegistry, compare: Compare) -> None:
         self._services = services
         self._namespaces = namespaces
         self._compare = compare
@@ -73,13 +73,13 @@ class ChangedSettings:
 
     def _changed(self, before: PoliciesBefore) -> None:
         self._under_way += 1
-        self._services.turns.start(self._compare_all(before), "changed settings")
+        self._services.slices.start(self._compare_all(before), "changed settings")
 
     def _compare_all(self, before: PoliciesBefore) -> Job:
-        turns = self._services.turns
+        slices = self._services.slices
         for namespace in before.namespaces():
-            self._services.agenda.isolated("job", namespace, self._compare_one, namespace, before)
-            if turns.enough:
+            self._services.scheduler.isolated("job", namespace, self._compare_one, namespace, before)
+            if slices.should_yield:
                 yield None
         self._under_way -= 1
         if not self._under_way:

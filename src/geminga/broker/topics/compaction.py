@@ -1,9 +1,9 @@
-"""Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted`).
+"""Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted_view`).
 
 It goes over the topic's entries once to learn which messages are the newest of their keys (more often when
-the keys do not fit into memory at once, `geminga.broker.survivors`), and once more to write them, beginning
+the keys do not fit into memory at once, `geminga.broker.latest_per_key`), and once more to write them, beginning
 each time with what the compaction before has left. It works in turns with everybody else
-(`geminga.broker.turns`) and waits for the disk in nobody's way; one topic of a broker is compacted at a time.
+(`geminga.broker.slices`) and waits for the disk in nobody's way; one topic of a broker is compacted at a time.
 
 Nothing can be lost in between. The durable subscription ``__compaction`` keeps the topic's entries until
 they are seen. Its cursor names the compacted ledger and its horizon in its properties and is moved with them
@@ -20,19 +20,19 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from geminga.broker.agenda import Agenda
-from geminga.broker.batches import Steps, rebatched
-from geminga.broker.compacted import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
+from geminga.broker.batch_rewrite import Steps, rebatched
+from geminga.broker.compacted_view import CompactedLedger, Seal, framed, owner_of, seal_of, sealed, unframed
+from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
 from geminga.broker.delivery.cursor import Properties
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
 from geminga.broker.entries import count_of, head_of
+from geminga.broker.latest_per_key import LatestPerKey
 from geminga.broker.managed_ledger import ManagedLedger
 from geminga.broker.rules.policies import Policies
+from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
-from geminga.broker.survivors import Survivors
-from geminga.broker.turns import PARKED, Job, Turns
 from geminga.errors import StoreBusy, StoreError
-from geminga.ledger.api import Done, EntryStore, LedgerInfo, ReadAhead
+from geminga.ledger.api import Done, EntryStore, ReadAhead, StoredLedger
 from geminga.ledger.damage import EntriesDamaged
 
 log = logging.getLogger("geminga.broker")
@@ -58,7 +58,7 @@ FAILED_RETRY_MS: Final = 60_000
 """A compaction by threshold that failed is tried again after this."""
 
 
-class Status(StrEnum):
+class CompactionStatus(StrEnum):
     """As ``pulsar-admin topics compaction-status`` has it."""
 
     NOT_RUN = "NOT_RUN"
@@ -82,7 +82,7 @@ class CompactedTopic(Protocol):
     """What is compacted; ``compacted`` and ``compaction`` are set here."""
 
     text: str
-    agenda: Agenda
+    scheduler: Scheduler
     policies: Policies
     ledger: ManagedLedger
     subscriptions: dict[str, PersistentSubscription]
@@ -96,18 +96,18 @@ class CompactedTopic(Protocol):
     def settings(self) -> BrokerSettings: ...
 
     @property
-    def compactions(self) -> CompactionLine: ...
+    def compactions(self) -> CompactionQueue: ...
 
     def subscription(self, name: str, *, offset: int, done: Done | None = None) -> PersistentSubscription: ...
 
     def touch(self) -> None: ...
 
 
-class CompactionLine:
+class CompactionQueue:
     """Who is compacted, and who waits for it: one at a time, for the sake of memory."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, slices: CooperativeScheduler) -> None:
+        self.slices = slices
         self._waiting: OrderedDict[Compaction, None] = OrderedDict()
         self._running: Compaction | None = None
 
@@ -133,7 +133,7 @@ class Compaction:
 
     def __init__(self, topic: CompactedTopic) -> None:
         self.topic = topic
-        self.status = Status.NOT_RUN
+        self.status = CompactionStatus.NOT_RUN
         self.last_error = ""
         self.removed = self.removed_total = 0
         """Messages that the last one left out, and all since the topic was loaded."""
@@ -142,7 +142,7 @@ class Compaction:
         self.bytes_read = self.bytes_written = 0
         self._began_ms = 0
         self._steps: Job | None = None
-        self._is_parked = False
+        self._is_suspended = False
         self._slice_began = 0.0
         self._is_cancelled = False
         self._unwritten = 0
@@ -155,7 +155,7 @@ class Compaction:
 
     @property
     def is_running(self) -> bool:
-        return self.status is Status.RUNNING
+        return self.status is CompactionStatus.RUNNING
 
     # --- life ---
     def start(self) -> None:
@@ -165,13 +165,13 @@ class Compaction:
         topic = self.topic
         if COMPACTION not in topic.subscriptions:
             topic.subscription(COMPACTION, offset=topic.ledger.start)
-        self.status, self.last_error = Status.RUNNING, ""
+        self.status, self.last_error = CompactionStatus.RUNNING, ""
         self._is_cancelled = False
         topic.compactions.enter(self)
 
     def begin(self) -> None:
         """Its turn has come. It begins soon: of many that wait most may have nothing to do."""
-        self._began_ms = self.topic.agenda.now_ms
+        self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
         self._rest()
 
@@ -183,22 +183,22 @@ class Compaction:
             if steps is not None:
                 steps.close()
             log.info("%r is given up: %s", self, why)
-            self.status, self.last_error = Status.NOT_RUN, why
+            self.status, self.last_error = CompactionStatus.NOT_RUN, why
             self._give_up_new()
             self.topic.compactions.leave(self)
 
     def _end(self, error: StoreError | None) -> None:
-        now_ms = self.topic.agenda.now_ms
+        now_ms = self.topic.scheduler.now_ms
         self._steps = None
         if error is None:
-            self.status = Status.SUCCESS
+            self.status = CompactionStatus.SUCCESS
             self.succeeded += 1
             self.succeeded_ms, self.duration_ms = now_ms, now_ms - self._began_ms
             if self._damaged:
                 self.last_error = "entries were lost to damage: " + "; ".join(self._damaged)
         else:
             log.error("%r failed: %s", self, error)
-            self.status, self.last_error = Status.ERROR, str(error)
+            self.status, self.last_error = CompactionStatus.ERROR, str(error)
             self.failed += 1
             self.failed_ms = now_ms
             self._give_up_new()
@@ -237,7 +237,7 @@ class Compaction:
         if old is not None:
             old.pin()
         try:
-            survivors = Survivors(
+            survivors = LatestPerKey(
                 bytes_max=settings.compaction_memory_bytes_max,
                 retain_null_key=settings.compaction_retain_null_key,
             )
@@ -282,13 +282,13 @@ class Compaction:
 
     def _pause(self) -> bool | None:
         """What the job yields where it waits: PARKED unless that is over already."""
-        return PARKED if self._is_parked else None
+        return SUSPENDED if self._is_suspended else None
 
     @property
     def _is_enough(self) -> bool:
         """Whether others are to be heard: this goes on for long, and nobody should notice."""
-        turns = self.topic.compactions.turns
-        return turns.clock() - self._slice_began >= SLICE_SECONDS or turns.enough
+        slices = self.topic.compactions.slices
+        return slices.clock() - self._slice_began >= SLICE_SECONDS or slices.should_yield
 
     def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
         """All of the steps; others are heard between them."""
@@ -302,15 +302,15 @@ class Compaction:
 
     def _rest(self) -> bool:
         """The loop looks at everybody else before this goes on."""
-        self._is_parked = True
-        self.topic.agenda.after(0.0, self._go_on, self)
-        return PARKED
+        self._is_suspended = True
+        self.topic.scheduler.after(0.0, self._go_on, self)
+        return SUSPENDED
 
     def _go_on(self) -> None:
-        if self._is_parked and self._steps is not None:
-            self._is_parked = False
-            self._slice_began = self.topic.compactions.turns.clock()
-            self.topic.compactions.turns.start(self._steps, self)
+        if self._is_suspended and self._steps is not None:
+            self._is_suspended = False
+            self._slice_began = self.topic.compactions.slices.clock()
+            self.topic.compactions.slices.start(self._steps, self)
 
     def _check(self) -> None:
         if self._is_cancelled:
@@ -383,7 +383,7 @@ class Compaction:
     def _fetched(self, ledger_id: int, first: int, count: int) -> Iterator[list[bytes] | StoreError | None]:
         """Some entries, or the damage that is in their place; before that None while they are waited for."""
         count = min(count, ENTRIES_PER_FETCH)
-        agenda = self.topic.agenda
+        scheduler = self.topic.scheduler
         while True:
             self._check()
             arrived: list[tuple[list[bytes], StoreError | None]] = []
@@ -410,14 +410,14 @@ class Compaction:
                 arrived.append(([], error))
             if found is None:
                 while not arrived:
-                    self._is_parked = True
+                    self._is_suspended = True
                     yield None
                 found = arrived[0][0]
             self._check()
             error_found = arrived[0][1] if arrived else None
             if isinstance(error_found, StoreBusy):
-                self._is_parked = True
-                agenda.after(BUSY_RETRY_SECONDS, self._go_on, self)
+                self._is_suspended = True
+                scheduler.after(BUSY_RETRY_SECONDS, self._go_on, self)
                 yield None
                 continue
             if isinstance(error_found, EntriesDamaged):
@@ -433,7 +433,7 @@ class Compaction:
 
     # --- writing ---
     def _write(
-        self, survivors: Survivors, old: CompactedLedger | None, begin: int, stop: int
+        self, survivors: LatestPerKey, old: CompactedLedger | None, begin: int, stop: int
     ) -> Generator[bool | None, None, tuple[Seal, int]]:
         """Write the new ledger; returns its seal and how many messages are in it, when all is durable."""
         topic = self.topic
@@ -460,8 +460,8 @@ class Compaction:
                 last = ledger_id, entry_id, messages - 1 if head is not None and head.is_batch else -1
                 self._append(framed(offset, ledger_id, entry_id, left))
                 while self._unwritten > UNWRITTEN_BYTES_MAX:
-                    self._is_parked = True
-                    yield PARKED
+                    self._is_suspended = True
+                    yield SUSPENDED
                     self._check()
             done_bytes += len(entry) + ENTRY_COST_BYTES
             if done_bytes > LOOK_BYTES:
@@ -474,8 +474,8 @@ class Compaction:
         seal = Seal(stop, last)
         self._append(sealed(seal))
         while self._unwritten:
-            self._is_parked = True
-            yield PARKED
+            self._is_suspended = True
+            yield SUSPENDED
             self._check()
         self._check()
         return seal, kept
@@ -525,8 +525,8 @@ class Compaction:
         old, topic.compacted = topic.compacted, new
         subscription.write_snapshot(done)
         while not reported:
-            self._is_parked = True
-            yield PARKED
+            self._is_suspended = True
+            yield SUSPENDED
         if reported[0] is not None:
             cursor.properties = before
             cursor.reset(mark)
@@ -544,7 +544,7 @@ class Compaction:
 
 
 # --- what a topic has ---
-def _view(topic: CompactedTopic, info: LedgerInfo, seal: Seal) -> CompactedLedger:
+def _view(topic: CompactedTopic, info: StoredLedger, seal: Seal) -> CompactedLedger:
     return CompactedLedger(topic.store, topic.text, info.ledger_id, info.entries - 1, info.size_bytes, seal)
 
 
@@ -648,8 +648,8 @@ def check(topic: CompactedTopic) -> None:
     prepare(topic)
     last = topic.compaction
     if last is not None:
-        is_early = topic.agenda.now_ms - last.failed_ms < FAILED_RETRY_MS
-        if last.is_running or (last.status is Status.ERROR and is_early):
+        is_early = topic.scheduler.now_ms - last.failed_ms < FAILED_RETRY_MS
+        if last.is_running or (last.status is CompactionStatus.ERROR and is_early):
             return
     waiting = topic.subscriptions[COMPACTION].cursor.mark
     if waiting < topic.ledger.confirmed and topic.ledger.size_from(waiting) > threshold:

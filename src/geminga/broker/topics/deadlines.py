@@ -14,14 +14,14 @@ import logging
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.consumer import Subscription
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.landmarks import arrived_ms
 from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.position_lookup import arrived_ms
 from geminga.broker.rules.policies import Policies
-from geminga.broker.topics.due import NEVER, DueIndex
-from geminga.broker.topics.looks import ROUND_SECONDS
+from geminga.broker.scheduler import Scheduler
+from geminga.broker.topics.expiry_index import NEVER, ExpiryIndex
+from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
 from geminga.broker.topics.offloading import Offload
 from geminga.broker.topics.quota import EVICTION
 from geminga.broker.topics.record import TopicRecord
@@ -43,7 +43,7 @@ _LEDGERS_KEPT_MAX = 200
 """As many ledgers, about, may be kept by retention."""
 
 
-class SubscribedTopic(Protocol):
+class IdleTopic(Protocol):
     """What `may_be_inactive` asks of a topic of any kind."""
 
     policies: Policies
@@ -55,18 +55,18 @@ class SubscribedTopic(Protocol):
     def subscriptions(self) -> Mapping[str, Subscription]: ...
 
 
-class TimedTopic(SubscribedTopic, Protocol):
+class TimedTopic(IdleTopic, Protocol):
     """What is asked of a persistent topic."""
 
     text: str
-    agenda: Agenda
+    scheduler: Scheduler
     ledger: ManagedLedger
     record: TopicRecord
     last_used_ms: int
     offload: Offload | None
 
     @property
-    def due(self) -> DueIndex: ...
+    def due(self) -> ExpiryIndex: ...
 
     @property
     def idle(self) -> bool: ...
@@ -184,18 +184,18 @@ def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
         return NEVER
     # No entry is read for this unless its ledger is as old already.
     due = ledger.segments[index].created_ms + min(limits) * 1000
-    if due <= topic.agenda.now_ms:
+    if due <= topic.scheduler.now_ms:
         try:
-            due = arrived_ms(ledger, wanted_from, topic.agenda.now_ms) + min(limits) * 1000
+            due = arrived_ms(ledger, wanted_from, topic.scheduler.now_ms) + min(limits) * 1000
         except StoreError as error:
             log.warning("%r: the age of its oldest message is not known: %s", topic, error)
-            due = topic.agenda.now_ms + HELD_MS
+            due = topic.scheduler.now_ms + HELD_MS
     return due
 
 
 def _retention_due(topic: TimedTopic, wanted_from: int) -> int:
     """When the oldest ledger may go."""
-    policies, ledger, now_ms = topic.policies, topic.ledger, topic.agenda.now_ms
+    policies, ledger, now_ms = topic.policies, topic.ledger, topic.scheduler.now_ms
     minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
     if not ledger.segments or (minutes < 0 and megabytes < 0):
         return NEVER
@@ -220,7 +220,7 @@ def _inactive_due(topic: TimedTopic) -> int:
     return topic.last_used_ms + policies.inactive_topic_seconds * 1000
 
 
-def may_be_inactive(topic: SubscribedTopic) -> bool:
+def may_be_inactive(topic: IdleTopic) -> bool:
     """Whether its subscriptions let the topic be deleted when nobody uses it."""
     if not topic.persistent or topic.policies.inactive_topic_mode == CAUGHT_UP:
         return not any(each.backlog for each in topic.subscriptions.values())
@@ -246,7 +246,7 @@ def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
 def recall(topic: TimedTopic) -> None:
     """The topic was loaded: what its record says of the time before."""
     record = topic.record
-    topic.last_used_ms = record.unused_ms or topic.agenda.now_ms
+    topic.last_used_ms = record.unused_ms or topic.scheduler.now_ms
     for name, unused_ms in (record.unused_subscriptions or {}).items():
         subscription = topic.subscriptions.get(name)
         if subscription is not None:
@@ -294,7 +294,7 @@ def settle(topic: TimedTopic, *, leaving: bool) -> int:
     it is read after a crash. Returns when it is due. Raises `StoreError`.
     """
     is_news = _remember(topic, leaving=leaving)
-    wanted = max(next_due(topic), topic.agenda.now_ms + SOONEST_MS)
+    wanted = max(next_due(topic), topic.scheduler.now_ms + SOONEST_MS)
     due_ms = topic.record.due_ms or NEVER
     if due_ms > wanted or (leaving and due_ms <= topic.due.frontier):
         _arm(topic, wanted)

@@ -26,7 +26,7 @@ _READ_ENTRIES = 500
 _READ_BYTES = 16 * 1024 * 1024
 
 
-class Verdict(Enum):
+class DedupVerdict(Enum):
     """What is known of a sequence id."""
 
     NEW = "new"
@@ -106,15 +106,15 @@ class Deduplication:
             self._stored[head.producer_name] = highest
 
     # --- publishing ---
-    def check(self, producer: str, sequence_id: int, highest: int) -> Verdict:
+    def check(self, producer: str, sequence_id: int, highest: int) -> DedupVerdict:
         """Judge a sequence id before its entry is stored; a new one counts as pushed from now on."""
         self._before = pushed = self._pushed.get(producer)
         if pushed is not None and sequence_id <= pushed:
             if sequence_id <= self._stored.get(producer, -1):
-                return Verdict.DUPLICATE
-            return Verdict.UNKNOWN
+                return DedupVerdict.DUPLICATE
+            return DedupVerdict.UNKNOWN
         self._pushed[producer] = highest
-        return Verdict.NEW
+        return DedupVerdict.NEW
 
     def stored(self, producer: str, highest: int) -> None:
         """The entry is durable."""

@@ -118,7 +118,7 @@ class NonPersistentSubscription:
         return None
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        consumer.add_permits(permits, self.topic.agenda.now_ms)
+        consumer.add_permits(permits, self.topic.scheduler.now_ms)
 
     # Nothing is kept, so there is nothing to acknowledge, to deliver again or to move.
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
@@ -157,18 +157,18 @@ class NonPersistentTopic:
     terminated = False
 
     def __init__(self, services: TopicServices, name: TopicName, policies: Policies) -> None:
-        self.agenda = services.agenda
+        self.scheduler = services.scheduler
         self.settings = services.settings
         self.name = name
         self.text = str(name)
         self.policies = policies
-        self.record = TopicRecord(services.agenda.now_ms)
+        self.record = TopicRecord(services.scheduler.now_ms)
         self.access = ProducerAccess(None, self)
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
-        self.loaded_at = services.agenda.now
-        self.last_used_ms = services.agenda.now_ms
+        self.loaded_at = services.scheduler.now
+        self.last_used_ms = services.scheduler.now_ms
         self.look_round = 0
         self._looks = services.looks
         self.messages_in = 0
@@ -193,7 +193,7 @@ class NonPersistentTopic:
 
     def touch(self) -> None:
         """Somebody has come or gone."""
-        self.last_used_ms = self.agenda.now_ms
+        self.last_used_ms = self.scheduler.now_ms
         self._looks.soon(self)
 
     def used(self) -> None:
@@ -216,7 +216,7 @@ class NonPersistentTopic:
         producer.messages_in += messages
         producer.bytes_in += len(entry)
         if self.rate_limits.publish:
-            slow_down(producer, self.rate_limits.publish, messages, len(entry), self.agenda.now)
+            slow_down(producer, self.rate_limits.publish, messages, len(entry), self.scheduler.now)
         for subscription in list(self.subscriptions.values()):
             subscription.offer(entry, messages)
         producer.receipt(frame.sequence_id, frame.highest_sequence_id, 0, 0)
@@ -227,7 +227,7 @@ class NonPersistentTopic:
 
     def policies_changed(self, policies: Policies) -> None:
         self.policies = policies
-        self.rate_limits.set(policies, self.agenda.now)
+        self.rate_limits.set(policies, self.scheduler.now)
 
     def subscribe(self, request: SubscriptionRequest) -> NonPersistentSubscription:
         """The subscription, made if it is new."""

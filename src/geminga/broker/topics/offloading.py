@@ -13,9 +13,9 @@ from collections import deque
 from enum import StrEnum
 from typing import Final, Protocol
 
-from geminga.broker.agenda import Agenda
 from geminga.broker.managed_ledger import ManagedLedger, Segment
 from geminga.broker.rules.policies import Policies
+from geminga.broker.scheduler import Scheduler
 from geminga.errors import StoreError
 from geminga.ledger.api import EntryStore, Tier, TieredLedger
 
@@ -26,7 +26,7 @@ FAILED_RETRY_MS: Final = 60_000
 _NEVER: Final = 1 << 62
 
 
-class Status(StrEnum):
+class OffloadStatus(StrEnum):
     """As ``pulsar-admin topics offload-status`` has it."""
 
     NOT_RUN = "NOT_RUN"
@@ -42,7 +42,7 @@ class AlreadyOffloading(Exception):
         super().__init__("Offload already in progress")
 
 
-class NoTier(Exception):
+class OffloadNotConfigured(Exception):
     """The broker was started without cheap storage."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class OffloadedTopic(Protocol):
     """What is offloaded."""
 
     text: str
-    agenda: Agenda
+    scheduler: Scheduler
     policies: Policies
     ledger: ManagedLedger
     offload: Offload | None
@@ -65,7 +65,7 @@ class OffloadedTopic(Protocol):
     def store(self) -> EntryStore: ...
 
     @property
-    def offloads(self) -> OffloadLine: ...
+    def offloads(self) -> OffloadQueue: ...
 
     def cover(self, segment: Segment) -> None:
         """Write down what only a ledger's entries say: they are far away soon. Raises `StoreError`."""
@@ -73,7 +73,7 @@ class OffloadedTopic(Protocol):
     def touch(self) -> None: ...
 
 
-class OffloadLine:
+class OffloadQueue:
     """Who is on its way, and who waits: one at a time."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Offload:
     def __init__(self, topic: OffloadedTopic, tier: Tier) -> None:
         self.topic = topic
         self.tier = tier
-        self.status = Status.NOT_RUN
+        self.status = OffloadStatus.NOT_RUN
         self.last_error = ""
         self.last_ledger = 0
         self.succeeded_ms = self.failed_ms = 0
@@ -180,7 +180,7 @@ class Offload:
 
     def _wanted(self) -> list[int]:
         """The ledgers that the thresholds want gone."""
-        policies, ledger, now_ms = self.topic.policies, self.topic.ledger, self.topic.agenda.now_ms
+        policies, ledger, now_ms = self.topic.policies, self.topic.ledger, self.topic.scheduler.now_ms
         if policies.offload_threshold_bytes < 0 and policies.offload_threshold_seconds < 0:
             return []
         before_ms = now_ms - policies.offload_threshold_seconds * 1000
@@ -200,7 +200,7 @@ class Offload:
         lag_ms = self.topic.policies.offload_deletion_lag_ms
         if lag_ms < 0:
             return []
-        until_ms = self.topic.agenda.now_ms - lag_ms
+        until_ms = self.topic.scheduler.now_ms - lag_ms
         records = self.records
         return sorted(each for each in self._here if records[each].offloaded_ms <= until_ms)
 
@@ -237,7 +237,7 @@ class Offload:
             raise AlreadyOffloading
         ids = [each.ledger_id for each in self._candidates() if each.ledger_id < before_ledger]
         self._is_asked_for = True
-        self.status, self.last_error = Status.RUNNING, ""
+        self.status, self.last_error = OffloadStatus.RUNNING, ""
         if not ids and not self.is_running:
             self._end()
             return
@@ -247,7 +247,7 @@ class Offload:
         """Begin what the policies want by now."""
         if self.is_running or self.tier.borrowed:
             return  # which the store has said; a copy keeps what it has
-        now_ms, work = self.topic.agenda.now_ms, list[tuple[int, bool]]()
+        now_ms, work = self.topic.scheduler.now_ms, list[tuple[int, bool]]()
         if now_ms >= self._drops_from_ms:
             self._drops_from_ms = 0
             work += [(each, False) for each in self._unneeded_here()]
@@ -283,7 +283,7 @@ class Offload:
                         self.tier.offload(
                             topic.text,
                             ledger_id,
-                            topic.agenda.now_ms,
+                            topic.scheduler.now_ms,
                             self._offloaded,
                             offset=segment.base,
                         )
@@ -301,10 +301,10 @@ class Offload:
         self._end()
 
     def _offloaded(self, error: StoreError | None) -> None:
-        self.topic.agenda.isolated("store", self, self._went, error, True)
+        self.topic.scheduler.isolated("store", self, self._went, error, True)
 
     def _dropped(self, error: StoreError | None) -> None:
-        self.topic.agenda.isolated("store", self, self._went, error, False)
+        self.topic.scheduler.isolated("store", self, self._went, error, False)
 
     def _went(self, error: StoreError | None, is_going: bool) -> None:
         if self._is_over:
@@ -331,7 +331,7 @@ class Offload:
         if error is None and is_going:
             self._offloads_from_ms = 0
             self.last_ledger = ledger_id
-            self.succeeded_ms = self.topic.agenda.now_ms
+            self.succeeded_ms = self.topic.scheduler.now_ms
             log.info("%r: ledger %d is offloaded to %s", self, ledger_id, self.tier.location)
         self._queue.popleft()
         self.begin()
@@ -340,8 +340,8 @@ class Offload:
         """What failed waits. A file that is not what was written is made anew, which waits too; to let go of
         other ledgers only takes reading theirs, whatever keeps new files from being written."""
         log.error("%r failed: %s", self, error)
-        self.failed_ms, self.last_error = self.topic.agenda.now_ms, str(error)
-        self.status, self._went_wrong = Status.ERROR, is_going
+        self.failed_ms, self.last_error = self.topic.scheduler.now_ms, str(error)
+        self.status, self._went_wrong = OffloadStatus.ERROR, is_going
         self._offloads_from_ms = self.failed_ms + FAILED_RETRY_MS
         if not is_going:
             self._drops_from_ms = self._offloads_from_ms
@@ -349,8 +349,8 @@ class Offload:
 
     def _end(self) -> None:
         is_mended = self._went_wrong is None or self._went_wrong in self._done
-        if self._is_asked_for or (self.status is not Status.NOT_RUN and is_mended):
-            self.status, self.last_error, self._went_wrong = Status.SUCCESS, "", None
+        if self._is_asked_for or (self.status is not OffloadStatus.NOT_RUN and is_mended):
+            self.status, self.last_error, self._went_wrong = OffloadStatus.SUCCESS, "", None
         self._ended()
 
     def _ended(self) -> None:
@@ -365,7 +365,7 @@ class Offload:
             log.warning("%r: files that may be left over are looked for later: %s", self, stopped)
         if not self._is_over:
             # What was just offloaded may be unneeded here at once, also where the next ledger could not go.
-            self.topic.agenda.after(0.0, self._check_again, self)
+            self.topic.scheduler.after(0.0, self._check_again, self)
 
     def _check_again(self) -> None:
         if not self._is_over:
@@ -408,9 +408,9 @@ def leave(topic: OffloadedTopic, why: str) -> None:
 
 
 def of(topic: OffloadedTopic) -> Offload:
-    """The topic's; raises `NoTier`."""
+    """The topic's; raises `OffloadNotConfigured`."""
     if topic.offload is None:
-        raise NoTier
+        raise OffloadNotConfigured
     return topic.offload
 
 

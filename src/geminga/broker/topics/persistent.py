@@ -5,32 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from geminga.broker.agenda import Timer
-from geminga.broker.compacted import EARLIEST, LATEST, CompactedLedger, Position
+from geminga.broker.compacted_view import EARLIEST, LATEST, CompactedLedger, Position
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription, cursor_prefix
 from geminga.broker.entries import backlog_count
-from geminga.broker.landmarks import offset_by_time
 from geminga.broker.managed_ledger import ManagedLedger, Segment, ledger_limits
+from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.refusal import Refused, storage_refusal
 from geminga.broker.rules.policies import Policies
+from geminga.broker.scheduler import Timer
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics import compaction, deadlines, offloading, quota
 from geminga.broker.topics.access import ProducerAccess
 from geminga.broker.topics.admission import check_duplicate, is_allowed, is_restricted
-from geminga.broker.topics.compaction import CompactionLine
+from geminga.broker.topics.compaction import CompactionQueue
 from geminga.broker.topics.dedup import Deduplication, forget_stale
-from geminga.broker.topics.due import DueIndex
-from geminga.broker.topics.looks import Looks
-from geminga.broker.topics.offloading import OffloadLine
+from geminga.broker.topics.expiry_index import ExpiryIndex
+from geminga.broker.topics.maintenance_queue import MaintenanceQueue
+from geminga.broker.topics.offloading import OffloadQueue
+from geminga.broker.topics.pending_adds import DedupRecord
 from geminga.broker.topics.producer import Producer
-from geminga.broker.topics.publishing import Record
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
 from geminga.broker.topics.topic import SubscriptionRequest, Topic, TopicServices
 from geminga.errors import StoreDamaged, StoreError, StoreFull
 from geminga.ids import TopicName
-from geminga.ledger.api import Done, EntryStore, Value
+from geminga.ledger.api import Done, EntryStore, StoredValue
 from geminga.wire.frames import SendFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.send_runs import SendRun
@@ -39,7 +39,7 @@ log = logging.getLogger("geminga.broker")
 
 COUNTING_SLICE_SECONDS = 0.01
 """Slices of counting old entries are this far apart."""
-_NO_RECORD = Record.NONE
+_NO_RECORD = DedupRecord.NONE
 _NO_SUBSCRIPTIONS: dict[str, PersistentSubscription] = {}
 """What topics share that nobody has subscribed to; never added to."""
 
@@ -48,10 +48,35 @@ class PersistentTopic:
     """A loaded topic. What is durable of it is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
 
     __slots__ = (
-        "__weakref__", "_counting", "_deleted", "_entries", "_under_way", "access", "agenda", "bytes_in",
-        "bytes_out_gone", "compacted", "compaction", "consumers_connected", "dedup", "last_used_ms", "ledger",
-        "limits", "loaded_at", "look_round", "messages_in", "messages_out_gone", "name", "offload",
-        "policies", "quota_exceeded", "rate_limits", "record", "restricted", "services", "subscriptions",
+        "__weakref__",
+        "_counting",
+        "_deleted",
+        "_entries",
+        "_under_way",
+        "access",
+        "bytes_in",
+        "bytes_out_gone",
+        "compacted",
+        "compaction",
+        "consumers_connected",
+        "dedup",
+        "last_used_ms",
+        "ledger",
+        "limits",
+        "loaded_at",
+        "look_round",
+        "messages_in",
+        "messages_out_gone",
+        "name",
+        "offload",
+        "policies",
+        "quota_exceeded",
+        "rate_limits",
+        "record",
+        "restricted",
+        "scheduler",
+        "services",
+        "subscriptions",
         "text",
     )  # fmt: skip
 
@@ -67,7 +92,7 @@ class PersistentTopic:
         in_steps: bool = False,
     ) -> None:
         """``in_steps``: the caller goes through `load` before the topic is used."""
-        self.agenda = services.agenda
+        self.scheduler = services.scheduler
         self.services = services
         self.look_round = 0
         self.name = name
@@ -79,7 +104,7 @@ class PersistentTopic:
             self.text,
             services.cache,
             services.counts,
-            now_ms=services.agenda.now_ms,
+            now_ms=services.scheduler.now_ms,
             topic=self,
         )
         self.compacted: CompactedLedger | None = None
@@ -92,8 +117,8 @@ class PersistentTopic:
         self.dedup: Deduplication | None = None
         self.consumers_connected = 0
         self.quota_exceeded: QuotaExceeded | None = None
-        self.loaded_at = services.agenda.now
-        self.last_used_ms = services.agenda.now_ms
+        self.loaded_at = services.scheduler.now
+        self.last_used_ms = services.scheduler.now_ms
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out_gone = 0
@@ -126,7 +151,7 @@ class PersistentTopic:
     def __repr__(self) -> str:
         return f"PersistentTopic({self.text!r})"
 
-    def _load_cursor(self, name: str, value: Value) -> None:
+    def _load_cursor(self, name: str, value: StoredValue) -> None:
         """A subscription with what damage left of its cursor: entries may come again, none is left out."""
         ledger = self.ledger
         what = f"cursor of subscription {name!r} on {self.text}"
@@ -161,19 +186,19 @@ class PersistentTopic:
         return self.services.settings
 
     @property
-    def due(self) -> DueIndex:
+    def due(self) -> ExpiryIndex:
         return self.services.due
 
     @property
-    def looks(self) -> Looks[Topic]:
+    def looks(self) -> MaintenanceQueue[Topic]:
         return self.services.looks
 
     @property
-    def compactions(self) -> CompactionLine:
+    def compactions(self) -> CompactionQueue:
         return self.services.compactions
 
     @property
-    def offloads(self) -> OffloadLine:
+    def offloads(self) -> OffloadQueue:
         return self.services.offloads
 
     # --- durable properties ---
@@ -184,7 +209,7 @@ class PersistentTopic:
     def save_record(self, done: Done | None = None) -> None:
         """Write the topic's own properties."""
         if done is not None:
-            done = self.agenda.guarded("store", self, done)
+            done = self.scheduler.guarded("store", self, done)
         self.store.put(topic_key(self.text), self.record.encode(), done)
 
     def save_epoch(self, epoch: int, done: Done) -> None:
@@ -204,7 +229,7 @@ class PersistentTopic:
             settings.ledger_bytes_default,
             deadlines.ledger_seconds(policies, settings.ledger_seconds_max),
         )
-        self.rate_limits = self.rate_limits.for_policies(policies, self.agenda.now)
+        self.rate_limits = self.rate_limits.for_policies(policies, self.scheduler.now)
         self.restricted = is_restricted(policies, self.rate_limits, settings.max_message_size)
         if policies.deduplication and self.dedup is None:
             self.dedup = Deduplication.load(
@@ -231,10 +256,10 @@ class PersistentTopic:
         record = _NO_RECORD
         if self.dedup is not None:
             record = check_duplicate(self.dedup, producer, frame)
-            if record is Record.DUPLICATE:
+            if record is DedupRecord.DUPLICATE:
                 self._duplicate(producer, frame)
                 return
-            if record is Record.ANSWERED:
+            if record is DedupRecord.ANSWERED:
                 return
         messages = frame.num_messages
         if counted is None:
@@ -246,14 +271,14 @@ class PersistentTopic:
                 entry,
                 messages,
                 counted=counted,
-                now_ms=self.agenda.now_ms,
+                now_ms=self.scheduler.now_ms,
                 limits=self.limits,
                 keep=self.consumers_connected > 0,
                 done=entries.reported,
             )
         except StoreError as error:
             entries.take_back()
-            if self.dedup is not None and record is Record.SEQUENCE_ID:
+            if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
                 self.dedup.refused(producer.name)
             if isinstance(error, StoreFull):
                 producer.hold()
@@ -270,7 +295,7 @@ class PersistentTopic:
         run_entries, sequence_ids = run.entries, run.sequence_ids
         sizes = list(map(len, run_entries))
         count, size = len(sizes), sum(sizes)
-        entries, ledger, now_ms = self._entries, self.ledger, self.agenda.now_ms
+        entries, ledger, now_ms = self._entries, self.ledger, self.scheduler.now_ms
         is_looked_at = self.record.terminated or self.restricted or self.dedup is not None
         if is_looked_at or not ledger.has_room(count, size, now_ms, self.limits):
             for frame in run.frames():
@@ -304,7 +329,7 @@ class PersistentTopic:
         if producer.pending:
             # An empty slot keeps the place, and the entry before it answers for both.
             sequence_id, highest = frame.sequence_id, frame.highest_sequence_id
-            self._entries.append((self, producer, sequence_id, highest, Record.DUPLICATE, -1, 0))
+            self._entries.append((self, producer, sequence_id, highest, DedupRecord.DUPLICATE, -1, 0))
         else:
             producer.receipt(frame.sequence_id, frame.highest_sequence_id, -1, -1)
 
@@ -314,7 +339,7 @@ class PersistentTopic:
         producer: Producer,
         sequence_id: int,
         highest: int,
-        record: Record,
+        record: DedupRecord,
         offset: int,
         size: int,
     ) -> None:
@@ -324,8 +349,8 @@ class PersistentTopic:
             if error is None:
                 ledger = self.ledger
                 ledger.confirmed = offset + 1
-                self.agenda.ready[self] = None
-            if self.dedup is not None and record is Record.SEQUENCE_ID:
+                self.scheduler.ready[self] = None
+            if self.dedup is not None and record is DedupRecord.SEQUENCE_ID:
                 if error is None:
                     self.dedup.stored(producer.name, max(sequence_id, highest))
                 else:
@@ -337,7 +362,7 @@ class PersistentTopic:
                 producer.error(highest or sequence_id, pb.PersistenceError, str(error))
             producer.settled(size)
         except Exception as failure:
-            self.agenda.failed("store", self, failure)
+            self.scheduler.failed("store", self, failure)
 
     def run_settled(
         self,
@@ -354,14 +379,14 @@ class PersistentTopic:
             if error is None:
                 ledger = self.ledger
                 ledger.confirmed = offset + count
-                self.agenda.ready[self] = None
+                self.scheduler.ready[self] = None
                 producer.receipt_run(sequence_ids, *ledger.position(offset))
             else:
                 for sequence_id in sequence_ids:
                     producer.error(sequence_id, pb.PersistenceError, str(error))
             producer.settled(size, count)
         except Exception as failure:
-            self.agenda.failed("store", self, failure)
+            self.scheduler.failed("store", self, failure)
 
     def last_sequence_id(self, producer_name: str) -> int:
         """What PRODUCER_SUCCESS tells a producer of that name: -1 unless deduplication knows better."""
@@ -376,7 +401,7 @@ class PersistentTopic:
         if self.look_round != self.looks.next_round:
             self.looks.soon(self)
         for subscription in list(self.subscriptions.values()):
-            self.agenda.isolated("dispatch", subscription, subscription.new_entries)
+            self.scheduler.isolated("dispatch", subscription, subscription.new_entries)
 
     # --- subscriptions ---
     def subscribe(self, request: SubscriptionRequest) -> PersistentSubscription:
@@ -401,7 +426,7 @@ class PersistentTopic:
         """
         ledger = self.ledger
         if request.rollback_seconds:
-            now_ms = self.agenda.now_ms
+            now_ms = self.scheduler.now_ms
             moment_ms = now_ms - request.rollback_seconds * 1000
             offset = offset_by_time(ledger, moment_ms, now_ms)
             return offset, self.is_behind(offset, moment_ms=moment_ms)
@@ -505,7 +530,7 @@ class PersistentTopic:
     def count_entries(self) -> None:
         """Count what was stored before counts were kept, a slice at a time."""
         if self._counting is None:
-            self._counting = self.agenda.after(COUNTING_SLICE_SECONDS, self._count_some, self)
+            self._counting = self.scheduler.after(COUNTING_SLICE_SECONDS, self._count_some, self)
 
     def _count_some(self) -> None:
         self._counting = None
@@ -524,11 +549,11 @@ class PersistentTopic:
 
     def rearm(self) -> None:
         """Entries wait that did not before: see that they are looked at in time, even by the next start."""
-        deadlines.arm_by(self, self.agenda.now_ms + deadlines.soonest_ms(self.policies))
+        deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
         self.looks.soon(self)
 
     def ledger_rolled(self) -> None:
-        deadlines.arm_by(self, self.agenda.now_ms + deadlines.soonest_ms(self.policies))
+        deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
 
     def used(self) -> None:
         """Somebody connects: since when it is unused does not hold any more."""
@@ -545,13 +570,13 @@ class PersistentTopic:
         self._left()
 
     def _left(self) -> None:
-        self.last_used_ms = self.agenda.now_ms
+        self.last_used_ms = self.scheduler.now_ms
         self.looks.soon(self)
 
     # --- deleting entries ---
     def truncate(self, done: Done) -> None:
         """Give up every message there is now; entries that are under way are waited for."""
-        self.ledger.close_current(self.agenda.now_ms)
+        self.ledger.close_current(self.scheduler.now_ms)
         stop = self.ledger.end
         if not self._under_way:
             self._truncate_below(stop, done)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from geminga.broker.delivery.limits import Limit
+from geminga.broker.delivery.limits import RateLimit
 from geminga.broker.peer import Peer
 from geminga.broker.rates import Rates
 from geminga.errors import StoreError
@@ -170,7 +170,9 @@ class Producer:
         self.peer.producer_lost(self.producer_id, self)
 
 
-def slow_down(producer: Producer, limits: tuple[Limit, ...], messages: int, size: int, now: float) -> None:
+def slow_down(
+    producer: Producer, limits: tuple[RateLimit, ...], messages: int, size: int, now: float
+) -> None:
     """An entry is taken in: its producer's connection is not read from while that is above a limit."""
     for limit in limits:
         limit.take(messages, size, now)

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from geminga.broker.agenda import Agenda
 from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
-from geminga.broker.landmarks import offset_by_time
 from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.position_lookup import offset_by_time
 from geminga.broker.rules.policies import Policies
+from geminga.broker.scheduler import Scheduler
 from geminga.broker.topics.access import ProducerAccess
 from geminga.by_fields import ByFields
 
@@ -71,7 +71,7 @@ class LimitedTopic(Protocol):
     """What quotas look at of a topic; ``quota_exceeded`` is theirs to set."""
 
     text: str
-    agenda: Agenda
+    scheduler: Scheduler
     policies: Policies
     ledger: ManagedLedger
     access: ProducerAccess
@@ -104,16 +104,16 @@ def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
     before, topic.quota_exceeded = topic.quota_exceeded, holding
     if holding is not None and before is None:
         log.warning("%r: producers are disconnected, %s", topic, holding)
-        topic.agenda.happenings.tell(
-            "quota", topic.agenda.now_ms, topic.text, holding.subscription, count=1, unit="times",
+        topic.scheduler.event_log.tell(
+            "quota", topic.scheduler.now_ms, topic.text, holding.subscription, count=1, unit="times",
             text=f"producers are stopped: {holding}",
         )  # fmt: skip
         for producer in topic.access.everyone():
             producer.hold()
     elif holding is None and before is not None:
         log.info("%r: the backlog is within its quota again, producers may come back", topic)
-        topic.agenda.happenings.tell(
-            "quota", topic.agenda.now_ms, topic.text, before.subscription,
+        topic.scheduler.event_log.tell(
+            "quota", topic.scheduler.now_ms, topic.text, before.subscription,
             text="the backlog is within its quota again, producers may come back",
         )  # fmt: skip
 
@@ -131,7 +131,7 @@ def enough_from(topic: LimitedTopic, quota: QuotaExceeded) -> int:
     """The first entry that may be open without exceeding ``quota``."""
     if quota.kind == "size":
         return _offset_of_size(topic.ledger, quota.limit)
-    now_ms = topic.agenda.now_ms
+    now_ms = topic.scheduler.now_ms
     return offset_by_time(topic.ledger, now_ms - quota.limit * 1000, now_ms)
 
 
@@ -184,8 +184,8 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)
             log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
-            topic.agenda.happenings.tell(
-                "evicted", topic.agenda.now_ms, topic.text, subscription.name, count=evicted, unit="entries",
+            topic.scheduler.event_log.tell(
+                "evicted", topic.scheduler.now_ms, topic.text, subscription.name, count=evicted, unit="entries",
                 text="given up unacknowledged: the backlog quota is exceeded",
             )  # fmt: skip
 

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from geminga.errors import StoreDamaged
-from geminga.ledger.api import Value
+from geminga.ledger.api import StoredValue
 
 log = logging.getLogger("geminga.broker")
 
@@ -39,7 +39,7 @@ class TopicRecord:
         self.written_ms = 0
 
     @staticmethod
-    def decode(value: Value, what: str) -> TopicRecord:
+    def decode(value: StoredValue, what: str) -> TopicRecord:
         """Raises `StoreDamaged`; what damage took is as in a new topic."""
         found = decode_json(value, what)
         record = TopicRecord(found.get("created_ms", 0), found.get("properties"))
@@ -67,7 +67,7 @@ def encode_json(record: Json) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
 
 
-def decode_json(value: Value, what: str) -> Json:
+def decode_json(value: StoredValue, what: str) -> Json:
     """The JSON object of a record, empty where damage took it; raises `StoreDamaged`."""
     data = value.base
     if value.lost is not None:

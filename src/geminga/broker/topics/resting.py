@@ -16,15 +16,15 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from geminga.broker import ledger_list
-from geminga.broker.background import Background
+from geminga.broker.background_jobs import BackgroundJobs
+from geminga.broker.cooperative import Job
 from geminga.broker.delivery.cursor import Cursor
 from geminga.broker.delivery.subscription import cursor_key, cursor_prefix
 from geminga.broker.topics.persistent import PersistentTopic, topic_key
 from geminga.broker.topics.topic import Topic, TopicServices
-from geminga.broker.topics.walks import Walk
-from geminga.broker.turns import Job
+from geminga.broker.topics.topic_names import TopicNames
 from geminga.errors import StoreError
-from geminga.ledger.api import KEYS_END, Done, EntryStore, Wanted
+from geminga.ledger.api import KEYS_END, Done, EntryStore, PrefetchRequest
 
 LISTED_MAX: Final = 10_000
 """Subscriptions with a backlog that are kept by name, those of the topics with the largest backlogs."""
@@ -54,15 +54,15 @@ class RestingTopics:
     def __init__(
         self,
         services: TopicServices,
-        bring: Callable[[Wanted, Done], None],
+        bring: Callable[[PrefetchRequest, Done], None],
         in_memory: Callable[[str], bool],
     ) -> None:
         self._services = services
         self._store = services.store
         self._bring = bring
         self._in_memory = in_memory
-        self._background = Background(services.agenda, services.turns, self)
-        self._walk: Walk | None = None
+        self._background = BackgroundJobs(services.scheduler, services.slices, self)
+        self._walk: TopicNames | None = None
         self._unread: dict[str, None] = {}
         """Names of the walk's last page that are still to be read."""
         self._damaged: set[str] = set()
@@ -150,7 +150,7 @@ class RestingTopics:
             return
         self._waiting.append(then)
         if self._walk is None:
-            self._walk = Walk(self._store, topic_key(""), "persistent://")
+            self._walk = TopicNames(self._store, topic_key(""), "persistent://")
         if not self._background.is_busy:
             self._background.start(self._read_all(self._walk), self._over)
 
@@ -159,7 +159,7 @@ class RestingTopics:
         for then in waiting:
             then()
 
-    def _read_all(self, walk: Walk) -> Job:
+    def _read_all(self, walk: TopicNames) -> Job:
         """A step is a topic. When the disk does not answer, the next `begin` continues."""
         wait = self._background.wait
         while self._unread or not walk.is_over:
@@ -180,7 +180,7 @@ class RestingTopics:
 
     def _read(self, text: str) -> None:
         try:
-            found = ledger_list.load(self._store, text, self._services.agenda.now_ms)
+            found = ledger_list.load(self._store, text, self._services.scheduler.now_ms)
             size = sum(info.size_bytes for info, _ in found.ledgers)
             opened = dict(_open_entries(self._store, text, found.end))
         except StoreError:
@@ -190,11 +190,11 @@ class RestingTopics:
         self._take(text, Figures(len(opened), sum(backlogs.values()), size), backlogs)
 
 
-def _wanted(texts: Sequence[str]) -> Wanted:
+def _wanted(texts: Sequence[str]) -> PrefetchRequest:
     """Ledger lists, ledgers and cursors of topics."""
     lists = ((ledger_list.key_of(text),) * 2 for text in texts)
     cursors = ((cursor_prefix(text), f"{cursor_prefix(text)}{KEYS_END}") for text in texts)
-    return Wanted((*lists, *cursors), tuple((text, text) for text in texts))
+    return PrefetchRequest((*lists, *cursors), tuple((text, text) for text in texts))
 
 
 def _open_entries(store: EntryStore, text: str, end: int) -> Iterator[tuple[str, int]]:

@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from geminga.broker.agenda import Agenda
+from geminga.broker.cooperative import CooperativeScheduler
 from geminga.broker.delivery.consumer import Subscription
-from geminga.broker.delivery.limits import Limit, TopicLimits
+from geminga.broker.delivery.limits import RateLimit, TopicLimits
 from geminga.broker.entry_counts import CountsCache
 from geminga.broker.managed_ledger import EntryCache
 from geminga.broker.rules.policies import Policies
+from geminga.broker.scheduler import Scheduler
 from geminga.broker.settings import BrokerSettings
 from geminga.broker.topics.access import ProducerAccess
-from geminga.broker.topics.compaction import CompactionLine
-from geminga.broker.topics.due import DueIndex
-from geminga.broker.topics.looks import Looks
-from geminga.broker.topics.offloading import OffloadLine
+from geminga.broker.topics.compaction import CompactionQueue
+from geminga.broker.topics.expiry_index import ExpiryIndex
+from geminga.broker.topics.maintenance_queue import MaintenanceQueue
+from geminga.broker.topics.offloading import OffloadQueue
+from geminga.broker.topics.pending_adds import PendingAdds
 from geminga.broker.topics.producer import PublishedTopic
-from geminga.broker.topics.publishing import EntriesUnderWay
 from geminga.broker.topics.quota import QuotaExceeded
 from geminga.broker.topics.record import TopicRecord
-from geminga.broker.turns import Turns
 from geminga.by_fields import ByFields
 from geminga.ids import TopicName
 from geminga.ledger.api import Done, EntryStore
@@ -32,18 +32,18 @@ from geminga.ledger.api import Done, EntryStore
 class TopicServices(ByFields):
     """What every topic of a broker works with."""
 
-    agenda: Agenda
-    turns: Turns
+    scheduler: Scheduler
+    slices: CooperativeScheduler
     store: EntryStore
     settings: BrokerSettings
     cache: EntryCache
     counts: CountsCache
-    due: DueIndex
-    looks: Looks[Topic]
-    entries: EntriesUnderWay
-    compactions: CompactionLine
-    offloads: OffloadLine
-    limits: tuple[Limit, Limit]
+    due: ExpiryIndex
+    looks: MaintenanceQueue[Topic]
+    entries: PendingAdds
+    compactions: CompactionQueue
+    offloads: OffloadQueue
+    limits: tuple[RateLimit, RateLimit]
     """What all producers, and all consumers, of the broker share."""
     most_limits: TopicLimits
     """What topics share that have no limits of their own."""
@@ -69,7 +69,7 @@ class Topic(PublishedTopic, Protocol):
     """A loaded topic."""
 
     name: TopicName
-    agenda: Agenda
+    scheduler: Scheduler
     policies: Policies
     rate_limits: TopicLimits
     access: ProducerAccess

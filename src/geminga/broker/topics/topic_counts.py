@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
+from geminga.broker.cooperative import Job
 from geminga.broker.topics.topic import TopicServices
-from geminga.broker.topics.walks import Walk
-from geminga.broker.turns import Job
+from geminga.broker.topics.topic_names import TopicNames
 from geminga.ids import TopicName
 
 
@@ -21,7 +21,7 @@ class TopicCount:
         self.is_complete = False
         self.waiting: list[Callable[[None], None]] = []
 
-    def take(self, names: list[str], walk: Walk) -> None:
+    def take(self, names: list[str], walk: TopicNames) -> None:
         """Count the next names that a walk gave."""
         self.topics += len(names)
         self.passed, self.is_complete = walk.passed, walk.is_over
@@ -38,8 +38,8 @@ class TopicCounts:
     def __init__(
         self,
         services: TopicServices,
-        walk: Callable[[str], Walk],
-        turn_page: Callable[[Walk], Generator[bool | None, None, list[str]]],
+        walk: Callable[[str], TopicNames],
+        turn_page: Callable[[TopicNames], Generator[bool | None, None, list[str]]],
     ) -> None:
         """``walk`` gives the topics of ``tenant/namespace``, ``turn_page`` the next page of that."""
         self._services = services
@@ -59,7 +59,7 @@ class TopicCounts:
         count = self._counts.get(namespace)
         if count is None:
             count = self._counts[namespace] = TopicCount()
-            self._services.turns.start(self._count_all(namespace, count), namespace)
+            self._services.slices.start(self._count_all(namespace, count), namespace)
         return count
 
     def when_counted(self, namespace: str, then: Callable[[None], None]) -> None:
@@ -76,11 +76,11 @@ class TopicCounts:
             while not walk.is_over:
                 names = yield from self._turn_page(walk)
                 count.take(names, walk)
-                if self._services.turns.enough:
+                if self._services.slices.should_yield:
                     yield None
         finally:
             if not count.is_complete:
                 del self._counts[namespace]  # it failed: the next one who asks begins anew
             waiting, count.waiting = count.waiting, []
             for then in waiting:
-                self._services.agenda.isolated("job", namespace, then, None)
+                self._services.scheduler.isolated("job", namespace, then, None)

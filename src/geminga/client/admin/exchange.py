@@ -55,7 +55,7 @@ _AGAIN = (429, 502, 503, 504)
 _FORM = "http://host:port or https://host:port, the broker's web address (usually port 8080 or 8443)"
 
 
-class Unsent(ConnectError):
+class RequestNotSent(ConnectError):
     """No connection came about: nothing was sent."""
 
 
@@ -133,7 +133,7 @@ def make_request(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminResponse:
     """A status with what came with it; names of headers are in lower case."""
 
     status: int
@@ -216,19 +216,21 @@ class Exchange:
         A host that could not be reached is followed by the next at once.
         """
         self.seconds_left(now)
-        if isinstance(error, Unsent):
+        if isinstance(error, RequestNotSent):
             self._unreached.append(str(error))
             if len(self._hosts) > 1 and len(self._unreached) < len(self._hosts):
                 self._hosts.append(self._hosts.pop(0))
                 self.address = self._hosts[0]
                 return 0.0
             self._unreached.clear()
-        final = ConnectError(str(error)) if isinstance(error, Unsent) else error
-        if not (self.request.safe or isinstance(error, Unsent)) or not isinstance(error, ConnectError):
+        final = ConnectError(str(error)) if isinstance(error, RequestNotSent) else error
+        if not (self.request.safe or isinstance(error, RequestNotSent)) or not isinstance(
+            error, ConnectError
+        ):
             raise final
         return self._again(final, now)
 
-    def answered(self, answer: Answer, now: float) -> float | None:
+    def answered(self, answer: AdminResponse, now: float) -> float | None:
         """None: this is the answer. Otherwise seconds to pause before the next try. Raises what it means."""
         if answer.status in REDIRECTS and "location" in answer.headers:
             self._follow(answer.status, answer.headers["location"])
@@ -277,7 +279,7 @@ _HELP = {
 }
 
 
-def refusal(answer: Answer, request: Request) -> AdminError:
+def refusal(answer: AdminResponse, request: Request) -> AdminError:
     """The error for an answer that is none."""
     if _is_unknown_call(answer):
         unknown: type[AdminError] = AdminNotFound if answer.status == 404 else AdminNotAllowed
@@ -296,7 +298,7 @@ def refusal(answer: Answer, request: Request) -> AdminError:
     return kind(text, status=answer.status)
 
 
-def _is_unknown_call(answer: Answer) -> bool:
+def _is_unknown_call(answer: AdminResponse) -> bool:
     """Whether the servlet container itself has refused a path or method: Pulsar's refusals have a reason."""
     if answer.status not in (404, 405):
         return False
@@ -313,7 +315,7 @@ def _not_found(path: str, reason: str) -> type[AdminNotFound]:
     return AdminNotFound
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: AdminResponse) -> str:
     text = answer.text()
     try:
         found = json.loads(text)["reason"]
@@ -330,7 +332,7 @@ def _reason(answer: Answer) -> str:
 # --- HTTP/1.1 answers -----------------------------------------------------------------------------
 
 
-class AnswerReader:
+class ResponseReader:
     """The bytes of one answer, as they come."""
 
     def __init__(self, host_port: str, *, no_body: bool = False) -> None:
@@ -349,7 +351,7 @@ class AnswerReader:
         """Something has come."""
         return bool(self._data) or self._in_body
 
-    def feed(self, data: bytes) -> Answer | None:
+    def feed(self, data: bytes) -> AdminResponse | None:
         """More bytes; the answer when it is whole. Raises `ConnectError` for what is no HTTP."""
         self._data += data
         if not self._in_body and not self._read_head():
@@ -364,15 +366,17 @@ class AnswerReader:
         self._take(self._length)
         return self._done()
 
-    def end(self) -> Answer | None:
+    def end(self) -> AdminResponse | None:
         """The other side hung up: the answer if it was one up to the end, else None."""
         if self._in_body and self._length is None and not self._chunked:
             self._keeps = False
             return self._done()
         return None
 
-    def _done(self) -> Answer:
-        return Answer(self._status, self._headers, b"".join(self._body), self._keeps and not self._data)
+    def _done(self) -> AdminResponse:
+        return AdminResponse(
+            self._status, self._headers, b"".join(self._body), self._keeps and not self._data
+        )
 
     def _take(self, size: int) -> None:
         self._total += size
@@ -411,7 +415,7 @@ class AnswerReader:
             raise no_http(self._host_port)
         return False
 
-    def _read_chunks(self) -> Answer | None:
+    def _read_chunks(self) -> AdminResponse | None:
         while (end := self._data.find(b"\r\n")) >= 0:
             try:
                 size = int(bytes(self._data[:end]).split(b";")[0].strip(), 16)
@@ -428,7 +432,7 @@ class AnswerReader:
             del self._data[:2]
         return None
 
-    def _read_trailers(self, start: int) -> Answer | None:
+    def _read_trailers(self, start: int) -> AdminResponse | None:
         position = start
         while (end := self._data.find(b"\r\n", position)) >= 0:
             if end == position:

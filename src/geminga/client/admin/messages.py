@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from geminga.client.admin.exchange import Answer
+from geminga.client.admin.exchange import AdminResponse
 from geminga.client.admin.types import StoredMessage
 from geminga.config import check_int, refuse
 from geminga.errors import InvalidConfiguration, OperationNotSupported, ProtocolError
@@ -20,7 +20,7 @@ Moment = dt.datetime | dt.timedelta | int
 """A time: a datetime with a time zone, milliseconds since 1970, or a timedelta back from now."""
 
 
-class Entry(NamedTuple):
+class PeekedEntry(NamedTuple):
     """An answer to peek, examine and the like: an entry, of which a batch is one."""
 
     message_id: MessageId
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     messages: int
 
 
-def entry_of(answer: Answer, partition: int) -> Entry:
+def entry_of(answer: AdminResponse, partition: int) -> PeekedEntry:
     """Raises `ProtocolError` when the answer does not say which entry it is."""
     found = {
         name.removeprefix("x-pulsar-"): value
@@ -43,10 +43,10 @@ def entry_of(answer: Answer, partition: int) -> Entry:
         count = int(found.get("num-batch-message", 1))
     except ValueError:
         raise ProtocolError("the broker's answer does not say which message it is") from None
-    return Entry(position, found, answer.body, "num-batch-message" in found, count)
+    return PeekedEntry(position, found, answer.body, "num-batch-message" in found, count)
 
 
-def messages_of(entry: Entry) -> list[StoredMessage]:
+def messages_of(entry: PeekedEntry) -> list[StoredMessage]:
     """The messages of an entry. An encrypted batch is one message, as it was sent."""
     position, headers, body, batched, count = entry
     encrypted = headers.get("is-encrypted", "false") == "true"
@@ -111,7 +111,7 @@ class EntriesToSkip:
             )
         return True
 
-    def add(self, entry: Entry | None) -> None:
+    def add(self, entry: PeekedEntry | None) -> None:
         """The next entry; None behind the last."""
         if entry is None:
             self._at_end = True

@@ -17,11 +17,11 @@ import weakref
 
 from geminga.client.admin.exchange import (
     IDLE_SECONDS_MAX,
+    AdminResponse,
     AdminSettings,
-    Answer,
-    AnswerReader,
     Exchange,
-    Unsent,
+    RequestNotSent,
+    ResponseReader,
 )
 from geminga.client.pool import obtain_credentials
 from geminga.client.tls import make_context
@@ -47,22 +47,24 @@ class _Tls:
         return self._context
 
 
-def _unsent(address: Address, error: OSError | ValueError) -> Unsent:
+def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:
     """What went wrong while connecting, and what to do about it."""
     where = f"{'https' if address.tls else 'http'}://{address.host_port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Unsent(
+        return RequestNotSent(
             f"the TLS certificate of {where} is not trusted: {error.verify_message}; give the signing "
             "certificate in tls_trust_certs_file_path, or use the host name that the certificate names"
         )
     if isinstance(error, ssl.SSLError):
-        return Unsent(f"TLS with {where} failed: {error.reason or error}; does that port speak TLS?")
+        return RequestNotSent(f"TLS with {where} failed: {error.reason or error}; does that port speak TLS?")
     if isinstance(error, socket.gaierror):
-        return Unsent(f"the host name {address.host!r} is unknown; check the admin URL")
+        return RequestNotSent(f"the host name {address.host!r} is unknown; check the admin URL")
     if isinstance(error, TimeoutError):
-        return Unsent(f"no answer from {where}: it did not accept a connection in time")
+        return RequestNotSent(f"no answer from {where}: it did not accept a connection in time")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return Unsent(f"no answer from {where} ({reason}): is the broker running, and is this its web address?")
+    return RequestNotSent(
+        f"no answer from {where} ({reason}): is the broker running, and is this its web address?"
+    )
 
 
 def _lost(address: Address, error: BaseException | None = None) -> ConnectError:
@@ -88,7 +90,7 @@ class AsyncTransport:
             asyncio.AbstractEventLoop, dict[Address, list[tuple[float, Streams]]]
         ] = weakref.WeakKeyDictionary()
 
-    async def exchange(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> Answer:
+    async def exchange(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> AdminResponse:
         """One try. Raises `ConnectError`, and `Timeout` when the call's time is up."""
         address, message = exchange.address, exchange.message(headers)
         try:
@@ -117,9 +119,11 @@ class AsyncTransport:
         except (OSError, ValueError) as error:
             raise _unsent(address, error) from error
 
-    async def _talk(self, streams: Streams, address: Address, message: bytes, exchange: Exchange) -> Answer:
+    async def _talk(
+        self, streams: Streams, address: Address, message: bytes, exchange: Exchange
+    ) -> AdminResponse:
         stream, writer = streams
-        reader = AnswerReader(address.host_port, no_body=exchange.request.method == "HEAD")
+        reader = ResponseReader(address.host_port, no_body=exchange.request.method == "HEAD")
         keep = False
         try:
             writer.write(message)
@@ -182,7 +186,7 @@ class ThreadTransport:
         self._process_id = os.getpid()
         weakref.finalize(self, _close_all, self._idle)
 
-    def exchange(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> Answer:
+    def exchange(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> AdminResponse:
         """One try. Raises `ConnectError`, and `Timeout` when the call's time is up."""
         address, message = exchange.address, exchange.message(headers)
         if exchange.request.safe:
@@ -212,8 +216,10 @@ class ThreadTransport:
             connected.close()
             raise
 
-    def _talk(self, line: socket.socket, address: Address, message: bytes, exchange: Exchange) -> Answer:
-        reader = AnswerReader(address.host_port, no_body=exchange.request.method == "HEAD")
+    def _talk(
+        self, line: socket.socket, address: Address, message: bytes, exchange: Exchange
+    ) -> AdminResponse:
+        reader = ResponseReader(address.host_port, no_body=exchange.request.method == "HEAD")
         keep = False
         try:
             line.settimeout(exchange.seconds_left(time.monotonic()))

@@ -19,7 +19,7 @@ from geminga.spark.payloads.arrays import (
     validity,
 )
 from geminga.spark.payloads.fitting import source_of
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import arrow_type, number_of, spark_type
 
 if TYPE_CHECKING:
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Program:
+class WalkTable:
     """The table of nodes that the walks of `geminga.spark.payloads.avro_kernels` follow."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[SchemaNode] = field(default_factory=list)
     operations: list[int] = field(default_factory=list)
     arguments: list[int] = field(default_factory=list)
     children: list[list[int]] = field(default_factory=list)
     keep: list[bool] = field(default_factory=list)
 
     @staticmethod
-    def of(node: Node, wanted: pa.DataType | None = None, reader: Node | None = None) -> Program:
+    def of(
+        node: SchemaNode, wanted: pa.DataType | None = None, reader: SchemaNode | None = None
+    ) -> WalkTable:
         """``wanted`` and ``reader`` as for `AvroReader`."""
-        program = Program()
+        program = WalkTable()
         program._descend(node, wanted, reader, True)
         return program
 
@@ -59,7 +61,7 @@ class Program:
             np.array(self.keep, np.bool_),
         )
 
-    def _add(self, node: Node, wanted: bool) -> int:
+    def _add(self, node: SchemaNode, wanted: bool) -> int:
         number = len(self.nodes)
         self.nodes.append(node)
         self.operations.append(_operation(node))
@@ -68,7 +70,9 @@ class Program:
         self.keep.append(wanted)
         return number
 
-    def _descend(self, node: Node, wanted: pa.DataType | None, reader: Node | None, keep: bool) -> int:
+    def _descend(
+        self, node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None, keep: bool
+    ) -> int:
         number = self._add(node, keep)
         children = self.children[number]
         reader = None if reader is None else reader.inner
@@ -79,7 +83,7 @@ class Program:
                 children.append(self._descend(each.node, kind, known, keep and each.name in chosen))
         elif node.kind in ("array", "map"):
             if node.kind == "map":
-                children.append(self._descend(Node("string"), None, None, keep))
+                children.append(self._descend(SchemaNode("string"), None, None, keep))
             inner = _item_type(wanted)
             known = reader.branches[0] if reader is not None and reader.kind == node.kind else None
             children.append(self._descend(node.branches[0], inner, known, keep))
@@ -89,7 +93,7 @@ class Program:
         return number
 
 
-def _operation(node: Node) -> int:
+def _operation(node: SchemaNode) -> int:
     from geminga.spark.payloads import avro_kernels as k
 
     if node.logical == "decimal":
@@ -103,7 +107,7 @@ def _operation(node: Node) -> int:
     }[node.kind]  # fmt: skip
 
 
-def _argument(node: Node) -> int:
+def _argument(node: SchemaNode) -> int:
     if node.logical == "decimal":
         return 64 * node.size + node.precision
     return {
@@ -121,8 +125,10 @@ class AvroReader:
     newest definition, for the aliases of its fields.
     """
 
-    def __init__(self, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None) -> None:
-        self.program = Program.of(node, wanted, reader)
+    def __init__(
+        self, node: SchemaNode, wanted: pa.DataType | None = None, reader: SchemaNode | None = None
+    ) -> None:
+        self.program = WalkTable.of(node, wanted, reader)
         self.table = self.program.table
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
@@ -155,13 +161,13 @@ class AvroReader:
 
 
 def _chosen(
-    node: Node, wanted: pa.DataType | None, reader: Node | None
-) -> dict[str, tuple[pa.DataType | None, Node | None]]:
+    node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None
+) -> dict[str, tuple[pa.DataType | None, SchemaNode | None]]:
     """The record's fields that are wanted, with what is wanted of each."""
     names = [each.name for each in node.fields]
     if wanted is None or not pa.types.is_struct(wanted):
         return dict.fromkeys(names, (None, None))
-    found: dict[str, tuple[pa.DataType | None, Node | None]] = {}
+    found: dict[str, tuple[pa.DataType | None, SchemaNode | None]] = {}
     for each in wanted:
         source = source_of(names, each.name, reader)
         if source is not None:
@@ -178,7 +184,7 @@ def _item_type(wanted: pa.DataType | None) -> pa.DataType | None:
     return wanted.item_type if pa.types.is_map(wanted) else None
 
 
-def _width(node: Node) -> int:
+def _width(node: SchemaNode) -> int:
     if node.kind in ("bytes", "string", "fixed"):
         return 2
     return 0 if node.kind in ("null", "record") else 1
@@ -188,7 +194,7 @@ class _Built:
     """Arrow arrays from what the walk wrote."""
 
     def __init__(
-        self, program: Program, data: NDArray[np.uint8], base: Int64s, counts: Int64s, out: Int64s
+        self, program: WalkTable, data: NDArray[np.uint8], base: Int64s, counts: Int64s, out: Int64s
     ) -> None:
         self.program = program
         self.data = data
@@ -215,7 +221,7 @@ class _Built:
             return self._union(number, node, absent)
         return _leaf(self._numbers(number), node, absent)
 
-    def _binary(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
+    def _binary(self, number: int, node: SchemaNode, absent: Mask | None) -> pa.Array:
         start, count = self.base[number], self.counts[number]
         pairs = self.out[start : start + 2 * count].reshape(count, 2)
         if node.logical == "decimal":
@@ -241,7 +247,7 @@ class _Built:
             found = pa.Array.from_buffers(pa.struct([]), count, [None], 0)
         return _spread(found, absent)
 
-    def _items(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
+    def _items(self, number: int, node: SchemaNode, absent: Mask | None) -> pa.Array:
         children = self.program.children[number]
         sizes = scattered(self._numbers(number), absent)
         offsets = np.zeros(len(sizes) + 1, np.int32)
@@ -257,7 +263,7 @@ class _Built:
         )
         return pa.Array.from_buffers(kind, len(sizes), buffers, nulls, children=[pairs])
 
-    def _union(self, number: int, node: Node, absent: Mask | None) -> pa.Array:
+    def _union(self, number: int, node: SchemaNode, absent: Mask | None) -> pa.Array:
         children = self.program.children[number]
         chosen = scattered(self._numbers(number), absent, -1)
         nothing = [i for i, branch in enumerate(node.branches) if branch.kind == "null"]
@@ -287,7 +293,7 @@ def _spread(array: pa.Array, absent: Mask | None) -> pa.Array:
     return array if absent is None else array.take(indices(~absent))
 
 
-def _leaf(values: Int64s, node: Node, absent: Mask | None) -> pa.Array:
+def _leaf(values: Int64s, node: SchemaNode, absent: Mask | None) -> pa.Array:
     kind = arrow_type(spark_type(node))
     values = scattered(values, absent)
     if node.kind == "boolean":

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from geminga.errors import InvalidMessage
 from geminga.spark.payloads.arrays import binary_parts
-from geminga.spark.payloads.avro import Program
+from geminga.spark.payloads.avro import WalkTable
 from geminga.spark.payloads.json_writing import check_symbols
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,8 +30,8 @@ _WORST_NUMBER = 11
 class AvroWriter:
     """Writes values of one definition. Raises `InvalidMessage` for a union that no column can choose from."""
 
-    def __init__(self, node: Node) -> None:
-        self.program = Program.of(node)
+    def __init__(self, node: SchemaNode) -> None:
+        self.program = WalkTable.of(node)
         self.numbers: list[Int64s] = []
         self.data: list[NDArray[np.uint8]] = []
         self.data_size = 0
@@ -88,7 +88,7 @@ class AvroWriter:
         else:
             self.numbers[number] = _leaf(array, node, name)
 
-    def _union(self, number: int, node: Node, array: pa.Array, name: str) -> None:
+    def _union(self, number: int, node: SchemaNode, array: pa.Array, name: str) -> None:
         children = self.program.children[number]
         nulls = [i for i, branch in enumerate(node.branches) if branch.kind == "null"]
         members = [i for i in range(len(node.branches)) if i not in nulls]
@@ -106,7 +106,7 @@ class AvroWriter:
         self.numbers[number] = np.where(present.to_numpy(zero_copy_only=False), members[0], nulls[0])
         self._add(children[members[0]], array.filter(present), name)
 
-    def _binary(self, number: int, node: Node, array: pa.Array, name: str) -> None:
+    def _binary(self, number: int, node: SchemaNode, array: pa.Array, name: str) -> None:
         if node.logical == "decimal":
             low_and_high = (
                 np.frombuffer(array.buffers()[1], np.int64) if len(array) else np.zeros(0, np.int64)
@@ -124,7 +124,7 @@ class AvroWriter:
         self.data_size += len(data)
 
 
-def _leaf(array: pa.Array, node: Node, name: str) -> Int64s:
+def _leaf(array: pa.Array, node: SchemaNode, name: str) -> Int64s:
     found: Any
     if node.kind == "enum":
         check_symbols(array, node, name)

@@ -13,7 +13,15 @@ from typing import Any
 from geminga.errors import IncompatibleSchema
 from geminga.schema.key_value import KeyValueEncodingType, encoding_of, parts_of
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.payloads.nodes import DEPTH_MAX, NO_DEFAULT, NODES_MAX, Definition, Field, Node, check_size
+from geminga.spark.payloads.nodes import (
+    DEPTH_MAX,
+    NO_DEFAULT,
+    NODES_MAX,
+    Definition,
+    SchemaField,
+    SchemaNode,
+    check_size,
+)
 from geminga.spark.payloads.protobuf import node_of
 
 
@@ -40,32 +48,32 @@ def _of(info: SchemaInfo) -> Definition:
     if info.type == SchemaType.KEY_VALUE:
         parts = tuple(_of(part) for part in parts_of(info))
         names = ("key", "value")
-        fields = tuple(Field(name, part.root) for name, part in zip(names, parts, strict=True))
+        fields = tuple(SchemaField(name, part.root) for name, part in zip(names, parts, strict=True))
         separated = encoding_of(info) is KeyValueEncodingType.SEPARATED
-        return Definition("pair", Node("record", fields=fields), info, parts=parts, separated=separated)
+        return Definition("pair", SchemaNode("record", fields=fields), info, parts=parts, separated=separated)
     if info.type not in _PLAIN:
         raise IncompatibleSchema(f"schemas of type {info.type} are not read by columns")
     return Definition("plain", _PLAIN[info.type], info)
 
 
-_PLAIN: Mapping[int, Node] = {
-    SchemaType.BYTES: Node("bytes"),
-    SchemaType.NONE: Node("bytes"),
-    SchemaType.STRING: Node("string"),
-    SchemaType.BOOLEAN: Node("boolean"),
-    SchemaType.INT8: Node("int8"),
-    SchemaType.INT16: Node("int16"),
-    SchemaType.INT32: Node("int"),
-    SchemaType.INT64: Node("long"),
-    SchemaType.FLOAT: Node("float"),
-    SchemaType.DOUBLE: Node("double"),
-    SchemaType.DATE: Node("long", "timestamp-millis"),
-    SchemaType.TIMESTAMP: Node("long", "timestamp-millis"),
-    SchemaType.TIME: Node("long"),
-    SchemaType.INSTANT: Node("instant", "timestamp-micros"),
-    SchemaType.LOCAL_DATE: Node("long", "date"),
-    SchemaType.LOCAL_TIME: Node("long"),
-    SchemaType.LOCAL_DATE_TIME: Node("date-time", "local-timestamp-micros"),
+_PLAIN: Mapping[int, SchemaNode] = {
+    SchemaType.BYTES: SchemaNode("bytes"),
+    SchemaType.NONE: SchemaNode("bytes"),
+    SchemaType.STRING: SchemaNode("string"),
+    SchemaType.BOOLEAN: SchemaNode("boolean"),
+    SchemaType.INT8: SchemaNode("int8"),
+    SchemaType.INT16: SchemaNode("int16"),
+    SchemaType.INT32: SchemaNode("int"),
+    SchemaType.INT64: SchemaNode("long"),
+    SchemaType.FLOAT: SchemaNode("float"),
+    SchemaType.DOUBLE: SchemaNode("double"),
+    SchemaType.DATE: SchemaNode("long", "timestamp-millis"),
+    SchemaType.TIMESTAMP: SchemaNode("long", "timestamp-millis"),
+    SchemaType.TIME: SchemaNode("long"),
+    SchemaType.INSTANT: SchemaNode("instant", "timestamp-micros"),
+    SchemaType.LOCAL_DATE: SchemaNode("long", "date"),
+    SchemaType.LOCAL_TIME: SchemaNode("long"),
+    SchemaType.LOCAL_DATE_TIME: SchemaNode("date-time", "local-timestamp-micros"),
 }
 """The kinds besides Avro's: ``int8`` and ``int16``, ``instant`` (seconds and nanoseconds), ``date-time``
 (days and nanoseconds)."""
@@ -86,11 +94,11 @@ class _Avro:
     """Reads one Avro definition."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Node | None] = {}
+        self.known: dict[str, SchemaNode | None] = {}
         """Named types; None while one is being read."""
         self.count = 0
 
-    def node(self, schema: Any, namespace: str, depth: int) -> Node:
+    def node(self, schema: Any, namespace: str, depth: int) -> SchemaNode:
         self.count += 1
         if depth > DEPTH_MAX or self.count > NODES_MAX:
             raise ValueError(f"it is deeper than {DEPTH_MAX} or has more than {NODES_MAX} types")
@@ -100,23 +108,23 @@ class _Avro:
             branches = tuple(self.node(branch, namespace, depth + 1) for branch in schema)
             if not branches:
                 raise ValueError("a union has no branches")
-            return Node("union", branches=branches)
+            return SchemaNode("union", branches=branches)
         kind = schema["type"]
         if isinstance(kind, list | dict):
             return self.node(kind, namespace, depth + 1)
         if kind == "array":
-            return Node("array", branches=(self.node(schema["items"], namespace, depth + 1),))
+            return SchemaNode("array", branches=(self.node(schema["items"], namespace, depth + 1),))
         if kind == "map":
-            return Node("map", branches=(self.node(schema["values"], namespace, depth + 1),))
+            return SchemaNode("map", branches=(self.node(schema["values"], namespace, depth + 1),))
         if kind in ("record", "error", "enum", "fixed"):
             return self._defined(kind, schema, namespace, depth)
         if kind in _PRIMITIVES:
-            return _logical(Node(kind), schema)
+            return _logical(SchemaNode(kind), schema)
         return self._named(kind, namespace)
 
-    def _named(self, name: str, namespace: str) -> Node:
+    def _named(self, name: str, namespace: str) -> SchemaNode:
         if name in _PRIMITIVES:
-            return Node(name)
+            return SchemaNode(name)
         for full in (name, f"{namespace}.{name}") if "." not in name else (name,):
             if full in self.known:
                 found = self.known[full]
@@ -125,44 +133,44 @@ class _Avro:
                 return found
         raise ValueError(f"{name!r} is not defined")
 
-    def _defined(self, kind: str, schema: dict[str, Any], namespace: str, depth: int) -> Node:
+    def _defined(self, kind: str, schema: dict[str, Any], namespace: str, depth: int) -> SchemaNode:
         name = schema["name"]
         namespace = schema.get("namespace", namespace) or ""
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         namespace = full.rpartition(".")[0]
         if kind == "enum":
-            node = Node("enum", symbols=tuple(map(str, schema["symbols"])))
+            node = SchemaNode("enum", symbols=tuple(map(str, schema["symbols"])))
         elif kind == "fixed":
             size = int(schema["size"])
             if not 0 <= size < 1 << 31:
                 raise ValueError(f"{full} has the size {size}")
-            node = _logical(Node("fixed", size=size), schema)
+            node = _logical(SchemaNode("fixed", size=size), schema)
         else:
             self.known[full] = None
             fields = tuple(self._field(field, namespace, depth) for field in schema["fields"])
             names = [field.name for field in fields]
             if len(set(names)) < len(names):
                 raise ValueError(f"{full} has a field twice")
-            node = Node("record", fields=fields)
+            node = SchemaNode("record", fields=fields)
         self.known[full] = node
         return node
 
-    def _field(self, schema: dict[str, Any], namespace: str, depth: int) -> Field:
+    def _field(self, schema: dict[str, Any], namespace: str, depth: int) -> SchemaField:
         node = self.node(schema["type"], namespace, depth + 1)
         # pulsar-client writes "default": null beside types without null; there it says nothing.
         default = schema.get("default", NO_DEFAULT)
-        return Field(str(schema["name"]), node, default, tuple(map(str, schema.get("aliases") or ())))
+        return SchemaField(str(schema["name"]), node, default, tuple(map(str, schema.get("aliases") or ())))
 
 
-def _logical(node: Node, schema: dict[str, Any]) -> Node:
+def _logical(node: SchemaNode, schema: dict[str, Any]) -> SchemaNode:
     name = schema.get("logicalType")
     if node.kind not in _LOGICAL.get(str(name), ()):
         return node
     if name != "decimal":
-        return Node(node.kind, str(name), size=node.size)
+        return SchemaNode(node.kind, str(name), size=node.size)
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 38):
         return node
     if node.kind == "fixed" and 10**precision > 1 << (8 * node.size - 1 if node.size else 0):
         return node  # as Avro's own library: a logical type that its bytes can't hold does not count
-    return Node(node.kind, "decimal", size=node.size, precision=precision, scale=scale)
+    return SchemaNode(node.kind, "decimal", size=node.size, precision=precision, scale=scale)

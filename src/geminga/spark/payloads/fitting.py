@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from geminga.errors import IncompatibleSchema
-from geminga.spark.payloads.nodes import NO_DEFAULT, Field, Node
+from geminga.spark.payloads.nodes import NO_DEFAULT, SchemaField, SchemaNode
 from geminga.spark.payloads.types import same_name
 
 
-def fit(array: pa.Array, kind: pa.DataType, reader: Node | None = None) -> pa.Array:
+def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) -> pa.Array:
     """``array`` as the Arrow type ``kind``, which `geminga.spark.payloads.types.check_readable` allows.
 
     Fields are found by name, or by an alias in ``reader``, the newest definition; those that the writer
@@ -50,7 +50,7 @@ def _nested(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
     )
 
 
-def source_of(names: list[str], wanted: str, reader: Node | None) -> str | None:
+def source_of(names: list[str], wanted: str, reader: SchemaNode | None) -> str | None:
     """The writer's field that a reader's field is read from."""
     found = same_name(names, wanted)
     if found is None and (field := reader_field(reader, wanted)) is not None:
@@ -58,14 +58,14 @@ def source_of(names: list[str], wanted: str, reader: Node | None) -> str | None:
     return found
 
 
-def reader_field(reader: Node | None, name: str) -> Field | None:
+def reader_field(reader: SchemaNode | None, name: str) -> SchemaField | None:
     if reader is None or reader.inner.kind != "record":
         return None
     known = same_name([field.name for field in reader.inner.fields], name)
     return None if known is None else reader.inner.field(known)
 
 
-def _struct(array: pa.StructArray, kind: pa.StructType, reader: Node | None) -> pa.Array:
+def _struct(array: pa.StructArray, kind: pa.StructType, reader: SchemaNode | None) -> pa.Array:
     names = [field.name for field in array.type]
     columns = []
     for field in kind:
@@ -82,7 +82,7 @@ def _struct(array: pa.StructArray, kind: pa.StructType, reader: Node | None) -> 
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
 
 
-def _absent(count: int, kind: pa.DataType, reader: Field | None) -> pa.Array:
+def _absent(count: int, kind: pa.DataType, reader: SchemaField | None) -> pa.Array:
     if reader is None or reader.default is None or reader.default is NO_DEFAULT:
         return pa.nulls(count, kind)
     try:
@@ -94,7 +94,7 @@ def _absent(count: int, kind: pa.DataType, reader: Field | None) -> pa.Array:
     return pa.repeat(value, count) if value.is_valid else pa.nulls(count, kind)
 
 
-def default_value(plain: Any, node: Node) -> Any:
+def default_value(plain: Any, node: SchemaNode) -> Any:
     """A default as a definition writes it, in JSON, as the Python value that Arrow takes."""
     node = node.branches[0] if node.kind == "union" else node
     if node.kind == "null" or plain is None:

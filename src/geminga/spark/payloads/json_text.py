@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import nulls_of
 from geminga.spark.payloads.fitting import fit, reader_field, source_of
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import arrow_type, members_of, number_of, spark_type
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ class JsonReader:
     times that name none, as `zone_of` takes it."""
 
     def __init__(
-        self, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None, zone: str = "UTC"
+        self,
+        node: SchemaNode,
+        wanted: pa.DataType | None = None,
+        reader: SchemaNode | None = None,
+        zone: str = "UTC",
     ) -> None:
         self.node = pruned(node, wanted, reader)
         self.kind = arrow_type(spark_type(self.node))
@@ -106,7 +110,7 @@ class JsonReader:
         return pa.array(values, self.kind), damaged
 
 
-def pruned(node: Node, wanted: pa.DataType | None, reader: Node | None) -> Node:
+def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None) -> SchemaNode:
     """``node`` without the fields that nobody wants."""
     if wanted is None:
         return node
@@ -114,7 +118,7 @@ def pruned(node: Node, wanted: pa.DataType | None, reader: Node | None) -> Node:
         branches = tuple(
             branch if branch.kind == "null" else pruned(branch, wanted, reader) for branch in node.branches
         )
-        return Node("union", branches=branches)
+        return SchemaNode("union", branches=branches)
     reader = None if reader is None else reader.inner
     if node.kind == "record" and pa.types.is_struct(wanted):
         names = [field.name for field in node.fields]
@@ -129,14 +133,14 @@ def pruned(node: Node, wanted: pa.DataType | None, reader: Node | None) -> Node:
             for field in node.fields
             if field.name in chosen
         )
-        return Node("record", fields=fields)
+        return SchemaNode("record", fields=fields)
     if node.kind == "array" and pa.types.is_list(wanted):
         items = reader.branches[0] if reader is not None and reader.kind == "array" else None
-        return Node("array", branches=(pruned(node.branches[0], wanted.value_type, items),))
+        return SchemaNode("array", branches=(pruned(node.branches[0], wanted.value_type, items),))
     return node
 
 
-def _parses_at_once(node: Node) -> bool:
+def _parses_at_once(node: SchemaNode) -> bool:
     """Whether Arrow's parser takes a node's values, and makes the same of them as `_converter`."""
     node = node.inner
     if node.kind == "record":
@@ -183,19 +187,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def converter(node: Node) -> Convert:
+def converter(node: SchemaNode) -> Convert:
     """From a value of `parsed` to what Arrow takes, None for null. Raises `ValueError`, `TypeError` or
     `ArithmeticError` for a value that the node can't have."""
     return _converter(node, dt.UTC)
 
 
-def _converter(node: Node, zone: Zone) -> Convert:
+def _converter(node: SchemaNode, zone: Zone) -> Convert:
     inner = node.inner
     convert = _converter_of(inner, zone)
     return lambda value: None if value is None else convert(value)
 
 
-def _converter_of(node: Node, zone: Zone) -> Convert:
+def _converter_of(node: SchemaNode, zone: Zone) -> Convert:
     if node.logical == "decimal":
         return _decimal(node)
     if node.logical == "date":
@@ -223,7 +227,7 @@ def _checked(value: Any, kind: type) -> Any:
     return value
 
 
-def _record(node: Node, zone: Zone) -> Convert:
+def _record(node: SchemaNode, zone: Zone) -> Convert:
     fields = [(field.name, _converter(field.node, zone)) for field in node.fields]
 
     def convert(value: Any) -> dict[str, Any]:
@@ -233,7 +237,7 @@ def _record(node: Node, zone: Zone) -> Convert:
     return convert
 
 
-def _union(node: Node, zone: Zone) -> Convert:
+def _union(node: SchemaNode, zone: Zone) -> Convert:
     members = members_of(node)
     if number_of(node) is not None:
         return _whole(1 << 63) if any(member.kind == "long" for member in members) else _float
@@ -332,7 +336,7 @@ _SIMPLE: dict[str, Convert] = {
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def _decimal(node: Node) -> Convert:
+def _decimal(node: SchemaNode) -> Convert:
     quantum = decimal.Decimal(f"1E-{node.scale}")
     context = decimal.Context(prec=76)
 
@@ -390,7 +394,7 @@ def zone_of(name: str) -> Zone:
     return dt.timezone(-offset if sign == "-" else offset)
 
 
-def _moment(node: Node, zone: Zone) -> Convert:
+def _moment(node: SchemaNode, zone: Zone) -> Convert:
     """Microseconds since 1970 from a text or, where the node is a number, from a count of its unit."""
     unit_us = _UNITS_US[node.logical.rpartition("-")[2]]
     is_local = node.logical.startswith("local")
@@ -419,7 +423,7 @@ def _microseconds(text: str, zone: Zone, *, takes_zone: bool) -> int:
     return (found - _EPOCH - (local.utcoffset() or dt.timedelta())) // dt.timedelta(microseconds=1)
 
 
-def _date(node: Node) -> Convert:
+def _date(node: SchemaNode) -> Convert:
     def convert(value: Any) -> int:
         if isinstance(value, str):
             match = _DATE.fullmatch(value.strip())

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.errors import InvalidMessage
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 
 _ESCAPED = r'["\\\x00-\x1f]'
 
 
-def json_texts(array: pa.Array, node: Node, name: str = "") -> pa.Array:
+def json_texts(array: pa.Array, node: SchemaNode, name: str = "") -> pa.Array:
     """The values of ``array`` as JSON texts; none is null.
 
     Bytes are base64, moments and dates the numbers of their logical types, what is no number a word, as
@@ -31,7 +31,7 @@ def json_texts(array: pa.Array, node: Node, name: str = "") -> pa.Array:
     return pc.fill_null(texts, "null") if texts.null_count else texts
 
 
-def _texts(array: pa.Array, node: Node, name: str) -> pa.Array:
+def _texts(array: pa.Array, node: SchemaNode, name: str) -> pa.Array:
     """Texts; null, or anything, where a value is null."""
     kind = array.type
     if pa.types.is_struct(kind):
@@ -67,7 +67,7 @@ def _nulled(texts: pa.Array, array: pa.Array) -> pa.Array:
     return pc.if_else(array.is_valid(), texts, None) if array.null_count else texts
 
 
-def _objects(array: pa.StructArray, node: Node, name: str) -> pa.Array:
+def _objects(array: pa.StructArray, node: SchemaNode, name: str) -> pa.Array:
     parts: list[Any] = []
     if array.null_count:
         # What lies below a null is of no interest, and may be null where nothing else is.
@@ -113,7 +113,7 @@ def _floats(array: pa.Array) -> pa.Array:
     return pa.array([words.get(text, text) for text in texts.to_pylist()], pa.string())
 
 
-def check_symbols(array: pa.Array, node: Node, name: str) -> None:
+def check_symbols(array: pa.Array, node: SchemaNode, name: str) -> None:
     """Raises `InvalidMessage` for a text that is no symbol of the enumeration."""
     unknown = pc.drop_null(
         array.filter(pc.invert(pc.is_in(array, value_set=pa.array(node.symbols, pa.string()))))

@@ -24,24 +24,24 @@ NO_DEFAULT = NoDefault.NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SchemaField:
     """A field of a record. ``aliases``: names that writers may have used for it."""
 
     name: str
-    node: Node
+    node: SchemaNode
     default: Any = NO_DEFAULT
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SchemaNode:
     """One type of a definition. ``kind`` is Avro's name, ``logical`` that of its logical type, if known."""
 
     kind: str
     logical: str = ""
-    fields: tuple[Field, ...] = ()
+    fields: tuple[SchemaField, ...] = ()
     """Of a record."""
-    branches: tuple[Node, ...] = ()
+    branches: tuple[SchemaNode, ...] = ()
     """Of a union; the items of an array, the values of a map."""
     symbols: tuple[str, ...] = ()
     size: int = 0
@@ -50,7 +50,7 @@ class Node:
     scale: int = 0
 
     @property
-    def inner(self) -> Node:
+    def inner(self) -> SchemaNode:
         """The type besides null of a union with null, or of one branch alone; otherwise itself."""
         if self.kind == "union":
             rest = [branch for branch in self.branches if branch.kind != "null"]
@@ -58,7 +58,7 @@ class Node:
                 return rest[0]
         return self
 
-    def field(self, name: str) -> Field | None:
+    def field(self, name: str) -> SchemaField | None:
         return next((field for field in self.fields if field.name == name), None)
 
 
@@ -70,7 +70,7 @@ class Definition:
     """
 
     format: str
-    root: Node
+    root: SchemaNode
     info: SchemaInfo
     parts: tuple[Definition, ...] = ()
     """Key and value of a pair."""
@@ -83,7 +83,7 @@ class Definition:
         return self.root.inner.kind == "record"
 
 
-def check_size(root: Node) -> None:
+def check_size(root: SchemaNode) -> None:
     """Raises `ValueError` for a tree that is too deep or too large to be walked.
 
     Named types are written once and used again and again: what is small as a definition may not be as a tree.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geminga.spark.payloads.arrays import binary_parts, booleans, gathered, nulls_of, numbers
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 from geminga.spark.payloads.types import arrow_type, spark_type
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _DAY_NS = 86_400_000_000_000
 class PlainReader:
     """Reads the payloads of one primitive schema."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SchemaNode) -> None:
         self.node = node
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
@@ -54,7 +54,7 @@ class PlainReader:
         return _numbers(raw, self.node, ~usable), damaged
 
 
-def _numbers(raw: NDArray[np.uint8], node: Node, absent: Mask) -> pa.Array:
+def _numbers(raw: NDArray[np.uint8], node: SchemaNode, absent: Mask) -> pa.Array:
     kind = arrow_type(spark_type(node))
     if node.kind == "instant":
         seconds = raw[:, :8].copy().view(">i8")[:, 0].astype(np.int64)

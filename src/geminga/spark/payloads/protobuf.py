@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from geminga.spark.payloads.arrays import numbers
 from geminga.spark.payloads.fitting import fit
 from geminga.spark.payloads.json_text import pruned
-from geminga.spark.payloads.nodes import DEPTH_MAX, Field, Node
+from geminga.spark.payloads.nodes import DEPTH_MAX, SchemaField, SchemaNode
 from geminga.spark.payloads.types import arrow_type, spark_type
 
 if TYPE_CHECKING:
@@ -29,39 +29,41 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-_KINDS: dict[int, Node] = {
-    FieldDescriptor.CPPTYPE_INT32: Node("int"),
-    FieldDescriptor.CPPTYPE_INT64: Node("long"),
-    FieldDescriptor.CPPTYPE_UINT32: Node("long"),
+_KINDS: dict[int, SchemaNode] = {
+    FieldDescriptor.CPPTYPE_INT32: SchemaNode("int"),
+    FieldDescriptor.CPPTYPE_INT64: SchemaNode("long"),
+    FieldDescriptor.CPPTYPE_UINT32: SchemaNode("long"),
     # As Spark's from_protobuf: 20 digits hold every unsigned number.
-    FieldDescriptor.CPPTYPE_UINT64: Node("fixed", "decimal", precision=20),
-    FieldDescriptor.CPPTYPE_DOUBLE: Node("double"),
-    FieldDescriptor.CPPTYPE_FLOAT: Node("float"),
-    FieldDescriptor.CPPTYPE_BOOL: Node("boolean"),
-    FieldDescriptor.CPPTYPE_ENUM: Node("enum"),
+    FieldDescriptor.CPPTYPE_UINT64: SchemaNode("fixed", "decimal", precision=20),
+    FieldDescriptor.CPPTYPE_DOUBLE: SchemaNode("double"),
+    FieldDescriptor.CPPTYPE_FLOAT: SchemaNode("float"),
+    FieldDescriptor.CPPTYPE_BOOL: SchemaNode("boolean"),
+    FieldDescriptor.CPPTYPE_ENUM: SchemaNode("enum"),
 }
 
 
-def node_of(info: SchemaInfo) -> Node:
+def node_of(info: SchemaInfo) -> SchemaNode:
     """The tree of a registered Protobuf schema. Raises `ValueError` for damaged and recursive ones."""
     from geminga.schema.protobuf import message_class_of
 
     return _record(message_class_of(info.data).DESCRIPTOR, (), {})
 
 
-Known = dict[str, Node]
+Known = dict[str, SchemaNode]
 """Messages that are nodes already, by their names."""
 
 
-def _record(descriptor: Any, above: tuple[str, ...], known: Known) -> Node:
+def _record(descriptor: Any, above: tuple[str, ...], known: Known) -> SchemaNode:
     if descriptor.full_name in above or len(above) > DEPTH_MAX:
         raise ValueError(f"{descriptor.full_name} contains itself, which Spark has no type for")
     name = descriptor.full_name
     if name == "google.protobuf.Timestamp":
-        return Node("long", "timestamp-micros")
+        return SchemaNode("long", "timestamp-micros")
     if name not in known:
-        fields = (Field(each.name, _of_field(each, (*above, name), known)) for each in descriptor.fields)
-        known[name] = Node("record", fields=tuple(fields))
+        fields = (
+            SchemaField(each.name, _of_field(each, (*above, name), known)) for each in descriptor.fields
+        )
+        known[name] = SchemaNode("record", fields=tuple(fields))
     return known[name]
 
 
@@ -70,29 +72,29 @@ def _is_map(field: Any) -> bool:
     return kind is not None and bool(kind.GetOptions().map_entry)
 
 
-def _of_field(field: Any, above: tuple[str, ...], known: Known) -> Node:
+def _of_field(field: Any, above: tuple[str, ...], known: Known) -> SchemaNode:
     if _is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         if key.cpp_type != FieldDescriptor.CPPTYPE_STRING:
             # Spark's maps of a definition have text as keys.
-            pair = Node(
+            pair = SchemaNode(
                 "record",
                 fields=(
-                    Field("key", _single(key, above, known)),
-                    Field("value", _single(value, above, known)),
+                    SchemaField("key", _single(key, above, known)),
+                    SchemaField("value", _single(value, above, known)),
                 ),
             )
-            return Node("array", branches=(pair,))
-        return Node("map", branches=(_single(value, above, known),))
+            return SchemaNode("array", branches=(pair,))
+        return SchemaNode("map", branches=(_single(value, above, known),))
     node = _single(field, above, known)
-    return Node("array", branches=(node,)) if field.is_repeated else node
+    return SchemaNode("array", branches=(node,)) if field.is_repeated else node
 
 
-def _single(field: Any, above: tuple[str, ...], known: Known) -> Node:
+def _single(field: Any, above: tuple[str, ...], known: Known) -> SchemaNode:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return _record(field.message_type, above, known)
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return Node("bytes" if field.type == FieldDescriptor.TYPE_BYTES else "string")
+        return SchemaNode("bytes" if field.type == FieldDescriptor.TYPE_BYTES else "string")
     return _KINDS[field.cpp_type]
 
 
@@ -100,7 +102,11 @@ class ProtobufReader:
     """Reads the payloads of one registered schema. ``wanted`` as for Avro."""
 
     def __init__(
-        self, info: SchemaInfo, node: Node, wanted: pa.DataType | None = None, reader: Node | None = None
+        self,
+        info: SchemaInfo,
+        node: SchemaNode,
+        wanted: pa.DataType | None = None,
+        reader: SchemaNode | None = None,
     ) -> None:
         from geminga.schema.protobuf import message_class_of
         from geminga.spark.payloads.protobuf_columns import ColumnReader, NotByColumns
@@ -147,7 +153,7 @@ class ProtobufReader:
 Convert = Callable[[Any], Any]
 
 
-def _message(descriptor: Any, node: Node) -> Convert:
+def _message(descriptor: Any, node: SchemaNode) -> Convert:
     if node.kind != "record":
         # A Timestamp: microseconds since 1970; what does not fit wraps around, as an absurd event time does.
         return lambda message: _wrapped(message.seconds * 1_000_000 + message.nanos // 1000)
@@ -161,7 +167,7 @@ def _message(descriptor: Any, node: Node) -> Convert:
     return convert
 
 
-def _getter(field: Any, node: Node) -> Convert:
+def _getter(field: Any, node: SchemaNode) -> Convert:
     name = field.name
     if _is_map(field):
         of_value = _scalar(field.message_type.fields_by_name["value"], _value_node(node))
@@ -179,7 +185,7 @@ def _getter(field: Any, node: Node) -> Convert:
     return lambda message: of_field(getattr(message, name))
 
 
-def _value_node(node: Node) -> Node:
+def _value_node(node: SchemaNode) -> SchemaNode:
     inner = node.branches[0]
     if node.kind == "map":
         return inner
@@ -187,7 +193,7 @@ def _value_node(node: Node) -> Node:
     return inner if value is None else value.node
 
 
-def _scalar(field: Any, node: Node) -> Convert:
+def _scalar(field: Any, node: SchemaNode) -> Convert:
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return _message(field.message_type, node)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:

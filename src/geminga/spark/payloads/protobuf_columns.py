@@ -24,7 +24,7 @@ from geminga.spark.payloads.arrays import (
     numbers,
     validity,
 )
-from geminga.spark.payloads.nodes import Node
+from geminga.spark.payloads.nodes import SchemaNode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class _Place:
     depth: int
     descriptor: Any = None
     field: Any = None
-    node: Node | None = None
+    node: SchemaNode | None = None
     group: int = -1
     needs: int = 0
     """Groups that have to be there: an entry of a map has a key and a value."""
@@ -72,7 +72,7 @@ class _Place:
         return self.field is not None and bool(self.field.is_repeated)
 
     @property
-    def inner(self) -> Node:
+    def inner(self) -> SchemaNode:
         """What is wanted of one message."""
         assert self.node is not None
         return self.node.branches[0] if self.is_repeated else self.node
@@ -93,7 +93,7 @@ class Table:
     symbol_ranges: list[tuple[int, int]] = field(default_factory=list)
 
     @staticmethod
-    def of(descriptor: Any, node: Node) -> Table:
+    def of(descriptor: Any, node: SchemaNode) -> Table:
         """Raises `NotByColumns`."""
         table = Table()
         table.places.append(_Place(k.MESSAGE, -1, 0, descriptor, node=node))
@@ -170,21 +170,21 @@ class Table:
         )
 
 
-def _wanted(place: _Place, each: Any) -> Node | None:
+def _wanted(place: _Place, each: Any) -> SchemaNode | None:
     """The node of a field of a message; None where nobody wants it."""
     above = place.node
     if above is None:
         return None
     if above.kind == "long":  # a Timestamp
-        return Node("long")
+        return SchemaNode("long")
     if place.field is not None and place.is_repeated:
         if above.kind == "map":
-            return Node("string") if each.name == "key" else above.branches[0]
+            return SchemaNode("string") if each.name == "key" else above.branches[0]
         above = above.branches[0]
         if above.kind == "long":
-            return Node("long")
+            return SchemaNode("long")
         if each.name == "key" and place.descriptor.GetOptions().map_entry:
-            return Node("long")  # of the entries with one key the last one counts
+            return SchemaNode("long")  # of the entries with one key the last one counts
     known = above.field(each.name)
     return None if known is None else known.node
 
@@ -192,7 +192,7 @@ def _wanted(place: _Place, each: Any) -> Node | None:
 class ColumnReader:
     """Reads payloads of one message type; ``node``: what is wanted of it. Raises `NotByColumns`."""
 
-    def __init__(self, descriptor: Any, node: Node) -> None:
+    def __init__(self, descriptor: Any, node: SchemaNode) -> None:
         self.table = Table.of(descriptor, node)
         self.arrays = self.table.arrays
         self.depth_max = max(place.depth for place in self.table.places) + 1

@@ -13,10 +13,10 @@ from geminga.schema_info import SchemaInfo
 from geminga.spark.cluster import Cluster, discover
 from geminga.spark.offsets import Partition
 from geminga.spark.options import ReadOptions
-from geminga.spark.patience import Patience
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.rows import PERMISSIVE, PayloadPlan, is_message_column
 from geminga.spark.payloads.types import check_readable, columns_of, merged, same_name
+from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, message_columns
 
 VERSIONS_MAX = 1000
@@ -36,8 +36,8 @@ class Registered:
 
 def registered(options: ReadOptions, cluster: Cluster) -> Registered:
     """Ask for the newest schema of each topic."""
-    patience = Patience(options.connection.operation_timeout_ms / 1000)
-    found = patience.call(
+    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
+    found = retry_policy.call(
         "looking up the topics",
         lambda: discover(
             cluster, options.topics, options.topics_pattern, missing_is_empty=options.wait_for_topics
@@ -47,7 +47,7 @@ def registered(options: ReadOptions, cluster: Cluster) -> Registered:
     for partition in found:
         partitions.setdefault(partition[0], partition)
     asked = list(partitions.values())
-    answers = patience.call("asking for schemas", lambda: cluster.newest_schemas(asked))
+    answers = retry_policy.call("asking for schemas", lambda: cluster.newest_schemas(asked))
     newest, counts, without = {}, {}, []
     for topic, answer in zip(partitions, answers, strict=True):
         if answer is None:
@@ -127,13 +127,13 @@ def _older(
     options: ReadOptions, cluster: Cluster, known: Registered, topic: str
 ) -> list[tuple[int, SchemaInfo]]:
     """The versions before the newest, newest first, without those that were deleted."""
-    patience = Patience(options.connection.operation_timeout_ms / 1000)
+    retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
     partition = known.partitions[topic]
     found = []
     last = known.counts[topic] - 1
     for number in range(last - 1, max(-1, last - 1 - VERSIONS_MAX), -1):
         version = number.to_bytes(8, "big")
-        info = patience.call("asking for schemas", partial(cluster.schema, partition, version))
+        info = retry_policy.call("asking for schemas", partial(cluster.schema, partition, version))
         if info is not None:
             found.append((number, info))
     return found

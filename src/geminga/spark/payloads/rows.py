@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 
 from geminga.errors import CorruptPayload, IncompatibleSchema
 from geminga.schema_info import SchemaInfo, SchemaType
-from geminga.spark.counting import DEAD_LETTERS, MALFORMED, Tally
+from geminga.spark.counting import DEAD_LETTERS, MALFORMED, SkipCounters
 from geminga.spark.payloads.arrays import booleans, numbers
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
-from geminga.spark.payloads.nodes import Definition, Node
+from geminga.spark.payloads.nodes import Definition, SchemaNode
 from geminga.spark.payloads.types import check_readable, columns_of, spark_type
 from geminga.spark.schema import COLUMNS, as_type
 from geminga.spark.tasks import session_zone
@@ -67,7 +67,7 @@ class PayloadReader(Protocol):
 
 
 def payload_reader(
-    definition: Definition, wanted: pa.DataType | None, reader: Node | None, zone: str
+    definition: Definition, wanted: pa.DataType | None, reader: SchemaNode | None, zone: str
 ) -> PayloadReader:
     """The reader of a definition's format; ``wanted`` and ``reader`` are for the value as a whole."""
     if definition.format == "avro":
@@ -92,7 +92,7 @@ class VersionReader:
     can't be read as such. ``zone``: the time zone of times in JSON that name none."""
 
     def __init__(
-        self, definition: Definition, wanted: pa.StructType, reader: Node | None, zone: str = "UTC"
+        self, definition: Definition, wanted: pa.StructType, reader: SchemaNode | None, zone: str = "UTC"
     ) -> None:
         self.definition = definition
         self.wanted = wanted
@@ -138,7 +138,7 @@ def _of(wanted: pa.StructType, name: str) -> pa.DataType | None:
     return None if number < 0 else wanted.field(number).type
 
 
-def _child(node: Node | None, name: str) -> Node | None:
+def _child(node: SchemaNode | None, name: str) -> SchemaNode | None:
     known = None if node is None else node.field(name)
     return None if known is None else known.node
 
@@ -174,7 +174,7 @@ Lookup = Callable[[bytes], "SchemaInfo | None"]
 """The schema of a version of the topic that is read; None when there is no such version."""
 
 
-class PayloadShaper:
+class PayloadBatchConverter:
     """Turns decoded messages of one topic into record batches of the columns that a query asks for."""
 
     def __init__(
@@ -184,7 +184,7 @@ class PayloadShaper:
         topic: str,
         lookup: Lookup,
         letters: DeadLetters | None = None,
-        tally: Tally | None = None,
+        skip_counters: SkipCounters | None = None,
     ) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -192,7 +192,7 @@ class PayloadShaper:
         self.topic = topic
         self.lookup = lookup
         self.letters = letters
-        self.tally = tally or Tally()
+        self.skip_counters = skip_counters or SkipCounters()
         self.zone = session_zone()
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         asked = {field.name: field for field in schema.fields}
@@ -221,13 +221,13 @@ class PayloadShaper:
         if damaged.any():
             self._tell(found, damaged, reasons)
             if self.plan.mode == DROPMALFORMED:
-                self.tally.add(MALFORMED, int(damaged.sum()))
+                self.skip_counters.add(MALFORMED, int(damaged.sum()))
             if self.letters is not None:
                 assert again is not None
                 from geminga.spark.dead_letters import MESSAGE_COLUMNS
 
                 errors = [self._reason(found, int(row), reasons) for row in np.flatnonzero(damaged)]
-                self.tally.add(DEAD_LETTERS, len(errors))
+                self.skip_counters.add(DEAD_LETTERS, len(errors))
                 self.letters.add(again(MESSAGE_COLUMNS).filter(booleans(damaged)), errors)
         payload = dict(zip(self.of_payload, rows.flatten(), strict=True))
         arrays = []
@@ -367,7 +367,7 @@ def number_of_version(version: bytes) -> int:
     return int.from_bytes(version, "big")
 
 
-def _paths(node: Node) -> list[str]:
+def _paths(node: SchemaNode) -> list[str]:
     kind = spark_type(node)
     return _paths_of(kind) if isinstance(kind, StructType) else []
 

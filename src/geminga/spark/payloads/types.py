@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from geminga.errors import IncompatibleSchema
-from geminga.spark.payloads.nodes import Definition, Node
+from geminga.spark.payloads.nodes import Definition, SchemaNode
 
 _KINDS: Mapping[str, DataType] = {
     "null": NullType(),
@@ -59,7 +59,7 @@ _LOGICAL: Mapping[str, DataType] = {
 }
 
 
-def spark_type(node: Node) -> DataType:
+def spark_type(node: SchemaNode) -> DataType:
     """As Spark's own ``from_avro`` chooses them: a union of several types is a struct of ``member0`` …, that
     of int and long is a long, that of float and double a double."""
     node = node.inner
@@ -84,12 +84,12 @@ def spark_type(node: Node) -> DataType:
     return _KINDS[node.kind]
 
 
-def members_of(union: Node) -> list[Node]:
+def members_of(union: SchemaNode) -> list[SchemaNode]:
     """The branches besides null."""
     return [branch for branch in union.branches if branch.kind != "null"]
 
 
-def number_of(union: Node) -> DataType | None:
+def number_of(union: SchemaNode) -> DataType | None:
     """The one type of a union of numbers, if Spark has it for them."""
     kinds = {(branch.kind, branch.logical) for branch in members_of(union)}
     if kinds == {("int", ""), ("long", "")}:

@@ -33,7 +33,7 @@ from geminga.errors import IncompatibleSchema, InvalidMessage
 from geminga.schema_info import SchemaInfo, SchemaType
 from geminga.spark.payloads.definitions import definition_of
 from geminga.spark.payloads.fitting import fit
-from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, Field, Node
+from geminga.spark.payloads.nodes import NO_DEFAULT, Definition, SchemaField, SchemaNode
 from geminga.spark.payloads.types import arrow_type, check_readable, columns_of, same_name
 
 if TYPE_CHECKING:
@@ -97,37 +97,39 @@ def _optional(defined: Any) -> Any:
     return defined if defined == "null" else ["null", defined]
 
 
-_NODES: dict[DataType, Node] = {
-    BinaryType(): Node("bytes"),
-    BooleanType(): Node("boolean"),
-    ByteType(): Node("int8"),
-    ShortType(): Node("int16"),
-    IntegerType(): Node("int"),
-    LongType(): Node("long"),
-    FloatType(): Node("float"),
-    DoubleType(): Node("double"),
-    StringType(): Node("text"),
-    NullType(): Node("null"),
-    DateType(): Node("string", "date"),
-    TimestampType(): Node("long", "timestamp-seconds"),
-    TimestampNTZType(): Node("string", "local-timestamp-micros"),
+_NODES: dict[DataType, SchemaNode] = {
+    BinaryType(): SchemaNode("bytes"),
+    BooleanType(): SchemaNode("boolean"),
+    ByteType(): SchemaNode("int8"),
+    ShortType(): SchemaNode("int16"),
+    IntegerType(): SchemaNode("int"),
+    LongType(): SchemaNode("long"),
+    FloatType(): SchemaNode("float"),
+    DoubleType(): SchemaNode("double"),
+    StringType(): SchemaNode("text"),
+    NullType(): SchemaNode("null"),
+    DateType(): SchemaNode("string", "date"),
+    TimestampType(): SchemaNode("long", "timestamp-seconds"),
+    TimestampNTZType(): SchemaNode("string", "local-timestamp-micros"),
 }
 """For JSON that no schema describes: a number is seconds as a time, and no date; any value is text."""
 
 
-def node_of_type(kind: DataType) -> Node:
+def node_of_type(kind: DataType) -> SchemaNode:
     """The node whose JSON Spark's own ``from_json`` reads as ``kind``.
 
     Raises `IncompatibleSchema` for a type that has none.
     """
     if isinstance(kind, StructType):
-        return Node("record", fields=tuple(Field(f.name, node_of_type(f.dataType)) for f in kind.fields))
+        return SchemaNode(
+            "record", fields=tuple(SchemaField(f.name, node_of_type(f.dataType)) for f in kind.fields)
+        )
     if isinstance(kind, ArrayType):
-        return Node("array", branches=(node_of_type(kind.elementType),))
+        return SchemaNode("array", branches=(node_of_type(kind.elementType),))
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        return Node("map", branches=(node_of_type(kind.valueType),))
+        return SchemaNode("map", branches=(node_of_type(kind.valueType),))
     if isinstance(kind, DecimalType):
-        return Node("bytes", "decimal", precision=kind.precision, scale=kind.scale)
+        return SchemaNode("bytes", "decimal", precision=kind.precision, scale=kind.scale)
     if kind not in _NODES:
         raise IncompatibleSchema(f"no schema has a form for {kind.simpleString()}")
     return _NODES[kind]
@@ -146,7 +148,7 @@ def frame_schema(schema: StructType, value_schema: str, name: str, namespace: st
 class _Source:
     """A field of the payload: where the frame has it; -1 for one that it lacks."""
 
-    field: Field
+    field: SchemaField
     column: int
 
 
@@ -166,7 +168,7 @@ class PayloadWriter:
 
             self._protobuf = ProtobufWriter(info.data)
         root = self.definition.root.inner
-        self.fields = root.fields if root.kind == "record" else (Field("value", self.definition.root),)
+        self.fields = root.fields if root.kind == "record" else (SchemaField("value", self.definition.root),)
         columns = columns_of(self.definition)
         check_readable(schema, columns, "")
         self.sources = []
@@ -186,7 +188,7 @@ class PayloadWriter:
             )
         self.wanted = pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in columns.fields])
 
-    def _is_needed(self, field: Field) -> bool:
+    def _is_needed(self, field: SchemaField) -> bool:
         if self._protobuf is not None:
             return self._protobuf.needs(field.name)
         return field.default is NO_DEFAULT and not _is_optional(field.node)
@@ -200,7 +202,7 @@ class PayloadWriter:
             frame = pa.StructArray.from_arrays(arrays, names=[source.field.name for source in given])
         else:
             frame = pa.Array.from_buffers(pa.struct([]), count, [None], 0)
-        whole = fit(frame, self.wanted, Node("record", fields=self.fields))
+        whole = fit(frame, self.wanted, SchemaNode("record", fields=self.fields))
         if not self.definition.is_record:
             return _plain(self.definition, whole.field(0))
         if self.definition.format == "json":
@@ -214,7 +216,7 @@ class PayloadWriter:
         return AvroWriter(self.definition.root).write(whole)
 
 
-def _is_optional(node: Node) -> bool:
+def _is_optional(node: SchemaNode) -> bool:
     return node.kind == "null" or (node.kind == "union" and any(b.kind == "null" for b in node.branches))
 
 

@@ -45,7 +45,7 @@ _ROWS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedFile:
     """A file that counts: its path on the table's file system, and its line in the list."""
 
     path: str
@@ -58,11 +58,11 @@ class Listing:
 
     batch: int
     whole: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
+class TableCompaction:
     """What compacting did to a table."""
 
     files_before: int
@@ -72,7 +72,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TableSize:
     """A table's rows and files, from the files' own footers."""
 
     rows: int
@@ -98,14 +98,14 @@ def listing(table: str) -> Listing | None:
     missing = [batch for batch in range(begin, newest + 1) if batch not in batches]
     if missing:
         raise StoreDamaged(f"{table}: the lists of micro-batches {missing} are missing in {METADATA}")
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ListedFile] = {}
     for batch in range(begin, newest + 1):
         for line in _lines(files, batches[batch][1]):
             path = _path(files, line["path"])
             if line["action"] != "add":
                 entries.pop(path, None)
             else:
-                entries[path] = Entry(path, line)
+                entries[path] = ListedFile(path, line)
     return Listing(newest, batches[newest][0], tuple(entries.values()))
 
 
@@ -163,7 +163,7 @@ def table_dataset(table: str) -> dataset.Dataset:
     return dataset.dataset(paths, schema=schema, format="parquet", filesystem=system)
 
 
-def size(table: str) -> Size:
+def size(table: str) -> TableSize:
     """Rows and files of a table. A file that a new run of Spark replaces meanwhile counts as gone."""
     system, _ = resolve(table)
     rows = count = 0
@@ -173,13 +173,13 @@ def size(table: str) -> Size:
         except FileNotFoundError:
             continue
         count += 1
-    return Size(rows, count)
+    return TableSize(rows, count)
 
 
 # --- fewer files ----------------------------------------------------------------------------------------
 
 
-def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") -> Compaction:
+def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") -> TableCompaction:
     """Puts small files together, each new one about ``target_bytes`` long at the most.
 
     ``by``: a column of which a file holds one value, if the table has it; such files are put together with
@@ -201,7 +201,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") 
         raise UsageError(f"{table}: on {system.type_name} a list can't be replaced in one go")
     groups = _groups(system, listed.entries, target_bytes, by)
     before = sum(int(entry.line["size"]) for entry in listed.entries)
-    replaced: dict[str, Entry | None] = {}
+    replaced: dict[str, ListedFile | None] = {}
     for group in groups:
         written = _put_together(system, root, group)
         replaced.update(dict.fromkeys((entry.path for entry in group), None))
@@ -209,14 +209,18 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") 
     kept = [found for entry in listed.entries if (found := replaced.get(entry.path, entry)) is not None]
     if groups:
         _replace_list(system, f"{root}/{METADATA}/{listed.batch}.compact", kept)
-    return Compaction(len(listed.entries), len(kept), before, sum(int(entry.line["size"]) for entry in kept))
+    return TableCompaction(
+        len(listed.entries), len(kept), before, sum(int(entry.line["size"]) for entry in kept)
+    )
 
 
-def _groups(system: fs.FileSystem, entries: Sequence[Entry], target: int, by: str) -> list[list[Entry]]:
+def _groups(
+    system: fs.FileSystem, entries: Sequence[ListedFile], target: int, by: str
+) -> list[list[ListedFile]]:
     """The small files that become one, in the order in which they were written."""
-    open_groups: dict[object, tuple[list[Entry], int]] = {}
-    closed: list[list[Entry]] = []
-    empty: list[Entry] = []
+    open_groups: dict[object, tuple[list[ListedFile], int]] = {}
+    closed: list[list[ListedFile]] = []
+    empty: list[ListedFile] = []
     for entry in entries:
         length = int(entry.line["size"])
         if length >= target * SMALL:
@@ -251,7 +255,7 @@ def _one_value(metadata: parquet.FileMetaData, by: str) -> object:
     return found.pop() if len(found) == 1 else None
 
 
-def _put_together(system: fs.FileSystem, root: str, group: Sequence[Entry]) -> Entry:
+def _put_together(system: fs.FileSystem, root: str, group: Sequence[ListedFile]) -> ListedFile:
     """One file with the rows of all, checked and on the disk."""
     paths = [entry.path for entry in group]
     schemas = [parquet.read_schema(path, filesystem=system) for path in paths]
@@ -281,7 +285,7 @@ def _put_together(system: fs.FileSystem, root: str, group: Sequence[Entry]) -> E
         "size": info.size,
         "modificationTime": int(time.time() * 1000),
     }
-    return Entry(target, line)
+    return ListedFile(target, line)
 
 
 def _like(uri: str, path: str) -> str:
@@ -289,7 +293,7 @@ def _like(uri: str, path: str) -> str:
     return f"{uri.rpartition('/')[0]}/{quote(path.rpartition('/')[2])}"
 
 
-def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[Entry]) -> None:
+def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[ListedFile]) -> None:
     text = io.StringIO()
     text.write(_VERSION)
     for entry in entries:

@@ -175,14 +175,14 @@ def _copy(source: Traversable, target: Path, values: Mapping[str, str], made: li
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ProjectPaths:
     """Where a project keeps its tables and its checkpoints, as paths or URIs."""
 
     warehouse: str
     storage: str
 
 
-def places(folder: Path) -> Places:
+def places(folder: Path) -> ProjectPaths:
     """What the project's own files say; raises `UsageError` when ``folder`` holds no project."""
     import yaml
 
@@ -199,4 +199,4 @@ def places(folder: Path) -> Places:
         name, _, value = line.strip().partition(" ")
         if name == "spark.sql.warehouse.dir":
             warehouse = value.strip()
-    return Places(warehouse, str(storage))
+    return ProjectPaths(warehouse, str(storage))

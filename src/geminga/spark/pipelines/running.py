@@ -96,8 +96,8 @@ class Outcome:
 
     exit_code: int
     error: str
-    before: Mapping[str, lake.Size]
-    after: Mapping[str, lake.Size]
+    before: Mapping[str, lake.TableSize]
+    after: Mapping[str, lake.TableSize]
     output: tuple[str, ...]
     """The last lines of what Spark printed."""
     rows_read: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def _folders(system: fs.FileSystem, path: str) -> list[fs.FileInfo]:
     return [info for info in found if info.type == fs.FileType.Directory]
 
 
-def sizes(folder: Path) -> dict[str, lake.Size]:
+def sizes(folder: Path) -> dict[str, lake.TableSize]:
     """Rows and files of a project's tables, counted from the files' own footers."""
     return {name: lake.size(path) for name, path in tables(folder).items()}
 
@@ -236,7 +236,7 @@ def run(
         before = sizes(folder)
         if full_refresh:
             arguments = ("--full-refresh", ",".join(full_refresh), *arguments)
-        heard = _Heard(told)
+        heard = _SparkOutput(told)
         exit_code = _spark(folder, arguments, lock, heard, cluster)
         for _ in range(RACES_MAX):
             if not (exit_code and heard.race):
@@ -248,7 +248,7 @@ def run(
         return Outcome(exit_code, error, before, sizes(folder), tuple(heard.output), heard.rows, heard.lag)
 
 
-def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _Heard, cluster: str) -> int:
+def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _SparkOutput, cluster: str) -> int:
     """``spark-pipelines`` from its start to its end; returns the exit code."""
     process = subprocess.Popen(
         command(arguments), cwd=folder, env=environment(folder, cluster), text=True, errors="replace",
@@ -310,7 +310,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-class _Heard:
+class _SparkOutput:
     """What Spark prints, taken apart."""
 
     def __init__(self, told: Callable[[Event], None]) -> None:

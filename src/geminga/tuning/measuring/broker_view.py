@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from geminga.admin import Persistence, topic_path
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.errors import ConnectError, NotAllowedError, PulsarException, TopicNotFound
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
@@ -21,7 +21,7 @@ _CPU_METRIC = re.compile(r"^process_cpu_seconds_total(?:\{[^}]*\})?\s+([0-9.eE+-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCounts:
+class PublishedCounts:
     """What has come into a topic since it was loaded, all partitions together."""
 
     messages: int
@@ -33,11 +33,11 @@ class TopicCounts:
     """Messages and entries of each partition."""
 
 
-def _title(cluster: Cluster) -> str:
+def _title(cluster: ClusterProfile) -> str:
     # A wrong address shows soon.
     with cluster.client(operation_timeout_seconds=5) as client:
         client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
-        said = client.hub.pool.connections[0].server_version
+        said = client.context.pool.connections[0].server_version
     return APACHE + said.removeprefix("Pulsar Server").strip() if said.startswith("Pulsar Server") else said
 
 
@@ -49,12 +49,12 @@ class BrokerView:
         service_url: str,
         admin_url: str | None,
         server_pids: tuple[int, ...] = (),
-        cluster: Cluster | None = None,
+        cluster: ClusterProfile | None = None,
     ) -> None:
         """``cluster``: how one shows oneself there; its addresses do not count. ``admin_url`` None: learned
         from the broker."""
         self.service_url = service_url
-        found = replace(cluster or Cluster(), service_url=service_url, admin_url=admin_url)
+        found = replace(cluster or ClusterProfile(), service_url=service_url, admin_url=admin_url)
         self.admin_url = found.find_admin_url()
         self.cluster = replace(found, admin_url=self.admin_url)
         self.admin = self.cluster.admin()
@@ -128,7 +128,7 @@ class BrokerView:
         except TopicNotFound:
             pass
 
-    def counts(self, topic: TopicName, partitions: int) -> TopicCounts:
+    def counts(self, topic: TopicName, partitions: int) -> PublishedCounts:
         """Messages, entries and bytes of a topic so far.
 
         Entries are told by another call than all the rest, and a busy broker takes its time for each: they
@@ -145,7 +145,7 @@ class BrokerView:
         for name, row in rows.items():
             entries = (before.get(name, 0) + after.get(name, 0)) // 2
             by_partition[max(0, TopicName.parse(name).partition)] = (row["msgInCounter"], entries)
-        return TopicCounts(
+        return PublishedCounts(
             messages=stats["msgInCounter"],
             entries=sum(entries for _, entries in by_partition.values()),
             bytes_in=stats["bytesInCounter"],

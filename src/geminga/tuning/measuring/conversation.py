@@ -25,7 +25,7 @@ class ChildFailedError(PulsarException):
     """A measured process ended, or said that it cannot go on."""
 
 
-class Child:
+class MeasuredProcess:
     """A process of this module's kind: started with a specification, asked by words, heard by events."""
 
     def __init__(self, module: str, specification: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Child:
                     self._events.put(event)
         self._events.put(None)
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> MeasuredProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -39,7 +39,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """One run. Counts are of its measured part: what comes before is warm-up."""
 
     subject: str
@@ -122,13 +122,13 @@ class Outcome:
         return asdict(self)
 
     @staticmethod
-    def from_dict(values: dict[str, Any]) -> Outcome:
+    def from_dict(values: dict[str, Any]) -> RunOutcome:
         """What `to_dict` wrote; fields of other versions are left out."""
-        known = {f.name for f in fields(Outcome)}
+        known = {f.name for f in fields(RunOutcome)}
         given = {name: value for name, value in values.items() if name in known}
         for name in ("receipt", "end_to_end"):
             given[name] = Latency(**given.get(name, {}))
-        return Outcome(**given)
+        return RunOutcome(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

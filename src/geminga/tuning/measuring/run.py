@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from geminga.client.cluster import Cluster
+from geminga.client.cluster import ClusterProfile
 from geminga.errors import PulsarException
 from geminga.ids import TopicName
 from geminga.tuning.measuring import host
-from geminga.tuning.measuring.broker_view import BrokerView, TopicCounts
-from geminga.tuning.measuring.conversation import Child, ChildFailedError
-from geminga.tuning.measuring.outcome import Latency, Outcome
+from geminga.tuning.measuring.broker_view import BrokerView, PublishedCounts
+from geminga.tuning.measuring.conversation import ChildFailedError, MeasuredProcess
+from geminga.tuning.measuring.outcome import Latency, RunOutcome
 from geminga.tuning.measuring.perf import JavaPerf
 from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
@@ -85,10 +85,10 @@ class Disturbance(Protocol):
 
 
 @dataclass(slots=True)
-class _Look:
+class _CounterReading:
     """The broker's counters at one moment."""
 
-    counts: TopicCounts
+    counts: PublishedCounts
     cpu_seconds: float
     disk_bytes: int | None
     at: float
@@ -128,7 +128,7 @@ class Run:
         self._folder = Path()
         self.topic: TopicName | None = None
 
-    def measure(self, events: Disturbance | None = None) -> Outcome:
+    def measure(self, events: Disturbance | None = None) -> RunOutcome:
         """Run and give the outcome. ``events`` is told when the measured part begins.
 
         Raises `ChildFailedError` when a client cannot begin, and the broker's errors before the load starts
@@ -149,12 +149,12 @@ class Run:
 
     # --- processes --------------------------------------------------------------------------------
 
-    def _start_watcher(self, children: contextlib.ExitStack, topic: TopicName) -> Child | None:
+    def _start_watcher(self, children: contextlib.ExitStack, topic: TopicName) -> MeasuredProcess | None:
         profile = self._conditions.profile
         if not profile.subscriptions:
             return None
         watcher = children.enter_context(
-            Child(
+            MeasuredProcess(
                 "geminga.tuning.measuring.watch",
                 {
                     "cluster": self._cluster().as_dict(),
@@ -167,17 +167,17 @@ class Run:
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
 
-    def _cluster(self, service_url: str | None = None) -> Cluster:
+    def _cluster(self, service_url: str | None = None) -> ClusterProfile:
         """How processes connect; ``service_url`` is another than the broker's own."""
         cluster = self._view.cluster
         return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)
 
-    def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[Child]:
+    def _start_producers(self, children: contextlib.ExitStack, topic: TopicName) -> list[MeasuredProcess]:
         conditions, profile = self._conditions, self._conditions.profile
         count = min(profile.producers, PRODUCER_PROCESSES_MAX)
         producers = [
             children.enter_context(
-                Child(
+                MeasuredProcess(
                     "geminga.tuning.measuring.load",
                     {
                         "library": self._subject.library,
@@ -213,16 +213,18 @@ class Run:
 
     # --- measuring --------------------------------------------------------------------------------
 
-    def _look(self, topic: TopicName, counts_first: bool) -> _Look:
+    def _look(self, topic: TopicName, counts_first: bool) -> _CounterReading:
         """CPU lies inside the two looks, so that asking for the counts is not measured."""
         partitions = self._conditions.profile.partitions
         counts = self._view.counts(topic, partitions) if counts_first else None
         at, cpu, disk = time.monotonic(), self._view.cpu_seconds(), self._view.disk_written_bytes()
         if counts is None:
             counts = self._view.counts(topic, partitions)
-        return _Look(counts, cpu, disk, at)
+        return _CounterReading(counts, cpu, disk, at)
 
-    def _meters(self, producer_pids: list[int], watcher: Child | None) -> list[host.WireMeter | None]:
+    def _meters(
+        self, producer_pids: list[int], watcher: MeasuredProcess | None
+    ) -> list[host.WireMeter | None]:
         found: list[host.WireMeter | None] = []
         for pids in (producer_pids, [watcher.pid] if watcher else []):
             meter = host.WireMeter(frozenset(pids))
@@ -235,8 +237,12 @@ class Run:
         return found
 
     def _measure_python(
-        self, producers: list[Child], watcher: Child | None, topic: TopicName, events: Disturbance | None
-    ) -> Outcome:
+        self,
+        producers: list[MeasuredProcess],
+        watcher: MeasuredProcess | None,
+        topic: TopicName,
+        events: Disturbance | None,
+    ) -> RunOutcome:
         conditions = self._conditions
         time.sleep(SETTLE_SECONDS)
         for producer in producers:
@@ -285,9 +291,9 @@ class Run:
         self,
         children: contextlib.ExitStack,
         topic: TopicName,
-        watcher: Child | None,
+        watcher: MeasuredProcess | None,
         events: Disturbance | None,
-    ) -> Outcome:
+    ) -> RunOutcome:
         conditions = self._conditions
         assert conditions.java_home is not None, "pulsar-perf needs the distribution"
         perf = children.enter_context(
@@ -335,7 +341,7 @@ class Run:
             **{"receipts": 0, **values},
         )  # fmt: skip
 
-    def _look_after(self, topic: TopicName) -> tuple[PulsarException | None, _Look | None]:
+    def _look_after(self, topic: TopicName) -> tuple[PulsarException | None, _CounterReading | None]:
         """The second look. Where something is broken on purpose, a broker that has gone is part of it."""
         try:
             return None, self._look(topic, counts_first=False)
@@ -345,7 +351,7 @@ class Run:
             return error, None
 
     def _end_watcher(
-        self, watcher: Child | None, since_ns: int, after: _Look | None
+        self, watcher: MeasuredProcess | None, since_ns: int, after: _CounterReading | None
     ) -> dict[str, Any] | None:
         if watcher is None:
             return None
@@ -369,12 +375,12 @@ class Run:
 
     def _outcome(
         self,
-        before: _Look,
-        after: _Look | None,
+        before: _CounterReading,
+        after: _CounterReading | None,
         wire: list[host.WireBytes | None],
         read: dict[str, Any] | None,
         **values: Any,
-    ) -> Outcome:
+    ) -> RunOutcome:
         published, delivered = wire
         if after is not None:
             entries = after.counts.entries - before.counts.entries
@@ -393,7 +399,7 @@ class Run:
             values["delivered"] = sum(read["latencies"])
             values["end_to_end"] = read.get("latency", Latency())
             values["failure"] = values.get("failure") or read["failure"]
-        return Outcome(
+        return RunOutcome(
             part=self._conditions.part,
             profile=self._conditions.profile.to_dict(),
             subject=self._subject.title,

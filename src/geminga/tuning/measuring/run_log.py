@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from geminga.errors import InvalidConfiguration
-from geminga.tuning.measuring.outcome import Outcome
+from geminga.tuning.measuring.outcome import RunOutcome
 
 
 class RunLog:
@@ -21,7 +21,7 @@ class RunLog:
         """Open or make the folder. Raises `InvalidConfiguration` when it holds runs of other conditions."""
         folder.mkdir(parents=True, exist_ok=True)
         self._runs = folder / "runs.jsonl"
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RunOutcome] = []
         now = json.loads(json.dumps(conditions))
         file = folder / "conditions.json"
         before = json.loads(file.read_text()) if file.exists() else now
@@ -35,7 +35,7 @@ class RunLog:
             self.outcomes += _outcomes(self._runs)
 
     @staticmethod
-    def read(folder: Path) -> tuple[dict[str, Any], list[Outcome]]:
+    def read(folder: Path) -> tuple[dict[str, Any], list[RunOutcome]]:
         """Conditions and runs of a folder, untouched. Raises `InvalidConfiguration` without any."""
         try:
             conditions = json.loads((folder / "conditions.json").read_text())
@@ -46,18 +46,18 @@ class RunLog:
             raise InvalidConfiguration(f"{folder} holds no runs: none has ended yet")
         return conditions, outcomes
 
-    def keep(self, outcome: Outcome) -> None:
+    def keep(self, outcome: RunOutcome) -> None:
         """Write a run down."""
         self.outcomes.append(outcome)
         with self._runs.open("a") as file:
             file.write(json.dumps(outcome.to_dict()) + "\n")
 
 
-def _outcomes(file: Path) -> list[Outcome]:
+def _outcomes(file: Path) -> list[RunOutcome]:
     found = []
     for line in file.read_text().splitlines():
         with contextlib.suppress(ValueError):  # the last line of a process that was killed
-            found.append(Outcome.from_dict(json.loads(line)))
+            found.append(RunOutcome.from_dict(json.loads(line)))
     return found
 
 

@@ -25,7 +25,7 @@ QUIET_SECONDS = 5.0
 READING_ENDS_SECONDS_MAX = 60.0
 
 
-class Watcher:
+class LatencyReader:
     """Reads one subscription on a thread of its own."""
 
     def __init__(self, consumer: Any) -> None:
@@ -83,7 +83,7 @@ class Watcher:
         return arrived[arrived >= since_ns]
 
 
-def _arrivals(watcher: Watcher, since_ns: int) -> tuple[dict[str, int], float]:
+def _arrivals(watcher: LatencyReader, since_ns: int) -> tuple[dict[str, int], float]:
     """Messages that arrived in each slice of time after ``since_ns``, and the longest silence in seconds."""
     import numpy as np
 
@@ -108,9 +108,9 @@ def _stamps(values: Any) -> Any:
 
 def watch(given: dict[str, Any]) -> None:
     """The life of the process; see `geminga.tuning.measuring.run` for the specification."""
-    from geminga.client.cluster import Cluster
+    from geminga.client.cluster import ClusterProfile
 
-    with Cluster.from_dict(given["cluster"]).client() as client:
+    with ClusterProfile.from_dict(given["cluster"]).client() as client:
         watchers = []
         for number in range(given["subscriptions"]):
             consumer = client.subscribe(
@@ -119,7 +119,7 @@ def watch(given: dict[str, Any]) -> None:
                 receiver_queue_size=RECEIVER_QUEUE,
                 max_total_receiver_queue_size_across_partitions=20 * RECEIVER_QUEUE,
             )
-            watchers.append(Watcher(consumer))
+            watchers.append(LatencyReader(consumer))
         for watcher in watchers:
             watcher.thread.start()
         conversation.report("ready")
@@ -140,7 +140,7 @@ def watch(given: dict[str, Any]) -> None:
         conversation.await_order("close")
 
 
-def _obey(watchers: list[Watcher]) -> int:
+def _obey(watchers: list[LatencyReader]) -> int:
     """Wait for ``end NANOSECONDS MESSAGES`` and until so many have been read; gives the time from which
     messages count."""
     words = sys.stdin.readline().split()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from geminga.client.admin.aio.calls import Calls
+from geminga.client.admin.aio.calls import AdminCalls
 from geminga.client.admin.aio.namespaces import Namespaces
 from geminga.client.admin.aio.policies import TopicPolicies
 from geminga.client.admin.aio.schemas import Schemas
@@ -76,7 +76,7 @@ class Admin:
         Raises `InvalidUrl` and `InvalidConfiguration`. Calls raise `AdminError` in a class for each status
         (`AdminNotFound`, `AdminConflict`, ...), `ConnectError` and `Timeout`.
         """
-        self._calls = Calls(settings_of(dict(locals())))
+        self._calls = AdminCalls(settings_of(dict(locals())))
         self.tenants = Tenants(self._calls)
         self.clusters = Clusters(self._calls)
         self.namespaces = Namespaces(self._calls)

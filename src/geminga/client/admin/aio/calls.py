@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import (
+    AdminResponse,
     AdminSettings,
-    Answer,
     Exchange,
     Request,
     make_request,
@@ -22,7 +22,7 @@ from geminga.errors import AlreadyClosed, PulsarException
 T = TypeVar("T")
 
 
-class Calls:
+class AdminCalls:
     """Sends requests and gives back what came."""
 
     def __init__(self, settings: AdminSettings) -> None:
@@ -31,7 +31,7 @@ class Calls:
         self._addresses = parse_admin_url(settings.admin_url)
         self._transport = AsyncTransport(settings)
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> AdminResponse:
         """The answer, tried for as the settings say. Raises the error that it means."""
         if self.closed:
             raise AlreadyClosed("the admin is closed")
@@ -82,8 +82,8 @@ class Calls:
         self._transport.close()
 
 
-class Resource:
+class AdminSection:
     """Base of the parts of an admin."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls

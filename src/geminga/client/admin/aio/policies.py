@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload
 
-from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.aio.calls import AdminSection
 from geminga.client.admin.exchange import namespace_path, topic_path
 from geminga.client.admin.records import decode, encode
 from geminga.client.admin.types import (
@@ -31,7 +31,7 @@ Document = dict[str, Any]
 class PolicyAt(Generic[T]):
     """A policy of namespaces, or of topics: ``get``, ``set`` and ``remove``."""
 
-    def __init__(self, holder: PolicyHolder, policy: Policy[T]) -> None:
+    def __init__(self, holder: PolicyHolder, policy: PolicyDeclaration[T]) -> None:
         self._holder = holder
         self._policy = policy
 
@@ -63,7 +63,7 @@ class PolicyAt(Generic[T]):
             await self._holder.calls.call("DELETE", path)
 
 
-class Policy(Generic[T]):
+class PolicyDeclaration(Generic[T]):
     """A policy: the last part of its path, the kind of its value, and what it does."""
 
     def __init__(
@@ -90,12 +90,12 @@ class Policy(Generic[T]):
         self.name = name
 
     @overload
-    def __get__(self, holder: None, owner: type) -> Policy[T]: ...
+    def __get__(self, holder: None, owner: type) -> PolicyDeclaration[T]: ...
 
     @overload
     def __get__(self, holder: PolicyHolder, owner: type) -> PolicyAt[T]: ...
 
-    def __get__(self, holder: PolicyHolder | None, owner: type) -> Policy[T] | PolicyAt[T]:
+    def __get__(self, holder: PolicyHolder | None, owner: type) -> PolicyDeclaration[T] | PolicyAt[T]:
         return self if holder is None else PolicyAt(holder, self)
 
     def checked(self, value: T) -> Any:
@@ -108,45 +108,47 @@ class Policy(Generic[T]):
         return body
 
 
-class PolicyHolder(Resource):
+class PolicyHolder(AdminSection):
     """What namespaces and topics both can be told."""
 
-    retention = Policy("retention", Retention, "How long acknowledged messages stay.")
-    persistence = Policy("persistence", Persistence, "Copies of entries on bookies.")
-    publish_rate = Policy("publishRate", PublishRate, "What is taken from producers, a topic.")
-    dispatch_rate = Policy("dispatchRate", DispatchRate, "What is sent to consumers, a topic.")
-    subscription_dispatch_rate = Policy(
+    retention = PolicyDeclaration("retention", Retention, "How long acknowledged messages stay.")
+    persistence = PolicyDeclaration("persistence", Persistence, "Copies of entries on bookies.")
+    publish_rate = PolicyDeclaration("publishRate", PublishRate, "What is taken from producers, a topic.")
+    dispatch_rate = PolicyDeclaration("dispatchRate", DispatchRate, "What is sent to consumers, a topic.")
+    subscription_dispatch_rate = PolicyDeclaration(
         "subscriptionDispatchRate", DispatchRate, "What is sent to consumers, a subscription."
     )
-    replicator_dispatch_rate = Policy(
+    replicator_dispatch_rate = PolicyDeclaration(
         "replicatorDispatchRate", DispatchRate, "What is sent to other clusters."
     )
-    subscribe_rate = Policy("subscribeRate", SubscribeRate, "How often consumers may subscribe.")
-    delayed_delivery = Policy("delayedDelivery", DelayedDelivery, "Whether messages may be delivered later.")
-    inactive_topics = Policy(
+    subscribe_rate = PolicyDeclaration("subscribeRate", SubscribeRate, "How often consumers may subscribe.")
+    delayed_delivery = PolicyDeclaration(
+        "delayedDelivery", DelayedDelivery, "Whether messages may be delivered later."
+    )
+    inactive_topics = PolicyDeclaration(
         "inactiveTopicPolicies", InactiveTopics, "Whether topics that nobody uses are deleted."
     )
-    auto_subscription_creation = Policy(
+    auto_subscription_creation = PolicyDeclaration(
         "autoSubscriptionCreation", AutoSubscriptionCreation, "Whether consumers make subscriptions."
     )
-    max_consumers_per_subscription = Policy(
+    max_consumers_per_subscription = PolicyDeclaration(
         "maxConsumersPerSubscription", int, "Consumers of a subscription; 0: no limit."
     )
-    max_subscriptions_per_topic = Policy(
+    max_subscriptions_per_topic = PolicyDeclaration(
         "maxSubscriptionsPerTopic", int, "Subscriptions of a topic; 0: no limit."
     )
-    schema_compatibility = Policy(
+    schema_compatibility = PolicyDeclaration(
         "schemaCompatibilityStrategy", str, "Which schemas may follow others, as FULL.", method="PUT"
     )
-    schema_validation = Policy(
+    schema_validation = PolicyDeclaration(
         "schemaValidationEnforced", bool, "Whether producers without a schema are refused."
     )
-    subscription_types = Policy(
+    subscription_types = PolicyDeclaration(
         "subscriptionTypesEnabled", tuple[str, ...], "Exclusive, Shared, Failover, Key_Shared."
     )
-    offload = Policy("offloadPolicies", Document, "Cheap storage, in Pulsar's names.")
-    entry_filters = Policy("entryFilters", Document, "Filters of entries, in Pulsar's names.")
-    redeliver_unacked = Policy(
+    offload = PolicyDeclaration("offloadPolicies", Document, "Cheap storage, in Pulsar's names.")
+    entry_filters = PolicyDeclaration("entryFilters", Document, "Filters of entries, in Pulsar's names.")
+    redeliver_unacked = PolicyDeclaration(
         "redeliverUnacked", RedeliverUnacked, "Geminga's own: pushing again what is not acknowledged."
     )
 
@@ -159,11 +161,11 @@ class PolicyHolder(Resource):
         raise NotImplementedError
 
     @classmethod
-    def policies_known(cls) -> Iterator[Policy[Any]]:
+    def policies_known(cls) -> Iterator[PolicyDeclaration[Any]]:
         """Every policy that is declared."""
         for owner in reversed(cls.__mro__):
             for found in vars(owner).values():
-                if isinstance(found, Policy):
+                if isinstance(found, PolicyDeclaration):
                     yield found
 
     async def backlog_quotas(self, place: str, *, applied: bool | None = None) -> Mapping[str, BacklogQuota]:
@@ -188,23 +190,27 @@ class PolicyHolder(Resource):
 class TopicPolicies(PolicyHolder):
     """Policies of single topics: they count before those of the namespace."""
 
-    message_ttl = Policy(
+    message_ttl = PolicyDeclaration(
         "messageTTL", int, "Seconds after which messages count as acknowledged.", as_query="messageTTL"
     )
-    deduplication = Policy("deduplicationEnabled", bool, "Whether repeated sequence ids are dropped.")
-    deduplication_snapshot_interval = Policy(
+    deduplication = PolicyDeclaration(
+        "deduplicationEnabled", bool, "Whether repeated sequence ids are dropped."
+    )
+    deduplication_snapshot_interval = PolicyDeclaration(
         "deduplicationSnapshotInterval", int, "Messages between two snapshots of sequence ids."
     )
-    compaction_threshold = Policy(
+    compaction_threshold = PolicyDeclaration(
         "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never."
     )
-    max_message_size = Policy("maxMessageSize", int, "Bytes of a message; 0: as the broker has it.")
-    max_producers = Policy("maxProducers", int, "Producers of the topic; 0: no limit.")
-    max_consumers = Policy("maxConsumers", int, "Consumers of the topic; 0: no limit.")
-    max_unacked_messages_per_consumer = Policy(
+    max_message_size = PolicyDeclaration(
+        "maxMessageSize", int, "Bytes of a message; 0: as the broker has it."
+    )
+    max_producers = PolicyDeclaration("maxProducers", int, "Producers of the topic; 0: no limit.")
+    max_consumers = PolicyDeclaration("maxConsumers", int, "Consumers of the topic; 0: no limit.")
+    max_unacked_messages_per_consumer = PolicyDeclaration(
         "maxUnackedMessagesOnConsumer", int, "Messages that a consumer may hold; 0: no limit."
     )
-    max_unacked_messages_per_subscription = Policy(
+    max_unacked_messages_per_subscription = PolicyDeclaration(
         "maxUnackedMessagesOnSubscription", int, "Messages that a subscription's consumers may hold."
     )
 
@@ -215,45 +221,53 @@ class TopicPolicies(PolicyHolder):
 class NamespacePolicies(PolicyHolder):
     """Policies of namespaces: they count for all topics that have none of their own."""
 
-    message_ttl = Policy("messageTTL", int, "Seconds after which messages count as acknowledged.")
-    deduplication = Policy("deduplication", bool, "Whether repeated sequence ids are dropped.")
-    deduplication_snapshot_interval = Policy(
+    message_ttl = PolicyDeclaration("messageTTL", int, "Seconds after which messages count as acknowledged.")
+    deduplication = PolicyDeclaration("deduplication", bool, "Whether repeated sequence ids are dropped.")
+    deduplication_snapshot_interval = PolicyDeclaration(
         "deduplicationSnapshotInterval",
         int,
         "Messages between two snapshots of sequence ids.",
         unset_by_null=True,
     )
-    compaction_threshold = Policy(
+    compaction_threshold = PolicyDeclaration(
         "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never.", method="PUT"
     )
-    auto_topic_creation = Policy("autoTopicCreation", AutoTopicCreation, "Whether clients make topics.")
-    encryption_required = Policy("encryptionRequired", bool, "Whether plain producers are refused.")
-    allow_auto_update_schema = Policy(
+    auto_topic_creation = PolicyDeclaration(
+        "autoTopicCreation", AutoTopicCreation, "Whether clients make topics."
+    )
+    encryption_required = PolicyDeclaration(
+        "encryptionRequired", bool, "Whether plain producers are refused."
+    )
+    allow_auto_update_schema = PolicyDeclaration(
         "isAllowAutoUpdateSchema", bool, "Whether producers may bring new schemas."
     )
-    max_producers_per_topic = Policy("maxProducersPerTopic", int, "Producers of a topic; 0: no limit.")
-    max_consumers_per_topic = Policy("maxConsumersPerTopic", int, "Consumers of a topic; 0: no limit.")
-    max_topics = Policy("maxTopicsPerNamespace", int, "Topics of the namespace; 0: no limit.")
-    max_unacked_messages_per_consumer = Policy(
+    max_producers_per_topic = PolicyDeclaration(
+        "maxProducersPerTopic", int, "Producers of a topic; 0: no limit."
+    )
+    max_consumers_per_topic = PolicyDeclaration(
+        "maxConsumersPerTopic", int, "Consumers of a topic; 0: no limit."
+    )
+    max_topics = PolicyDeclaration("maxTopicsPerNamespace", int, "Topics of the namespace; 0: no limit.")
+    max_unacked_messages_per_consumer = PolicyDeclaration(
         "maxUnackedMessagesPerConsumer", int, "Messages that a consumer may hold; 0: no limit."
     )
-    max_unacked_messages_per_subscription = Policy(
+    max_unacked_messages_per_subscription = PolicyDeclaration(
         "maxUnackedMessagesPerSubscription", int, "Messages that a subscription's consumers may hold."
     )
-    replication_clusters = Policy("replication", tuple[str, ...], "Clusters that keep copies.")
-    subscription_auth_mode = Policy(
+    replication_clusters = PolicyDeclaration("replication", tuple[str, ...], "Clusters that keep copies.")
+    subscription_auth_mode = PolicyDeclaration(
         "subscriptionAuthMode", str, "None, or Prefix: subscriptions begin with their role."
     )
-    subscription_expiration_minutes = Policy(
+    subscription_expiration_minutes = PolicyDeclaration(
         "subscriptionExpirationTime", int, "Minutes after which unused subscriptions are deleted."
     )
-    offload_threshold = Policy(
+    offload_threshold = PolicyDeclaration(
         "offloadThreshold", int, "Bytes of a topic beyond which ledgers are offloaded.", method="PUT"
     )
-    offload_threshold_seconds = Policy(
+    offload_threshold_seconds = PolicyDeclaration(
         "offloadThresholdInSeconds", int, "Age beyond which ledgers are offloaded.", method="PUT"
     )
-    offload_deletion_lag_ms = Policy(
+    offload_deletion_lag_ms = PolicyDeclaration(
         "offloadDeletionLagMs", int, "How long offloaded ledgers stay here, too.", method="PUT"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.aio.calls import AdminSection
 from geminga.client.admin.aio.topics import Topic
 from geminga.client.admin.exchange import topic_path
 from geminga.client.admin.schema_json import Described, schema_json
@@ -14,10 +14,10 @@ from geminga.config import check_int
 from geminga.errors import AdminNotFound, AdminServerError
 
 
-class Schemas(Resource):
+class Schemas(AdminSection):
     """Schemas of topics, which a topic may have before it exists.
 
-    Where one is given, it is a schema (``JsonSchema(Job)``, ...), a dataclass or another such class, or a
+    Where one is given, it is a schema (``JsonSchema(DriverJob)``, ...), a dataclass or another such class, or a
     `SchemaInfo`.
     """
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.aio.calls import AdminSection
 from geminga.client.admin.aio.tenants import Brokers
 from geminga.client.admin.aio.topics import Topic, Topics
 from geminga.client.admin.exchange import make_request, part, topic_name, topic_path
 from geminga.client.admin.messages import (
     EntriesToSkip,
-    Entry,
     Moment,
+    PeekedEntry,
     entry_of,
     id_json,
     messages_of,
@@ -30,7 +30,7 @@ from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
 
 
-class Subscriptions(Resource):
+class Subscriptions(AdminSection):
     """Subscriptions of topics."""
 
     # --- life ---
@@ -155,7 +155,7 @@ class Subscriptions(Resource):
         if subscription not in await self.list(topic):
             raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
 
-    async def _entry(self, topic: Topic, subscription: str, nth: int) -> Entry | None:
+    async def _entry(self, topic: Topic, subscription: str, nth: int) -> PeekedEntry | None:
         """The nth entry that waits, None behind the last."""
         try:
             request = make_request("GET", f"{_path(topic, subscription)}/position/{nth}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.aio.calls import AdminSection
 from geminga.client.admin.exchange import part
 from geminga.client.admin.types import BrokerInfo, ClusterData, Names, TenantInfo
 from geminga.errors import AdminAuthorizationError, AdminNotFound
 
 
-class Tenants(Resource):
+class Tenants(AdminSection):
     """Tenants: what namespaces belong to."""
 
     async def list(self) -> Names:
@@ -58,7 +58,7 @@ class Tenants(Resource):
         return TenantInfo(admin_roles=tuple(roles), allowed_clusters=tuple(clusters))
 
 
-class Clusters(Resource):
+class Clusters(AdminSection):
     """Clusters that brokers know."""
 
     async def list(self) -> Names:
@@ -70,7 +70,7 @@ class Clusters(Resource):
         return await self._calls.get(ClusterData, f"clusters/{part('cluster', cluster)}")
 
 
-class Brokers(Resource):
+class Brokers(AdminSection):
     """The brokers themselves."""
 
     async def list(self, cluster: str | None = None) -> Names:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from geminga.client.admin.aio.calls import Resource
+from geminga.client.admin.aio.calls import AdminSection
 from geminga.client.admin.exchange import make_request, namespace_path, part, topic_name, topic_path
 from geminga.client.admin.messages import Moment, entry_of, id_json, id_of, messages_of, milliseconds
 from geminga.client.admin.types import InternalStats, LongRunningProcessStatus, Messages, Names, TopicStats
@@ -17,7 +17,7 @@ from geminga.ids import MessageId, TopicName
 Topic = str | TopicName
 
 
-class Topics(Resource):
+class Topics(AdminSection):
     """Topics, partitioned or not. Where nothing else is said, a partitioned topic is meant as a whole."""
 
     # --- life ---

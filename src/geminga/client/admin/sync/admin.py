@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from geminga.client.admin.exchange import settings_of
-from geminga.client.admin.sync.calls import Calls
+from geminga.client.admin.sync.calls import AdminCalls
 from geminga.client.admin.sync.namespaces import Namespaces
 from geminga.client.admin.sync.policies import TopicPolicies
 from geminga.client.admin.sync.schemas import Schemas
@@ -79,7 +79,7 @@ class Admin:
         Raises `InvalidUrl` and `InvalidConfiguration`. Calls raise `AdminError` in a class for each status
         (`AdminNotFound`, `AdminConflict`, ...), `ConnectError` and `Timeout`.
         """
-        self._calls = Calls(settings_of(dict(locals())))
+        self._calls = AdminCalls(settings_of(dict(locals())))
         self.tenants = Tenants(self._calls)
         self.clusters = Clusters(self._calls)
         self.namespaces = Namespaces(self._calls)

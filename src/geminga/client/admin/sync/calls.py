@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from geminga.client.admin.exchange import (
+    AdminResponse,
     AdminSettings,
-    Answer,
     Exchange,
     Request,
     make_request,
@@ -25,7 +25,7 @@ from geminga.errors import AlreadyClosed, PulsarException
 T = TypeVar("T")
 
 
-class Calls:
+class AdminCalls:
     """Sends requests and gives back what came."""
 
     def __init__(self, settings: AdminSettings) -> None:
@@ -34,7 +34,7 @@ class Calls:
         self._addresses = parse_admin_url(settings.admin_url)
         self._transport = ThreadTransport(settings)
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: Request) -> AdminResponse:
         """The answer, tried for as the settings say. Raises the error that it means."""
         if self.closed:
             raise AlreadyClosed("the admin is closed")
@@ -85,8 +85,8 @@ class Calls:
         self._transport.close()
 
 
-class Resource:
+class AdminSection:
     """Base of the parts of an admin."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls

@@ -10,17 +10,17 @@ from typing import Any
 
 from geminga.client.admin.exchange import topic_path
 from geminga.client.admin.schema_json import Described, schema_json
-from geminga.client.admin.sync.calls import Resource
+from geminga.client.admin.sync.calls import AdminSection
 from geminga.client.admin.sync.topics import Topic
 from geminga.client.admin.types import Compatibility, SchemaVersion, SchemaVersions
 from geminga.config import check_int
 from geminga.errors import AdminNotFound, AdminServerError
 
 
-class Schemas(Resource):
+class Schemas(AdminSection):
     """Schemas of topics, which a topic may have before it exists.
 
-    Where one is given, it is a schema (``JsonSchema(Job)``, ...), a dataclass or another such class, or a
+    Where one is given, it is a schema (``JsonSchema(DriverJob)``, ...), a dataclass or another such class, or a
     `SchemaInfo`.
     """
 

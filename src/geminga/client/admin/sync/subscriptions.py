@@ -13,8 +13,8 @@ from typing import Any
 from geminga.client.admin.exchange import make_request, part, topic_name, topic_path
 from geminga.client.admin.messages import (
     EntriesToSkip,
-    Entry,
     Moment,
+    PeekedEntry,
     entry_of,
     id_json,
     messages_of,
@@ -22,7 +22,7 @@ from geminga.client.admin.messages import (
     seconds,
 )
 from geminga.client.admin.records import decode
-from geminga.client.admin.sync.calls import Resource
+from geminga.client.admin.sync.calls import AdminSection
 from geminga.client.admin.sync.tenants import Brokers
 from geminga.client.admin.sync.topics import Topic, Topics
 from geminga.client.admin.types import Explanation, Explanations, Messages, Names
@@ -33,7 +33,7 @@ from geminga.errors import AdminNotFound, AdminSubscriptionNotFound
 from geminga.ids import MessageId
 
 
-class Subscriptions(Resource):
+class Subscriptions(AdminSection):
     """Subscriptions of topics."""
 
     def list(self, topic: Topic) -> Names:
@@ -154,7 +154,7 @@ class Subscriptions(Resource):
         if subscription not in self.list(topic):
             raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
 
-    def _entry(self, topic: Topic, subscription: str, nth: int) -> Entry | None:
+    def _entry(self, topic: Topic, subscription: str, nth: int) -> PeekedEntry | None:
         """The nth entry that waits, None behind the last."""
         try:
             request = make_request("GET", f"{_path(topic, subscription)}/position/{nth}")

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from geminga.client.admin.exchange import part
-from geminga.client.admin.sync.calls import Resource
+from geminga.client.admin.sync.calls import AdminSection
 from geminga.client.admin.types import BrokerInfo, ClusterData, Names, TenantInfo
 from geminga.errors import AdminAuthorizationError, AdminNotFound
 
 
-class Tenants(Resource):
+class Tenants(AdminSection):
     """Tenants: what namespaces belong to."""
 
     def list(self) -> Names:
@@ -57,7 +57,7 @@ class Tenants(Resource):
         return TenantInfo(admin_roles=tuple(roles), allowed_clusters=tuple(clusters))
 
 
-class Clusters(Resource):
+class Clusters(AdminSection):
     """Clusters that brokers know."""
 
     def list(self) -> Names:
@@ -69,7 +69,7 @@ class Clusters(Resource):
         return self._calls.get(ClusterData, f"clusters/{part('cluster', cluster)}")
 
 
-class Brokers(Resource):
+class Brokers(AdminSection):
     """The brokers themselves."""
 
     def list(self, cluster: str | None = None) -> Names:

@@ -11,7 +11,7 @@ from typing import Any
 
 from geminga.client.admin.exchange import make_request, namespace_path, part, topic_name, topic_path
 from geminga.client.admin.messages import Moment, entry_of, id_json, id_of, messages_of, milliseconds
-from geminga.client.admin.sync.calls import Resource
+from geminga.client.admin.sync.calls import AdminSection
 from geminga.client.admin.types import InternalStats, LongRunningProcessStatus, Messages, Names, TopicStats
 from geminga.config import check_choice, check_int
 from geminga.errors import AdminConflict
@@ -20,7 +20,7 @@ from geminga.ids import MessageId, TopicName
 Topic = str | TopicName
 
 
-class Topics(Resource):
+class Topics(AdminSection):
     """Topics, partitioned or not. Where nothing else is said, a partitioned topic is meant as a whole."""
 
     def list(self, namespace: str, *, persistent: bool = True) -> Names:

@@ -1,0 +1,109 @@
+"""Requests that are not HTTP, and what is said of them: never a part of them, which may be credentials.
+
+The web framework writes what it cannot read into the log, with a traceback, and answers with it. A header
+``Authorization`` that is too long, or that a program has put a line break into, would stand there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+
+from geminga.loggers import shield
+
+UNREAD_SECONDS: Final = 30.0
+"""Time after which a peer that reads nothing of its answers is disconnected."""
+Tell = Callable[[str, object], None]
+"""``tell(line, value)``: as `logging.Logger.warning`."""
+
+
+def peer_text(transport: asyncio.BaseTransport) -> str:
+    """The peer's address for log lines."""
+    address = transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else "a peer"
+
+
+def unquoted(log: logging.Logger, tell: Tell) -> logging.Logger:
+    """``log`` for the framework, but ``tell`` is told who sent what cannot be read, and no more."""
+    found = logging.Logger(log.name)
+    found.parent = log
+    found.addFilter(_RedactedLogger(tell))
+    return shield(found)
+
+
+class _RedactedLogger(logging.Filter):
+    def __init__(self, tell: Tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, (HttpProcessingError, RequestPayloadError)):
+            self._tell(f"{record.getMessage()}: %s", type(error).__name__)
+            return False
+        return True
+
+
+class WebConnection(web.RequestHandler):
+    """A connection to the web port: bad requests are answered without their text, answers must be read."""
+
+    __slots__ = ("_tell", "_unread_bytes", "_unread_timer")
+
+    def __init__(self, serving: web.Server, tell: Tell, **options: Any) -> None:
+        super().__init__(serving, **options)
+        self._tell = tell
+        self._unread_bytes = 0
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the peer has more unread than is written ahead for it."""
+        return self._unread_timer is not None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        self._expect_nothing()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def _expect_reading(self) -> None:
+        if self.transport is not None:
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            self._unread_timer = asyncio.get_running_loop().call_later(UNREAD_SECONDS, self._look)
+
+    def _expect_nothing(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _look(self) -> None:
+        """Disconnect a peer that has read nothing. While it does not, nothing more is written to it."""
+        transport = self.transport
+        if transport is not None and transport.get_write_buffer_size() >= self._unread_bytes:
+            self._tell("web port: %s leaves its answers unread and is disconnected", peer_text(transport))
+            transport.abort()
+        else:
+            self._expect_reading()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, HttpProcessingError):
+            message = f"the request cannot be read: {type(exc).__name__}"
+        return super().handle_error(request, status, exc, message)

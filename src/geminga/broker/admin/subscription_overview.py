@@ -1,0 +1,608 @@
+"""The board: every subscription of the broker as one line, the most urgent first.
+
+A *survey* walks over all subscriptions: those of topics in memory by their counters, those of topics that
+rest by what the store says of their cursors. It works a few milliseconds at a time between everything else,
+and no more often than takes a hundredth of a core; partitions of one topic are one line. The cells and
+the sentence are looked up at each request, for the lines that are shown.
+
+A board exists while somebody looks at it: nothing of it is kept longer than `KEPT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from geminga.broker import ledger_list
+from geminga.broker.admin.facts import consumer_type, facts_of, rate_published, trouble
+from geminga.broker.core import Broker
+from geminga.broker.delivery.consumer import Consumer
+from geminga.broker.delivery.shared import SharedDispatcher
+from geminga.broker.delivery.subscription import COMPACTION, PersistentSubscription
+from geminga.broker.records import RecordReader
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.broker.topics.resting import open_entries
+from geminga.broker.topics.topic import Topic
+from geminga.diagnosis.conclude import Trouble, diagnose
+from geminga.errors import InvalidTopicName, StoreError
+from geminga.ids import TopicName
+from geminga.ledger.api import PrefetchRequest
+
+Json = dict[str, Any]
+
+
+class Visibility(NamedTuple):
+    """What a role may see: ``sees`` is asked for each topic by its name."""
+
+    role: str
+    sees: Callable[[str], bool]
+
+
+STEP_SECONDS: Final = 0.002
+"""A survey works for so long and then lets others have a turn."""
+SHARE_MAX: Final = 0.008
+"""What surveys may take of a core while somebody looks; a page itself takes a fifth of that."""
+SEARCH_RESTS: Final = 4
+"""All searches rest so many times as long as a step of one took: who thinks of ever new
+ones is no faster."""
+AGAIN_SECONDS_MIN: Final = 2.0
+WAIT_SECONDS: Final = 0.12
+"""A request waits for so long for the survey; then it is answered with what is known."""
+KEPT_SECONDS: Final = 60.0
+BOARDS_MAX: Final = 4
+"""Searches whose boards are kept at once."""
+LINES_MAX: Final = 100_000
+"""Lines of a board; of more subscriptions the better half is left out, and that is said."""
+SORTED_ASIDE: Final = 5_000
+"""More lines are sorted on another thread."""
+ROLES_MAX: Final = 8
+"""Roles of which is remembered, until the next survey, what they may see."""
+ROWS_MAX: Final = 200
+PARTITIONS_SUMMED_MAX: Final = 128
+"""Partitions of a line that are looked at for its row."""
+PACES_MAX: Final = 2_000
+PACE_SECONDS: Final = 20.0
+"""Over how long a backlog's growth is measured."""
+_RESTING_AT_ONCE: Final = 128
+_RANKED_AT_ONCE: Final = 1_000
+_SMALL_CURSOR_BYTES: Final = 8 * 1024
+SORTS: Final = ("trouble", "backlog", "unacked", "consumers", "in", "out", "name")
+
+
+class SubscriptionRow:
+    """One subscription, of all partitions of a topic. ``worst`` is the partition in most trouble, by name."""
+
+    __slots__ = (
+        "consumers", "entries", "level", "parts", "rate_in", "rate_out", "subscription", "topic", "unacked",
+        "waiting", "worst", "worst_waiting",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, subscription: str) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.level = Trouble.NOTHING_WAITS
+        self.entries = 0
+        self.waiting = 0
+        self.unacked = 0
+        self.consumers = 0
+        self.rate_in = 0.0
+        self.rate_out = 0.0
+        self.parts: list[str] = []
+        self.worst = ""
+        self.worst_waiting = -1
+
+    def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
+        """``waiting``: messages in its backlog, or entries where messages are not known."""
+        self.parts.append(topic)
+        self.entries += entries
+        self.waiting += waiting
+        if (level, waiting) > (self.level, self.worst_waiting):
+            self.worst, self.worst_waiting = topic, waiting
+        self.level = max(self.level, level)
+
+
+_KEYS: Final[dict[str, Callable[[SubscriptionRow], Any]]] = {
+    "trouble": lambda line: (-line.level, -line.waiting, line.topic, line.subscription),
+    "backlog": lambda line: (-line.waiting, line.topic, line.subscription),
+    "unacked": lambda line: (-line.unacked, line.topic, line.subscription),
+    "consumers": lambda line: (-line.consumers, line.topic, line.subscription),
+    "in": lambda line: (-line.rate_in, line.topic, line.subscription),
+    "out": lambda line: (-line.rate_out, line.topic, line.subscription),
+    "name": lambda line: (line.topic, line.subscription),
+}
+
+
+@dataclass(slots=True)
+class SubscriptionScan:
+    """What one walk over all subscriptions found; ``is_complete`` once it is done."""
+
+    lines: dict[tuple[str, str], SubscriptionRow] = field(default_factory=dict)
+    subscriptions: int = 0
+    left_out: int = 0
+    topics: int = 0
+    backlog: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    seconds: float = 0.0
+    """What it took of a core."""
+    made_ms: int = 0
+    is_complete: bool = False
+    orders: dict[str, list[SubscriptionRow]] = field(default_factory=dict)
+    sights: dict[str, dict[str, bool]] = field(default_factory=dict)
+
+    @property
+    def levels(self) -> list[int]:
+        """How many lines there are of each level of trouble."""
+        counts = Counter(line.level for line in self.lines.values())
+        return [counts[level] for level in Trouble]
+
+
+class SubscriptionOverview:
+    """The boards of those who look. ``now`` is the monotonic clock."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._boards: OrderedDict[str, _OverviewCache] = OrderedDict()
+        self._paces: OrderedDict[tuple[str, str], tuple[float, int, float | None]] = OrderedDict()
+        self._resting: dict[tuple[str, str], int] = {}
+        self._forget: asyncio.TimerHandle | None = None
+        self._pace = _ScanPacing()
+
+    async def page(
+        self,
+        *,
+        search: str,
+        sort: str,
+        reverse: bool,
+        level: int | None,
+        offset: int,
+        limit: int,
+        sight: Visibility | None,
+    ) -> Json:
+        """One page of the board; with what all of it comes to for who may see everything (no ``sight``)."""
+        board = self._board(search)
+        survey = await board.survey()
+        order = await _ordered(survey, sort)
+        if level is not None:
+            order = [line for line in order if line.level == level]
+        if reverse:
+            order = order[::-1]
+        shown = order if sight is None else await _seen(survey, order, sight)
+        rows = []
+        began = time.monotonic()
+        for line in shown[offset : offset + min(limit, ROWS_MAX)]:
+            # A permission may have been taken away since the survey.
+            if sight is None or sight.sees(line.topic):
+                rows.append(self._row(line))
+            if time.monotonic() - began >= STEP_SECONDS:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        return {
+            "rows": rows,
+            "offset": offset,
+            "matching": len(shown),
+            "totals": {
+                "subscriptions": survey.subscriptions,
+                "leftOut": survey.left_out,
+                "topics": survey.topics,
+                "levels": survey.levels,
+                "entriesInBacklog": survey.backlog,
+                "msgRateIn": survey.rate_in,
+                "msgRateOut": survey.rate_out,
+            } if sight is None else None,
+            "complete": survey.is_complete,
+            "surveyedAt": survey.made_ms,
+            "surveySeconds": round(survey.seconds, 4),
+            "now": self._broker.scheduler.now_ms,
+        }  # fmt: skip
+
+    def _board(self, search: str) -> _OverviewCache:
+        search = " ".join(search.lower().split())
+        board = self._boards.get(search)
+        if board is None:
+            pace = self._pace if search else None
+            board = self._boards[search] = _OverviewCache(self._broker, search, self._resting, pace)
+        self._boards.move_to_end(search)
+        if "" in self._boards:
+            self._boards.move_to_end("")  # searches never take the place of the board of all
+        while len(self._boards) > BOARDS_MAX:
+            self._boards.popitem(last=False)[1].close()
+        if self._forget is not None:
+            self._forget.cancel()
+        self._forget = asyncio.get_running_loop().call_later(KEPT_SECONDS, self.close)
+        return board
+
+    def close(self) -> None:
+        """Nobody looks any more: forget everything."""
+        for board in self._boards.values():
+            board.close()
+        self._boards.clear()
+        self._paces.clear()
+        self._resting.clear()
+        if self._forget is not None:
+            self._forget.cancel()
+            self._forget = None
+
+    # --- rows ---
+    def _row(self, line: SubscriptionRow) -> Json:
+        """What is shown of a line, as it is now."""
+        now = self._broker.scheduler.now
+        row: Json = {
+            "topic": line.topic,
+            "subscription": line.subscription,
+            "partitions": len(line.parts) if line.parts and line.parts[0] != line.topic else 0,
+            "worst": line.worst or line.parts[0],
+        }
+        found = [self._found(text, line.subscription) for text in line.parts[:PARTITIONS_SUMMED_MAX]]
+        awake = [pair for pair in found if pair is not None]
+        if not awake:
+            return row | _resting_row(line)
+        messages = size = entries = unacked = delayed = holes = consumers = 0
+        rate_in = rate_out = 0.0
+        oldest, level, worst = -1, Trouble.NOTHING_WAITS, awake[0]
+        kind, durable, known = "", True, True
+        for topic, subscription in awake:
+            rate_in += rate_published(topic, now)
+            rate_out += sum(rate_delivered(each, now) for each in subscription.consumers)
+            consumers += len(subscription.consumers)
+            kind = kind or consumer_type(subscription)
+            durable = subscription.durable
+            if not isinstance(subscription, PersistentSubscription) or not isinstance(topic, PersistentTopic):
+                continue
+            tally = subscription.backlog_tally()
+            known = known and tally is not None
+            messages, size = messages + (tally or (0, 0))[0], size + (tally or (0, 0))[1]
+            entries += subscription.backlog
+            oldest = max(oldest, subscription.oldest_age_seconds)
+            holes += subscription.cursor.hole_count()
+            dispatcher = subscription.dispatcher
+            if isinstance(dispatcher, SharedDispatcher):
+                unacked += dispatcher.unacked_messages
+                delayed += dispatcher.delayed_size
+            else:
+                unacked += sum(map(subscription.held_by, subscription.consumers))
+            now_level = trouble(topic, subscription)
+            if now_level > level:
+                level, worst = now_level, (topic, subscription)
+        row |= {
+            "awake": True, "type": kind, "durable": durable, "consumers": consumers,
+            "messages": messages if known else -1, "bytes": size if known else -1,
+            "entries": entries, "oldestSeconds": oldest, "unacked": unacked, "delayed": delayed,
+            "holes": holes,
+            "rateIn": rate_in, "rateOut": rate_out, "trouble": level, "worst": worst[0].text,
+            "growth": self._growth(line, messages, now) if known else None,
+        }  # fmt: skip
+        return row | self._sentence(*worst)
+
+    def _sentence(self, topic: Topic, subscription: Any) -> Json:
+        if not isinstance(subscription, PersistentSubscription) or not isinstance(topic, PersistentTopic):
+            return {"sentence": "nothing is kept: who is not connected misses it", "kind": "non-persistent"}
+        found = diagnose(facts_of(topic, subscription, self._broker.disk.refusal))
+        return {"sentence": found.sentence, "kind": found.kind}
+
+    def _growth(self, line: SubscriptionRow, messages: int, now: float) -> float | None:
+        """By how many messages a second the backlog grows; None while that is not known yet."""
+        key = line.topic, line.subscription
+        since, before, known = self._paces.get(key, (now, messages, None))
+        if now - since >= AGAIN_SECONDS_MIN:
+            known = (messages - before) / (now - since)
+        if key not in self._paces or now - since >= PACE_SECONDS:
+            self._paces[key] = now, messages, known
+            if len(self._paces) > PACES_MAX:
+                self._paces.popitem(last=False)
+        return known
+
+    def _found(self, text: str, subscription: str) -> tuple[Topic, Any] | None:
+        """The topic and its subscription, if they are in memory."""
+        try:
+            topic = self._broker.topics.in_memory(TopicName.parse(text))
+        except InvalidTopicName:
+            return None
+        found = None if topic is None else topic.subscriptions.get(subscription)
+        return None if topic is None or found is None else (topic, found)
+
+
+def _resting_row(line: SubscriptionRow) -> Json:
+    """A line whose topics are not in memory: nobody is connected to them."""
+    waits = line.entries > 0
+    return {
+        "awake": False, "type": "", "durable": True, "consumers": 0, "messages": -1 if waits else 0,
+        "bytes": -1 if waits else 0, "entries": line.entries, "oldestSeconds": -1, "unacked": 0, "delayed": 0,
+        "holes": 0, "rateIn": 0.0, "rateOut": 0.0, "growth": 0.0, "trouble": line.level,
+        "kind": "nobody-connected" if waits else "",
+        "sentence": "no consumer is connected, and nothing is published: the topic is not in memory" if waits
+        else "everything is acknowledged; the topic is not in memory",
+    }  # fmt: skip
+
+
+async def _ordered(survey: SubscriptionScan, sort: str) -> list[SubscriptionRow]:
+    order = survey.orders.get(sort)
+    if order is None:
+        lines = list(survey.lines.values())
+        if len(lines) > SORTED_ASIDE:
+            order = await asyncio.get_running_loop().run_in_executor(
+                None, lambda: sorted(lines, key=_KEYS[sort])
+            )
+        else:
+            order = sorted(lines, key=_KEYS[sort])
+        if survey.is_complete:
+            survey.orders[sort] = order
+    return order
+
+
+async def _seen(
+    survey: SubscriptionScan, order: list[SubscriptionRow], sight: Visibility
+) -> list[SubscriptionRow]:
+    """The lines that a role may see, in steps; each topic is judged once a survey."""
+    known = survey.sights.setdefault(sight.role, {})
+    if len(survey.sights) > ROLES_MAX:
+        survey.sights = {sight.role: known}
+    shown = []
+    began = time.monotonic()
+    for line in order:
+        sees = known.get(line.topic)
+        if sees is None:
+            sees = known[line.topic] = sight.sees(line.topic)
+            if time.monotonic() - began >= STEP_SECONDS:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+        if sees:
+            shown.append(line)
+    return shown
+
+
+def rate_delivered(consumer: Consumer, now: float) -> float:
+    """Messages a second that go out to a consumer."""
+    return consumer.rates_now(now)[0]
+
+
+_PARTITION: Final = re.compile(r"(?<=[^/])-partition-(?:0|[1-9][0-9]*)\Z")
+"""What `TopicName` takes for a partition, of a topic that can have a name."""
+
+
+def base_of(topic: str) -> str:
+    """The partitioned topic that ``topic`` is a partition of, by their names; itself if it is none."""
+    found = _PARTITION.search(topic)
+    return topic if found is None else topic[: found.start()]
+
+
+def _rank(line: SubscriptionRow) -> tuple[int, int]:
+    return line.level, max(0, line.waiting).bit_length()
+
+
+class _ScanPacing:
+    """When the next step may be made, by whichever search: those that are given up have made theirs."""
+
+    def __init__(self) -> None:
+        self.free_at = 0.0
+
+
+class _OverviewCache:
+    """The surveys of one search: the last that is complete, and one that is under way."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        search: str,
+        resting: dict[tuple[str, str], int],
+        pace: _ScanPacing | None = None,
+    ) -> None:
+        """``pace``: shared by those that are surveyed one step after the other, with rests between."""
+        self._broker = broker
+        self._pace = pace
+        self._words = search.lower().split()
+        self._resting = resting
+        self._last: SubscriptionScan | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._next: SubscriptionScan = SubscriptionScan()
+        self._not_before = 0.0
+
+    async def survey(self) -> SubscriptionScan:
+        """The newest; of the first, what there is of it after a moment."""
+        if self._task is None and time.monotonic() >= self._not_before:
+            self._next = SubscriptionScan()
+            self._task = asyncio.get_running_loop().create_task(self._run(self._next))
+        if self._last is None and self._task is not None:
+            await asyncio.wait({self._task}, timeout=WAIT_SECONDS)
+        return self._last or self._next
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, survey: SubscriptionScan) -> None:
+        try:
+            await self._rest(0.0)
+            began, worked = time.monotonic(), time.thread_time()
+            for step in self._walk(survey):
+                coming = None if step is None else self._asked_for(step)
+                if coming is None and time.monotonic() - began < STEP_SECONDS:
+                    continue
+                took = time.thread_time() - worked
+                survey.seconds += took
+                if coming is not None:
+                    await coming
+                await self._rest(took)
+                began, worked = time.monotonic(), time.thread_time()
+            survey.seconds += time.thread_time() - worked
+            survey.is_complete, survey.made_ms = True, self._broker.scheduler.now_ms
+            survey.orders.clear()
+            self._last = survey
+        finally:
+            pause = max(AGAIN_SECONDS_MIN, survey.seconds / SHARE_MAX)
+            self._not_before = time.monotonic() + pause
+            self._task = None
+
+    async def _rest(self, took: float) -> None:
+        """Others are served."""
+        pace = self._pace
+        if pace is None:
+            await asyncio.sleep(0)
+            return
+        pace.free_at = max(pace.free_at, time.monotonic()) + SEARCH_RESTS * took
+        # Nothing is awaited between this and the next step: of those who wait, one goes on.
+        await asyncio.sleep(0)
+        while (seconds := pace.free_at - time.monotonic()) > 0:
+            await asyncio.sleep(seconds)
+
+    def _asked_for(self, wanted: PrefetchRequest) -> asyncio.Future[None] | None:
+        """Done when the store can say that without waiting for the disk; None where it can already."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(_error: StoreError | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        return None if self._broker.store.bring(wanted, told) else done
+
+    def _walk(self, survey: SubscriptionScan) -> Iterator[PrefetchRequest | None]:
+        """All subscriptions; yields now and then, or what is to be brought before it goes on."""
+        now = self._broker.scheduler.now
+        topics = self._broker.topics
+        for number, topic in enumerate(topics.in_memory_now(), 1):
+            if number % 256 == 0:
+                yield None
+            if not topic.subscriptions and not topic.access.producers:
+                continue
+            survey.topics += 1
+            rate_in = rate_published(topic, now) if topic.access.producers else 0.0
+            survey.rate_in += rate_in
+            for position, (name, subscription) in enumerate([*topic.subscriptions.items()]):
+                if position % 4 == 3:
+                    yield None
+                if name != COMPACTION and self._is_wanted(topic.text, name):
+                    self._add_awake(survey, topic, subscription, rate_in, now)
+                    if len(survey.lines) > LINES_MAX:
+                        yield from self._leave_out(survey)
+            yield None
+        some: list[tuple[str, str]] = []
+        for number, pair in enumerate(self._resting_names(), 1):
+            if pair is not None:
+                some.append(pair)
+            if len(some) >= _RESTING_AT_ONCE:
+                yield from self._add_resting(survey, some)
+                some = []
+            elif number % _RESTING_AT_ONCE == 0:
+                yield None  # names that nobody asked for take their time, too
+        yield from self._add_resting(survey, some)
+
+    def _is_wanted(self, topic: str, subscription: str) -> bool:
+        if not self._words:
+            return True
+        text = f"{topic} {subscription}".lower()
+        return all(word in text for word in self._words)
+
+    def _line(self, survey: SubscriptionScan, topic: str, subscription: str) -> SubscriptionRow:
+        base = base_of(topic)
+        line = survey.lines.get((base, subscription))
+        if line is None:
+            line = survey.lines[base, subscription] = SubscriptionRow(base, subscription)
+            survey.subscriptions += 1
+        return line
+
+    @staticmethod
+    def _leave_out(survey: SubscriptionScan) -> Iterator[None]:
+        """There are too many: keep those in most trouble, to the next power of two of what waits. In steps:
+        nothing is sorted."""
+        ranks: Counter[tuple[int, int]] = Counter()
+        for number, line in enumerate(survey.lines.values(), 1):
+            ranks[_rank(line)] += 1
+            if number % _RANKED_AT_ONCE == 0:
+                yield None
+        room, left = {}, LINES_MAX // 2
+        for rank in sorted(ranks, reverse=True):
+            room[rank] = min(ranks[rank], left)
+            left -= room[rank]
+        kept: dict[tuple[str, str], SubscriptionRow] = {}
+        for number, (key, line) in enumerate(survey.lines.items(), 1):
+            rank = _rank(line)
+            if room[rank]:
+                room[rank] -= 1
+                kept[key] = line
+            if number % _RANKED_AT_ONCE == 0:
+                yield None
+        survey.left_out += len(survey.lines) - len(kept)
+        survey.lines = kept
+
+    def _add_awake(
+        self, survey: SubscriptionScan, topic: Topic, subscription: Any, rate_in: float, now: float
+    ) -> None:
+        line = self._line(survey, topic.text, subscription.name)
+        self._resting.pop((topic.text, subscription.name), None)
+        level, entries, waiting = Trouble.NOTHING_WAITS, 0, 0
+        if isinstance(subscription, PersistentSubscription) and isinstance(topic, PersistentTopic):
+            level, entries = trouble(topic, subscription), subscription.backlog
+            tally = subscription.cursor.open_tally(topic.ledger.confirmed) if entries else None
+            waiting = entries if tally is None else tally[0]
+            dispatcher = subscription.dispatcher
+            if isinstance(dispatcher, SharedDispatcher):
+                line.unacked += dispatcher.unacked_messages
+        line.add(topic.text, level, entries, waiting)
+        line.rate_in += rate_in
+        if subscription.consumers:
+            line.consumers += len(subscription.consumers)
+            rate = sum(rate_delivered(each, now) for each in subscription.consumers)
+            line.rate_out += rate
+            survey.rate_out += rate
+        survey.backlog += entries
+
+    # --- topics that rest ---
+    def _resting_names(self) -> Iterator[tuple[str, str] | None]:
+        """Topics and subscriptions that the store has and memory has not; None for each not wanted."""
+        in_memory = self._broker.topics.in_memory_text
+        for key in self._broker.store.names(_CURSORS):
+            topic, _, subscription = key[len(_CURSORS) :].partition("\x00")
+            is_meant = subscription != COMPACTION and not in_memory(topic)
+            yield (topic, subscription) if is_meant and self._is_wanted(topic, subscription) else None
+
+    def _add_resting(
+        self, survey: SubscriptionScan, some: list[tuple[str, str]]
+    ) -> Iterator[PrefetchRequest | None]:
+        unknown = [pair for pair in some if pair not in self._resting]
+        if unknown:
+            topics = dict.fromkeys(topic for topic, _ in unknown)
+            keys = [f"{_CURSORS}{topic}\x00{name}" for topic, name in unknown]
+            keys += map(ledger_list.key_of, topics)
+            yield PrefetchRequest(
+                tuple((key, key) for key in keys), tuple((topic, topic) for topic in topics)
+            )
+        for topic, name in some:
+            entries = self._resting.get((topic, name))
+            if entries is None:
+                entries = self._open_entries(topic, name)
+                if len(self._resting) < LINES_MAX:
+                    self._resting[topic, name] = entries
+                yield None
+            level = Trouble.IDLE if entries else Trouble.NOTHING_WAITS
+            self._line(survey, topic, name).add(topic, level, entries, entries)
+            survey.backlog += entries
+        if len(survey.lines) > LINES_MAX:
+            yield from self._leave_out(survey)
+        yield None
+
+    def _open_entries(self, topic: str, name: str) -> int:
+        """How many entries the subscription of a topic that is not in memory has not acknowledged.
+
+        Of a large cursor only the mark is read: then it is how many there are at most.
+        """
+        store = self._broker.store
+        try:
+            value = store.get(f"{_CURSORS}{topic}\x00{name}")
+            if value is None:
+                return 0
+            end = ledger_list.load(store, topic, self._broker.scheduler.now_ms).end
+            if len(value.base) + sum(map(len, value.deltas)) <= _SMALL_CURSOR_BYTES:
+                return open_entries(store, topic, name, end)
+            reader = RecordReader(value.base, f"cursor {name} of {topic}")
+            reader.varint()
+            return max(0, end - reader.varint())
+        except StoreError:
+            return 1  # damage, which the subscription's own page tells about
+
+
+_CURSORS: Final = "cursor/"

@@ -1,0 +1,80 @@
+"""Background work: long, nobody waits for it, and it leaves most of the time to others.
+
+It is a job as `slices` has them, done in slices with pauses between them: it takes a third of the time at
+most, however much there is. What it waits for, it waits for in `BackgroundJobs.wait`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
+
+from geminga.broker.cooperative import SUSPENDED, CooperativeScheduler, Job
+from geminga.broker.scheduler import Scheduler
+
+SLICE_SECONDS: Final = 0.005
+SLICE_STEPS_MAX: Final = 500
+"""A slice ends at the first of these ..."""
+PAUSE_SECONDS: Final = 0.01
+"""... and the next one comes so much later."""
+
+T = TypeVar("T")
+
+
+class BackgroundJobs:
+    """One such work at a time. ``about`` names it in the log."""
+
+    def __init__(self, scheduler: Scheduler, slices: CooperativeScheduler, about: object) -> None:
+        self._scheduler = scheduler
+        self._slices = slices
+        self._about = about
+        self._work: Job | None = None
+        self._over: Callable[[], None] = lambda: None
+        self.worked_seconds = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._work is not None
+
+    def start(self, work: Job, over: Callable[[], None]) -> None:
+        """Begin with it now; ``over`` is called when it is done, or has failed, which is logged."""
+        assert self._work is None
+        self._work, self._over = work, over
+        self._slice()
+
+    def _slice(self) -> None:
+        work, clock = self._work, self._slices.clock
+        assert work is not None
+        began, left = clock(), SLICE_STEPS_MAX
+        try:
+            for is_parked in work:
+                left -= 1
+                if is_parked:
+                    return
+                if not left or clock() - began >= SLICE_SECONDS:
+                    # The agenda's time is that at which the slice began.
+                    pause = clock() - began + PAUSE_SECONDS
+                    self._scheduler.after(pause, self._slice, self._about)
+                    return
+        except Exception as error:
+            self._scheduler.failed("housekeeping", self._about, error)
+        finally:
+            self.worked_seconds += clock() - began
+        self._work = None
+        self._over()
+
+    def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
+        """A part of the work: gives what is reported to what ``begin`` is handed, once. See `CooperativeScheduler.wait`."""
+        reports: list[T] = []
+        is_parked = False
+
+        def report(found: T) -> None:
+            reports.append(found)
+            if is_parked:
+                self._scheduler.after(0.0, self._slice, self._about)
+
+        begin(report)
+        while not reports:
+            is_parked = True
+            yield SUSPENDED
+        return reports[0]

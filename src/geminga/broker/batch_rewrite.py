@@ -1,0 +1,189 @@
+"""Batches as compaction sees them: opened for the keys of their messages, and made anew with fewer of them.
+
+A few kilobytes may hold a million messages: what takes long is done in steps, which whoever calls takes
+one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from array import array
+from collections.abc import Generator, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple, TypeVar
+
+from geminga.errors import CorruptPayload
+from geminga.wire.metadata import build_entry, parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.strict import parse
+
+log = logging.getLogger("geminga.broker")
+
+BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A batch that says it is larger than this, decompressed, is not looked into."""
+BATCH_MESSAGES_MAX: Final = 1_000_000
+"""Nor one of more messages, which no client of ours makes."""
+STEP_MESSAGES: Final = 1_000
+"""So many are looked at in a step."""
+_SIZE = Struct(">I")
+_HEAD = Struct(">IBB")
+_KEY, _PAYLOAD_SIZE = 0x12, 0x18
+_OTHER_MIN = 0x28
+"""The first tag behind those of the payload's size and of whether it was compacted out."""
+_MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+_EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
+_AGAIN = re.compile(rb"[\x12\x18\x20]")
+"""What may be one of the first fields once more behind the others, of which the last one counts."""
+_ONES = re.compile("1+")
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work in steps, and what it comes to."""
+
+
+class OpenedBatch(NamedTuple):
+    """A batch that was opened."""
+
+    metadata: pb.MessageMetadata
+    body: bytes
+    starts: Sequence[int]
+    """Where each message begins, and the end of the last."""
+    keys: list[bytes | None]
+    """None for a message that has none, and for one that was compacted out before."""
+    is_emptied: Sequence[int]
+    """Whether it has a key and no value, of each."""
+    unkeyed: Sequence[int]
+    """The indexes of those without a key that were not compacted out."""
+
+
+def at_once(steps: Steps[T]) -> T:
+    """All of the steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def opened(entry: bytes) -> Steps[OpenedBatch | None]:
+    """The messages of a batch; None when it cannot be looked into."""
+    try:
+        parsed = parse_entry(entry, verify=False)
+        metadata = parsed.metadata
+        if metadata.encryption_keys:
+            return None
+        if metadata.compression:
+            from geminga.wire.compression import (
+                decompress_in_steps,  # with all codecs: no start waits for them
+            )
+
+            body = yield from decompress_in_steps(
+                metadata.compression, parsed.payload, metadata.uncompressed_size, limit=BATCH_BYTES_MAX
+            )
+        else:
+            body = bytes(parsed.payload)
+        return (yield from _walk(metadata, body))
+    except (CorruptPayload, StructError, IndexError) as error:
+        log.debug("a batch cannot be opened: %s", error)
+        return None
+
+
+def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[OpenedBatch]:
+    size, count = len(body), metadata.num_messages_in_batch
+    if not 0 < count <= min(size // 4, BATCH_MESSAGES_MAX):
+        raise CorruptPayload(f"{count} messages announced in a batch of {size} bytes")
+    starts = array("Q", (0,))
+    keys: list[bytes | None] = []
+    is_emptied, unkeyed = bytearray(count), array("I")
+    add_start, add_key = starts.append, keys.append
+    position = 0
+    read_head, search = _HEAD.unpack_from, _AGAIN.search
+    for number in range(count):
+        if number and not number % STEP_MESSAGES:
+            yield
+        metadata_size, tag, key_size = read_head(body, position)
+        end = position + 4 + metadata_size
+        # The usual message: a short key, then a payload size of one byte or two, then nothing of interest.
+        if tag == _KEY and key_size < 128:
+            start = position + 6
+            at = start + key_size
+            payload_size = -1
+            if at + 2 == end:
+                if body[at] == _PAYLOAD_SIZE and body[at + 1] < 128:
+                    payload_size = body[at + 1]
+            elif at + 2 < end <= size and body[at] == _PAYLOAD_SIZE:
+                payload_size, following = body[at + 1], body[at + 2]
+                if payload_size > 127:
+                    if following < 128:
+                        payload_size += (following << 7) - 128
+                        following = body[at + 3] if at + 3 < end else _OTHER_MIN
+                    else:
+                        following = 0
+                if following < _OTHER_MIN or search(body, at + 2, end) is not None:
+                    payload_size = -1
+            if payload_size >= 0:
+                if not payload_size:
+                    is_emptied[number] = 1
+                add_key(body[start:at])
+                position = end + payload_size
+                add_start(position)
+                continue
+        elif tag == _PAYLOAD_SIZE and body.startswith(_EMPTIED, position):
+            add_key(None)
+            position += len(_EMPTIED)
+            add_start(position)
+            continue
+        if end > size:
+            raise CorruptPayload(f"a message's metadata end at byte {end} of {size}")
+        single = parse(
+            pb.SingleMessageMetadata, body[position + 4 : end], "a message's metadata", CorruptPayload
+        )
+        if single.payload_size < 0:
+            raise CorruptPayload(f"a message of {single.payload_size} bytes")
+        if single.compacted_out:
+            add_key(None)
+        elif single.HasField("partition_key"):
+            add_key(key_bytes(single.partition_key))
+            if not single.payload_size:
+                is_emptied[number] = 1
+        else:
+            add_key(None)
+            unkeyed.append(number)
+        position = end + single.payload_size
+        add_start(position)
+    if position != size:
+        raise CorruptPayload(f"{count} messages end at byte {position} of a batch of {size} bytes")
+    return OpenedBatch(metadata, body, starts, keys, is_emptied, unkeyed)
+
+
+def key_bytes(key: str | bytes) -> bytes:
+    """A key as it travels: protobuf gives one that is no UTF-8 as bytes."""
+    return key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+
+
+def rebatched(entry: bytes, kept: int) -> Steps[bytes]:
+    """A batch with only those of its messages that ``kept`` has a bit for; the others are marked."""
+    batch = yield from opened(entry)
+    if batch is None:
+        return entry
+    body, starts = batch.body, batch.starts
+    parts: list[bytes] = []
+    behind = 0
+    for run in _ONES.finditer(format(kept, "b")[::-1]):
+        if parts and not len(parts) % STEP_MESSAGES:
+            yield
+        first, end = run.span()
+        parts += _EMPTIED * (first - behind), body[starts[first] : starts[end]]
+        behind = end
+    parts.append(_EMPTIED * (len(batch.keys) - behind))
+    found = b"".join(parts)
+    metadata = batch.metadata
+    metadata.uncompressed_size = len(found)
+    payload = found
+    if metadata.compression:
+        from geminga.wire.compression import compress_in_steps
+
+        payload = yield from compress_in_steps(metadata.compression, found)
+    return build_entry(metadata.SerializeToString(), payload)

@@ -1,0 +1,252 @@
+"""The agenda: what time it is, and what the broker still has to do.
+
+Timers, topics with new entries and cursors with something to write wait here and nowhere else. Topics
+and subscriptions are given the agenda, never the broker; the core runs it.
+
+Very many of them may have work at once: 10,000 topics whose entries became durable together. Each round does
+as much as a turn of the loop has time for (``should_yield``); what is left keeps its order and is done when whoever
+was asked to ``go_on`` comes back.
+
+Whatever the agenda runs is isolated: an exception in one callback harms neither the others nor the
+next round. It is counted by kind in ``failures`` and logged with the name of what it belongs to, once
+in a while (`FAILURE_LOG_SECONDS`) however often it happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Literal, Protocol, TypeVarTuple
+
+from geminga.broker.event_log import BrokerEventLog
+
+log = logging.getLogger("geminga.broker")
+
+INFINITY = float("inf")
+FAILURE_LOG_SECONDS = 60.0
+"""Failures of one thing are logged this far apart; the next line says how many were left out."""
+FAILURES_REMEMBERED_MAX = 1_000
+"""Things whose last line is remembered; the oldest are forgotten."""
+
+Kind = Literal["job", "timer", "housekeeping", "dispatch", "cursor", "session", "store"]
+KINDS: tuple[Kind, ...] = ("job", "timer", "housekeeping", "dispatch", "cursor", "session", "store")
+Args = TypeVarTuple("Args")
+
+
+class DispatchingTopic(Protocol):
+    """A topic, as far as the agenda knows one."""
+
+    def dispatch(self) -> None:
+        """Hand out new entries."""
+
+
+class FlushingSubscription(Protocol):
+    """A subscription, as far as the agenda knows one."""
+
+    def flush(self) -> None:
+        """Write what was acknowledged."""
+
+
+class Timer:
+    """One pending callback of ``about``; `cancel` is cheap and may be repeated."""
+
+    __slots__ = ("about", "callback", "when")
+
+    def __init__(self, when: float, callback: Callable[[], None], about: object) -> None:
+        self.when = when
+        self.callback: Callable[[], None] | None = callback
+        self.about = about
+
+    def cancel(self) -> None:
+        self.callback = self.about = None  # who has it may be what it is about: no cycle is left
+
+
+class Scheduler:
+    """See the module. ``now`` is monotonic, in seconds; ``now_ms`` is wall-clock time since 1970.
+
+    ``ready`` holds the topics whose new entries are durable and wait to be handed out. What is passed
+    as ``about`` is named in the log by its ``repr``.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_dispatching",
+        "_flushing",
+        "_go_on",
+        "_heap",
+        "_logged",
+        "_order",
+        "_poll_follows",
+        "_should_yield",
+        "_wall_offset_ms",
+        "event_log",
+        "failures",
+        "now",
+        "now_ms",
+        "ready",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        now: float,
+        now_ms: int,
+        poll_follows: Callable[[], bool] = lambda: False,
+        should_yield: Callable[[], bool] = lambda: False,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``poll_follows`` says whether the store is sure to report soon, ``should_yield`` whether this turn's time
+        is used up; ``go_on`` is called when something is left for the next (`is_behind`)."""
+        self.now = now
+        self.now_ms = now_ms
+        self._wall_offset_ms = now_ms - now * 1000
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = count()
+        self.ready: dict[DispatchingTopic, None] = {}
+        self._dispatching: deque[DispatchingTopic] = deque()
+        self._changed: dict[FlushingSubscription, None] = {}
+        self._flushing: deque[FlushingSubscription] = deque()
+        self._poll_follows = poll_follows
+        self._should_yield = should_yield
+        self._go_on = go_on
+        self.failures: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+        self.event_log = BrokerEventLog()
+
+    # --- time ---
+    def enter(self, now: float, now_ms: int | None = None) -> None:
+        """A call into the core begins; what gives no wall-clock time goes on from the last that did."""
+        self.now = now
+        if now_ms is None:
+            self.now_ms = int(self._wall_offset_ms + now * 1000)
+        else:
+            self.now_ms = now_ms
+            self._wall_offset_ms = now_ms - now * 1000
+
+    def leave(self) -> None:
+        """A call into the core ends: what was acknowledged in it is handed to the store.
+
+        While the store writes, that waits for its report: nothing would be durable earlier, and what comes
+        in meanwhile is one delta a cursor and not one an acknowledgement.
+        """
+        if (self._changed or self._flushing) and not self._poll_follows():
+            self.flush_some()
+
+    # --- timers ---
+    def at(self, when: float, callback: Callable[[], None], about: object) -> Timer:
+        """Run ``callback`` when `now` is ``when``; timers of one time run in the order of their creation."""
+        timer = Timer(when, callback, about)
+        heapq.heappush(self._heap, (when, next(self._order), timer))
+        return timer
+
+    def after(self, seconds: float, callback: Callable[[], None], about: object) -> Timer:
+        """The same, counted from now."""
+        return self.at(self.now + seconds, callback, about)
+
+    @property
+    def deadline(self) -> float:
+        """When `run_timers` has something to do; infinity when nothing is pending."""
+        heap = self._heap
+        while heap and heap[0][2].callback is None:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else INFINITY
+
+    def run_timers(self) -> None:
+        """Run the callbacks whose time has come; those that they set for now wait for the next run.
+
+        What there is no time for in this turn stays due, and so does `deadline`.
+        """
+        # No more are taken out than are run: there may be 100,000 of them, and a turn for each few.
+        heap, last, later = self._heap, next(self._order), list[tuple[float, int, Timer]]()
+        while heap and heap[0][0] <= self.now:
+            entry = heapq.heappop(heap)
+            if entry[1] > last:
+                later.append(entry)
+                continue
+            timer = entry[2]
+            callback, about = timer.callback, timer.about
+            timer.cancel()
+            if callback is not None:
+                self.isolated("timer", about, callback)
+                if self._should_yield():
+                    break
+        for entry in later:
+            heapq.heappush(heap, entry)
+
+    # --- topics and cursors ---
+    def dispatch_ready(self) -> None:
+        """Hand out the new entries of topics, and of those that become ready meanwhile."""
+        waiting = self._dispatching
+        while waiting or self.ready:
+            if not waiting:
+                waiting.extend(self.ready)
+                self.ready.clear()
+            topic = waiting.popleft()
+            self.isolated("dispatch", topic, topic.dispatch)
+            if waiting and self._should_yield():
+                self._go_on()
+                return
+
+    def mark_cursor(self, subscription: FlushingSubscription) -> None:
+        """The subscription's cursor has something to write; see `leave`."""
+        self._changed[subscription] = None
+
+    def flush_some(self) -> None:
+        """Hand acknowledgements that came in to the store, those of as many cursors as there is time for."""
+        flushing = self._flushing
+        flushing.extend(self._changed)
+        self._changed.clear()
+        while flushing:
+            subscription = flushing.popleft()
+            self.isolated("cursor", subscription, subscription.flush)
+            if flushing and self._should_yield():
+                self._go_on()
+                return
+
+    def flush_cursors(self) -> None:
+        """Hand all acknowledgements that came in to the store now."""
+        changed = {**dict.fromkeys(self._flushing), **self._changed}
+        self._flushing.clear()
+        self._changed = {}
+        for subscription in changed:
+            self.isolated("cursor", subscription, subscription.flush)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether topics and cursors wait for which a turn had no time."""
+        return bool(self._dispatching or self._flushing)
+
+    # --- isolation ---
+    def isolated(self, kind: Kind, about: object, callback: Callable[[*Args], object], *args: *Args) -> None:
+        """Run ``callback(*args)``; what it raises is counted and logged, and ends here."""
+        try:
+            callback(*args)
+        except Exception as error:
+            self.failed(kind, about, error)
+
+    def guarded(
+        self, kind: Kind, about: object, callback: Callable[[*Args], object]
+    ) -> Callable[[*Args], None]:
+        """``callback`` as one that raises nothing, for whoever runs it later (the store)."""
+
+        def run(*args: *Args) -> None:
+            self.isolated(kind, about, callback, *args)
+
+        return run
+
+    def failed(self, kind: Kind, about: object, error: Exception) -> None:
+        """Count and log what a callback of ``about`` raised."""
+        self.failures[kind] += 1
+        name = repr(about)
+        key = (kind, name)
+        logged_at, left_out = self._logged.pop(key, (-INFINITY, 0))
+        if self.now - logged_at < FAILURE_LOG_SECONDS:
+            self._logged[key] = (logged_at, left_out + 1)
+            return
+        self._logged[key] = (self.now, 0)
+        if len(self._logged) > FAILURES_REMEMBERED_MAX:
+            del self._logged[next(iter(self._logged))]
+        more = f" ({left_out} times more since it was last logged)" if left_out else ""
+        log.error("%s: %s failed%s", name, kind, more, exc_info=error)

@@ -1,0 +1,212 @@
+"""What happens to a topic's messages by themselves: expiry, backlog quotas (`quota`), trimming.
+
+The rules are Pulsar's. A message leaves when every durable subscription has acknowledged it and
+retention lets it go; TTL acknowledges old messages for subscriptions that did not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from geminga.broker.delivery.subscription import COMPACTION
+from geminga.broker.disk import amount
+from geminga.broker.managed_ledger import Segment
+from geminga.broker.position_lookup import arrived_ms
+from geminga.broker.topics import compaction, deadlines, offloading, quota
+from geminga.broker.topics.expiry_index import NEVER
+from geminga.broker.topics.persistent import PersistentTopic
+from geminga.broker.topics.topic import Topic
+from geminga.errors import StoreBusy, StoreError, StoreStopped
+
+log = logging.getLogger("geminga.broker")
+
+OPEN_LEDGER_UNUSED_SECONDS = 300
+"""The ledger that a topic writes to is deleted only when nothing was written for this long."""
+READER_LEFTOVER_SECONDS = 60
+"""A reader that was told to come back after a seek and does not is forgotten after this."""
+
+
+def keep(topic: PersistentTopic) -> None:
+    """Expire old messages, look at the backlog quota, delete what nobody needs any more.
+
+    How old a message is may not be known now, in a place that is slow or away: the other steps are done.
+    """
+    for step in _STEPS:
+        try:
+            step(topic)
+        except StoreStopped as error:
+            log.error("%r: housekeeping failed: %s", topic, error)
+            return
+        except StoreBusy as error:
+            log.info("%r: housekeeping waits for the disk: %s", topic, error)
+            topic.touch()
+        except StoreError as error:
+            log.error("%r: housekeeping failed: %s", topic, error)
+
+
+def expire(topic: PersistentTopic) -> None:
+    """Acknowledge messages that are older than the TTL."""
+    seconds = topic.policies.message_ttl_seconds
+    if seconds <= 0:
+        return
+    waiting = [
+        each
+        for each in topic.subscriptions.values()
+        if each.durable and each.backlog and each.name != COMPACTION
+    ]
+    if not waiting:
+        return
+    offset = too_old_below(
+        topic, min(each.cursor.mark for each in waiting), topic.scheduler.now_ms - seconds * 1000
+    )
+    for subscription in waiting:
+        expired = subscription.expire(offset) if subscription.cursor.mark < offset else 0
+        if expired:
+            log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
+            topic.scheduler.event_log.tell(
+                "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired, unit="entries",
+                text=f"older than the time to live of {seconds} s",
+            )  # fmt: skip
+
+
+def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
+    """The first entry from ``first`` on that came at ``before_ms`` or later.
+
+    The broker's clock tells which ledgers are past as a whole, the producers' clocks only where to cut the
+    one ledger that is not: see `landmarks.arrived_ms`.
+    """
+    ledger, now_ms = topic.ledger, topic.scheduler.now_ms
+    index = max(0, ledger.index_of(first))
+    while index < len(ledger.segments) and ledger.written_ms(index) < before_ms:
+        first = ledger.segments[index].end
+        index += 1
+    if index == len(ledger.segments) or ledger.segments[index].created_ms >= before_ms:
+        return first
+    segment = ledger.segments[index]
+    low, high = max(first, segment.base), min(segment.end, ledger.confirmed)
+    if low < high and arrived_ms(ledger, low, now_ms) >= before_ms:
+        return first
+    while low < high:
+        middle = (low + high) // 2
+        if arrived_ms(ledger, middle, now_ms) < before_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def forget_unused_subscriptions(topic: PersistentTopic) -> None:
+    """Delete subscriptions that nobody has used for as long as the policies say, and leftover readers."""
+    now_ms = topic.scheduler.now_ms
+    minutes = topic.policies.subscription_expiration_minutes
+    for subscription in list(topic.subscriptions.values()):
+        if subscription.consumers or subscription.name == COMPACTION:
+            continue
+        unused_ms = now_ms - subscription.last_active_ms
+        if not subscription.durable:
+            if unused_ms >= READER_LEFTOVER_SECONDS * 1000:
+                topic.forget_subscription(subscription)
+        elif minutes and unused_ms >= minutes * 60_000:
+            log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
+            topic.scheduler.event_log.tell(
+                "forgotten", now_ms, topic.text, subscription.name, count=1, unit="subscriptions",
+                text=f"deleted: nobody had used it for {minutes} minutes",
+            )  # fmt: skip
+            subscription.delete(None)
+
+
+def readers_due(topic: PersistentTopic) -> int:
+    """When the first reader that has left over is to be forgotten."""
+    left = (
+        each.last_active_ms for each in topic.subscriptions.values() if not (each.durable or each.consumers)
+    )
+    return min((since + READER_LEFTOVER_SECONDS * 1000 for since in left), default=NEVER)
+
+
+def is_inactive(topic: Topic) -> bool:
+    """Whether the policies want a topic deleted that nobody has been connected to for so long."""
+    policies = topic.policies
+    unused_ms = topic.scheduler.now_ms - topic.last_used_ms
+    is_due = policies.delete_inactive_topics and unused_ms >= policies.inactive_topic_seconds * 1000
+    return is_due and topic.idle and deadlines.may_be_inactive(topic)
+
+
+def trim(topic: PersistentTopic) -> int:
+    """Delete ledgers that every durable subscription is past and retention lets go; returns how many.
+
+    The one that is written to goes too, when nothing has come for a while: the next entry begins another.
+    """
+    compaction.prepare(topic)
+    policies = topic.policies
+    ledger = topic.ledger
+    minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
+    if (minutes < 0 and megabytes < 0) or not ledger.segments:
+        return 0
+    now_ms = topic.scheduler.now_ms
+    size = ledger.size_bytes
+
+    def expired(segment: Segment, written_ms: int) -> bool:
+        nonlocal size
+        unused_ms = now_ms - written_ms
+        too_old = minutes >= 0 and unused_ms >= minutes * 60_000
+        too_large = megabytes >= 0 and size - segment.size_bytes >= megabytes << 20
+        size -= segment.size_bytes
+        may_close = not ledger.is_open(segment) or unused_ms >= OPEN_LEDGER_UNUSED_SECONDS * 1000
+        return (too_old or too_large) and may_close
+
+    gone = ledger.unneeded(deadlines.slowest(topic), expired)
+    if gone:
+        going = ledger.segments[:gone]
+        topic.scheduler.event_log.tell(
+            "retention", now_ms, topic.text, count=sum(each.entries for each in going), unit="entries",
+            text=f"acknowledged and past retention: {amount(sum(each.size_bytes for each in going))}",
+        )  # fmt: skip
+    _delete(topic, gone)
+    return gone
+
+
+def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
+    """Delete a topic's oldest ledger before retention lets it go: room is short. Whether it was deleted.
+
+    That is for the oldest of its ledgers alone, and when every durable subscription is past it. What the
+    policies keep for ever stays. Of one that is offloaded only the copy here goes, whoever needs it.
+    """
+    policies, ledger, offload = topic.policies, topic.ledger, topic.offload
+    if (
+        offload is not None
+        and offload.has(ledger_id)
+        and not (offload.is_borrowed and offload.is_here(ledger_id))
+    ):
+        return offload.give_way(ledger_id)  # nothing, when the copy has gone meanwhile
+    if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
+        return False
+    if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:
+        return False
+    compaction.prepare(topic)
+    is_unneeded = ledger.unneeded(deadlines.slowest(topic), lambda segment, _: segment.ledger_id == ledger_id)
+    _delete(topic, is_unneeded)
+    return bool(is_unneeded)
+
+
+def _delete(topic: PersistentTopic, ledgers: int) -> None:
+    """Delete so many of the oldest ledgers; who reads there without having to goes on behind them."""
+    if ledgers:
+        topic.delete_ledgers(ledgers)
+        start = topic.ledger.start
+        for subscription in topic.subscriptions.values():
+            if subscription.cursor.mark < start:
+                subscription.skip_to(start)
+        log.debug("%r: %d ledgers deleted", topic, ledgers)
+
+
+_STEPS: Final[tuple[Callable[[PersistentTopic], object], ...]] = (
+    forget_unused_subscriptions,
+    expire,
+    quota.check,
+    trim,
+    compaction.check,
+    offloading.check,
+)
+"""Of `keep`, in their order."""

@@ -1,0 +1,242 @@
+"""What waits for a message's outcome, and how it is told.
+
+A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `CompletionCallback`, a whole
+number (one of many, see `geminga.client.many`), or None.
+Receipts settle whole operations: all tokens of one are told in one loop, on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+from geminga.client import forks
+from geminga.client.callbacks import callback_raised
+from geminga.client.many import many_of, stored_together
+from geminga.client.waiter import Waiter
+from geminga.errors import Result, result_of
+from geminga.ids import MessageId
+from geminga.producer.operation import SendOperation
+from geminga.producer.ready_set import Settled
+from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
+
+logger = logging.getLogger("geminga.producer")
+
+
+class ReceiptWaiter(Waiter):
+    """A thread that waits for the receipt of its message: an id, or an error."""
+
+    __slots__ = ("error", "message_id")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self.message_id: MessageId | None = None
+
+
+def run_completions(settled: list[Settled]) -> None:
+    """Give every token of the settled operations its outcome, in order; on the loop's thread.
+
+    A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, or None. A callback
+    that raises is logged and harms nothing else.
+    """
+    for operation in settled:
+        if isinstance(operation, AckedRun):
+            _deliver_singles(operation)
+        elif operation.error is not None:
+            _deliver_error(operation, operation.error)
+        elif isinstance(operation, SendOperation):
+            _deliver_receipt(operation)
+        if operation.watchers is not None:
+            for watcher in operation.watchers:
+                watcher(operation)
+
+
+_new_id = MessageId.__new__
+
+
+class _CallableTokens(dict[type, bool]):
+    """Whether tokens of a kind are called: one look for each message. A loop may have futures of its own."""
+
+    def __missing__(self, kind: type) -> bool:
+        return not issubclass(kind, (asyncio.Future, ReceiptWaiter))  # not kept: a program may make many
+
+
+_called = _CallableTokens(
+    {
+        FunctionType: True,
+        MethodType: True,
+        partial: True,
+        asyncio.Future: False,
+        ReceiptWaiter: False,
+        int: False,
+    }
+)
+
+
+def _deliver_receipt(operation: SendOperation) -> None:
+    tokens = operation.tokens
+    if not tokens:
+        return
+    ledger_id, entry_id = operation.ledger_id, operation.entry_id
+    duplicate = ledger_id == -1 and entry_id == -1
+    partition = -1 if duplicate else operation.partition.index
+    batch_size = operation.count if operation.is_batch and not duplicate else 0
+    first = _first_chunk(operation, partition)
+    index = -1
+    ok = Result.Ok
+    if type(tokens[0]) is int and (batch_size or len(tokens) == 1) and first is None:
+        told = stored_together(tokens, partition, ledger_id, (entry_id,), batch_size)
+        tokens = tokens[told:]
+        index += told
+    for token in tokens:
+        if batch_size:
+            index += 1
+        if token is None:
+            continue
+        kind = type(token)
+        # Written out: a call of the constructor would be the largest part of a receipt's cost.
+        message_id = _new_id(MessageId)
+        message_id._partition = partition
+        message_id._ledger_id = ledger_id
+        message_id._entry_id = entry_id
+        message_id._batch_index = index
+        message_id.batch_size = batch_size
+        message_id.first_chunk = first
+        message_id.topic = ""
+        message_id.cluster = 0
+        if kind is FunctionType or _called[kind]:
+            try:
+                token(ok, message_id)
+            except BaseException as error:
+                forks.returned(error)
+                callback_raised(error)
+        else:
+            receipt_token(token, message_id)
+        if forks.stray:
+            forks.returned()
+
+
+def _deliver_singles(settled: AckedRun) -> None:
+    """`_deliver_receipt` for messages with a place each."""
+    ledger_id = settled.ledger_id
+    partition = -1 if ledger_id == -1 else settled.partition.index
+    ok = Result.Ok
+    tokens = settled.tokens
+    entry_ids = settled.entry_ids
+    if type(tokens[0]) is int:
+        told = stored_together(tokens, partition, ledger_id, entry_ids, 0)
+        tokens, entry_ids = tokens[told:], entry_ids[told:]
+    for token, entry_id in zip(tokens, entry_ids, strict=True):
+        if token is None:
+            continue
+        kind = type(token)
+        message_id = _new_id(MessageId)
+        message_id._partition = partition
+        message_id._ledger_id = ledger_id
+        message_id._entry_id = entry_id
+        message_id._batch_index = -1
+        message_id.batch_size = 0
+        message_id.first_chunk = None
+        message_id.topic = ""
+        message_id.cluster = 0
+        if kind is FunctionType or _called[kind]:
+            try:
+                token(ok, message_id)
+            except BaseException as error:
+                forks.returned(error)
+                callback_raised(error)
+        else:
+            receipt_token(token, message_id)
+        if forks.stray:
+            forks.returned()
+
+
+def receipt_token(token: Any, message_id: MessageId) -> None:
+    """Give one token, which is not None, its id."""
+    try:
+        if type(token) is int:
+            many_of(token).stored_one(token, message_id)
+        elif isinstance(token, asyncio.Future):
+            if not token.done():
+                token.set_result(message_id)
+        elif isinstance(token, ReceiptWaiter):
+            token.message_id = message_id
+            token.wake()
+        else:
+            token(Result.Ok, message_id)
+    except BaseException as error:
+        callback_raised(error)
+
+
+def _first_chunk(operation: SendOperation, partition: int) -> MessageId | None:
+    if operation.chunk is None:
+        return None
+    whole = operation.chunk.message
+    return MessageId(partition, whole.first_ledger_id, whole.first_entry_id)
+
+
+def _deliver_error(operation: SendOperation | UnbatchedRun, error: Exception) -> None:
+    result = result_of(error)
+    tokens = operation.tokens[operation.done :] if isinstance(operation, UnbatchedRun) else operation.tokens
+    for token in tokens:
+        fail_completion(token, error, result)
+        if forks.stray:
+            forks.returned()
+
+
+def fail_completion(token: Any, error: Exception, result: Result | None = None) -> None:
+    """Give one token its error. A callback gets the result code and the earliest id."""
+    if token is None:
+        return
+    try:
+        if type(token) is int:
+            many_of(token).failed(token, error)
+        elif isinstance(token, asyncio.Future):
+            if not token.done():
+                token.set_exception(error)
+        elif isinstance(token, ReceiptWaiter):
+            token.error = error
+            token.wake()
+        elif isinstance(token, CompletionCallback):
+            token.fail(error)
+        else:
+            token(result_of(error) if result is None else result, MessageId.earliest)
+    except BaseException as raised:
+        callback_raised(raised)
+
+
+class CompletionCallback:
+    """A token that wants the exception itself: interceptors stand behind it."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[MessageId | None, Exception | None], None]) -> None:
+        self._done = done
+
+    def __call__(self, result: Result, message_id: MessageId) -> None:
+        self._done(message_id, None)
+
+    def fail(self, error: Exception) -> None:
+        self._done(None, error)
+
+
+def finisher(future: asyncio.Future[None]) -> Callable[[Settled], None]:
+    def finish(operation: Settled) -> None:
+        if future.done():
+            return
+        if operation.error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(operation.error)
+
+    return finish
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

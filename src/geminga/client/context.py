@@ -1,0 +1,484 @@
+"""The heart of a client, shared by the asyncio and the sync shell: where topics live and how to get there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random as random_module
+import sys
+import time
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from geminga.client.pool import BrokerConnection, ConnectionPool
+from geminga.client.runtime import FAREWELL_SECONDS_MAX
+from geminga.client.schema_versions import SchemaVersions
+from geminga.client.service_lookup import ServiceUnreachable as ServiceUnreachable
+from geminga.client.service_lookup import ServiceUnreachableInTime, make_lookup
+from geminga.client.settings import ClientSettings
+from geminga.client.statistics_log import StatisticsLog
+from geminga.client.tasks import OnceTask, run_task
+from geminga.connection import commands
+from geminga.connection.addresses import Address, ServiceUrl
+from geminga.connection.backoff import Backoff
+from geminga.connection.lookup import BrokerLocation
+from geminga.connection.partitions import partition_names
+from geminga.errors import (
+    AlreadyClosed,
+    ConnectError,
+    PulsarException,
+    ServerReportedError,
+    Timeout,
+    TopicNotFound,
+)
+from geminga.ids import TopicName
+from geminga.producer.backlog import ByteBudget
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from geminga.client.metrics import ClientMetrics
+
+T = TypeVar("T")
+
+logger = logging.getLogger("geminga")
+# A library is quiet: without a handler of the application's, nothing is printed.
+logger.addHandler(logging.NullHandler())
+
+
+class Closable(Protocol):
+    """A producer, consumer or reader that the client closes when it is closed itself."""
+
+    async def close(self) -> None:
+        """Send what is pending, tell the broker, and end."""
+
+    def abort(self) -> None:
+        """End at once, telling nobody but those who wait here."""
+
+
+class ProducerEngine(Protocol):
+    """A producer's engine."""
+
+    def fail_leftovers(self) -> None:
+        """The loop has ended: fail what was handed over in its last moment."""
+
+
+H = TypeVar("H", bound=Closable)
+
+
+async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
+    """What several coroutines open at the same time, in their order. When one fails, or the call is
+    cancelled, what was opened is closed."""
+    tasks = [asyncio.ensure_future(opening) for opening in openings]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.shield(_close_opened(tasks))
+        raise
+
+
+async def _close_opened(tasks: Sequence[asyncio.Task[H]]) -> None:
+    opened = await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*(close_unasked(each) for each in opened if not isinstance(each, BaseException)))
+
+
+async def close_unasked(handle: Closable) -> None:
+    """Close what nobody has got, and who would hear of a failure: it may have ended with its client."""
+    try:
+        await handle.close()
+    except AlreadyClosed:
+        pass
+    except Exception as error:
+        logger.warning("closing a handle failed: %s", error)
+
+
+def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
+    """None where no metrics are wanted."""
+    wanted = settings.metrics
+    if wanted is False or (wanted is None and "opentelemetry.metrics" not in sys.modules):
+        return None
+    from geminga.client.metrics import ClientMetrics
+
+    return ClientMetrics(
+        None if wanted is None or wanted is True else wanted,
+        by_topic=settings.metrics_by_topic,
+        http=ServiceUrl.parse(settings.service_url).http,
+    )
+
+
+class ClientContext:
+    """Belongs to one event loop; every method runs on its thread.
+
+    ``random`` and the two clocks are here so that whoever simulates can replace them: `now` is the
+    loop's monotonic clock in seconds, `now_ms` the wall clock in milliseconds.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        random: random_module.Random | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.loop = loop or asyncio.get_running_loop()
+        self.random = random or random_module.Random()
+        self.pool = ConnectionPool(settings, self.loop)
+        self.metrics = metrics_of(settings)
+        if self.metrics is not None:
+            self.metrics.add_pool(self.pool)
+        self.closed = False
+        self.memory_budget = ByteBudget(settings.memory_limit_bytes)
+        """Bytes of messages without a receipt, over all producers."""
+        self.publishers: dict[ProducerEngine, None] = {}
+        """The producers' engines, which share the bytes."""
+        self.handovers: weakref.WeakKeyDictionary[ProducerEngine, None] = weakref.WeakKeyDictionary()
+        """All engines that somebody may still hand something over to, those of closed producers, too."""
+        self.schemas = SchemaVersions(self)
+        """The topics' schemas."""
+        self._wall_clock = wall_clock
+        self._producer_ids = itertools.count()
+        self._consumer_ids = itertools.count()
+        self._handles: dict[Closable, None] = {}  # closed in the order of their opening
+        self._statistics = StatisticsLog(
+            self.loop, settings.statistics_interval_seconds, lambda: list(self._handles)
+        )
+        self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
+        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        """Answers where topics live."""
+        self.moves = 0
+        """How often the client went to another cluster."""
+        self.background: set[asyncio.Task[Any]] = set()
+        """Tasks that end with the client."""
+        self._ending = OnceTask(self.loop)
+        self._until_end: AsyncGenerator[None, None] | None = None
+
+    def task(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
+        """Run a coroutine on the loop, as long as that runs."""
+        return run_task(self.loop, coroutine, name)
+
+    # --- clocks, ids, handles --------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock that ``loop.call_at`` uses."""
+        return self.loop.time()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970: publish times."""
+        return int(self._wall_clock() * 1000)
+
+    def new_producer_id(self) -> int:
+        return next(self._producer_ids)
+
+    def new_consumer_id(self) -> int:
+        return next(self._consumer_ids)
+
+    def backoff(self) -> Backoff:
+        """A fresh series of reconnect delays."""
+        return Backoff(
+            self.random.random,
+            initial_seconds=self.settings.backoff_initial_seconds,
+            maximum_seconds=self.settings.backoff_max_seconds,
+        )
+
+    async def opened(self, factory: Callable[..., Awaitable[H]], *arguments: Any) -> H:
+        """Await ``factory(context, *arguments)``, which opens a handle, and `register` it."""
+        self.check_open()
+        handle = await factory(self, *arguments)
+        if self.closed or self._ending.begun:
+            await close_unasked(handle)
+            raise AlreadyClosed("the client is closed")
+        self.register(handle)
+        return handle
+
+    def discard(self, handle: Closable) -> None:
+        """A handle was opened for somebody who has given up waiting for it."""
+        task = self.task(close_unasked(handle))
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+
+    def register(self, handle: Closable) -> None:
+        """The client's close will close this handle."""
+        self.check_open()
+        self._handles[handle] = None
+        self._statistics.start()
+
+    def unregister(self, handle: Closable) -> None:
+        """The handle was closed by its user."""
+        self._handles.pop(handle, None)
+
+    def check_open(self) -> None:
+        """Raises `AlreadyClosed`."""
+        if self.closed:
+            raise AlreadyClosed("the client is closed")
+
+    # --- finding topics --------------------------------------------------------------------------
+
+    async def service_connection(self) -> BrokerConnection:
+        """A connection to a host of the service URL: the one that worked last, else the next that does.
+
+        Raises `ServiceUnreachable` (a `ConnectError`) when none can be reached, at once what a broker
+        reported about our credentials, and `OperationNotSupported` when the service URL is one for HTTP.
+        """
+        self.check_open()
+        return await self.service.connection()
+
+    async def lookup(self, topic: str, timeout: float | None = None) -> BrokerLocation:
+        """The broker that serves ``topic`` (a full name, with its partition suffix).
+
+        Transient refusals are retried until ``timeout`` (default: the operation time-out).
+        """
+        return await self.retrying(f"lookup of {topic!r}", self._lookup_once, topic, timeout=timeout)
+
+    async def _lookup_once(self, topic: str, remaining: float) -> BrokerLocation:
+        self.check_open()
+        async with self._lookups:
+            return await self._asked("topic", self.service.place(topic, remaining))
+
+    async def _asked(self, kind: str, answer: Coroutine[Any, Any, T]) -> T:
+        """An answer about topics, measured where metrics are wanted."""
+        return await (answer if self.metrics is None else self.metrics.lookup(kind, answer))
+
+    async def connect(self, place: BrokerLocation) -> BrokerConnection:
+        """The connection that leads to a place: direct, or through the service URL's proxy."""
+        if not place.through_service_url:
+            return await self.pool.get(place.broker)
+        return await self.pool.get(self.service.hosts.current, proxy_to_broker=place.broker.host_port)
+
+    async def connection_to(
+        self, topic: str, timeout: float | None = None, *, awaits_service: bool = True
+    ) -> BrokerConnection:
+        """The connection on which ``topic`` is served: lookup, then connect, retried until ``timeout``."""
+        return await self.retrying(
+            f"connecting to the broker of {topic!r}",
+            self._connection_once,
+            topic,
+            timeout=timeout,
+            awaits_service=awaits_service,
+        )
+
+    async def _connection_once(self, topic: str, remaining: float) -> BrokerConnection:
+        moves = self.moves
+        connection = await self.connect(await self._lookup_once(topic, remaining))
+        if self.moves != moves:
+            raise ConnectError("the client went to another cluster meanwhile")
+        return connection
+
+    async def assigned_connection(self, assigned: Address) -> BrokerConnection:
+        """The connection to a broker that a CLOSE command named as the topic's new place."""
+        return await self.pool.get(assigned)
+
+    async def partitions(
+        self, topic: str, *, auto_creation: bool = True, timeout: float | None = None
+    ) -> int:
+        """How many partitions ``topic`` has; 0: it is not partitioned, or it is a partition itself."""
+        name = TopicName.parse(topic)
+
+        async def ask(_: str, remaining: float) -> int:
+            self.check_open()
+            answer = self.service.partitions(name, auto_creation=auto_creation, remaining=remaining)
+            return await self._asked("metadata", answer)
+
+        return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
+
+    async def partition_topics(self, topic: str) -> list[str]:
+        """The full names to connect to: the partitions in order, or the topic itself."""
+        return partition_names(topic, await self.partitions(topic))
+
+    async def topics_of_namespace(
+        self, namespace: str, mode: int, pattern: str | None = None, timeout: float | None = None
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        """The topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT ..."""
+
+        async def ask(_: str, remaining: float) -> pb.CommandGetTopicsOfNamespaceResponse:
+            self.check_open()
+            return await self._asked("list-topics", self.service.topics(namespace, mode, pattern, remaining))
+
+        return await self.retrying(f"listing the topics of {namespace!r}", ask, "", timeout=timeout)
+
+    async def schema(
+        self, topic: str, version: bytes | None = None, timeout: float | None = None
+    ) -> pb.Schema | None:
+        """A version of the topic's schema (None: the newest); None when the topic has no such schema."""
+        answer = await self.schema_answer(topic, version, timeout)
+        return None if answer is None else answer.schema
+
+    async def schema_answer(
+        self, topic: str, version: bytes | None = None, timeout: float | None = None
+    ) -> pb.CommandGetSchemaResponse | None:
+        """The same with its version."""
+        name = str(TopicName.parse(topic))
+        try:
+            asked = self.request_on_topic(
+                name, lambda request_id: commands.get_schema(name, request_id, version), timeout=timeout
+            )
+            answer = await self._asked("schema", asked)
+        except TopicNotFound:
+            return None
+        return answer.getSchemaResponse
+
+    async def request_on_topic(
+        self,
+        topic: str,
+        make_command: Callable[[int], pb.BaseCommand],
+        *,
+        timeout: float | None = None,
+    ) -> pb.BaseCommand:
+        """Send a command to the broker of ``topic`` and return its answer; transient refusals are retried.
+
+        ``make_command`` gets the request id.
+        """
+
+        async def attempt(topic: str, remaining: float) -> pb.BaseCommand:
+            deadline = self.now() + remaining
+            connection = await self._connection_once(topic, remaining)
+            request_id = connection.new_request_id()
+            left = max(0.0, deadline - self.now())
+            return await connection.request(make_command(request_id), request_id, left)
+
+        return await self.retrying(f"a request about {topic!r}", attempt, topic, timeout=timeout)
+
+    async def retrying(
+        self,
+        what: str,
+        attempt: Callable[[str, float], Awaitable[T]],
+        topic: str,
+        *,
+        timeout: float | None = None,
+        awaits_service: bool = True,
+    ) -> T:
+        """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` (may be infinite) has passed.
+
+        Errors that say ``retriable`` are tried again after a backoff delay, an unreachable service URL among
+        them (`ServiceUnreachableInTime` in the end): the broker may be about to start. What is waited for is
+        logged. A host name that nobody knows, or a certificate that is not trusted, is reported at once;
+        so is any unreachable service URL without ``awaits_service``. Where the broker refused again and
+        again, its last refusal is raised in the end.
+        """
+        limit = self.settings.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.now() + limit
+        backoff = self.backoff()
+        last: PulsarException | None = None
+        while True:
+            remaining = deadline - self.now()
+            try:
+                async with asyncio.timeout(None if remaining == float("inf") else remaining):
+                    return await attempt(topic, remaining)
+            except PulsarException as error:
+                if not error.retriable or (
+                    isinstance(error, ServiceUnreachable) and not (awaits_service and error.worth_waiting)
+                ):
+                    raise
+                last = error
+            except TimeoutError:
+                if isinstance(last, ServerReportedError):
+                    # As below: it is chance whether the time is over in an attempt or between two.
+                    raise last from None
+                raise self._timed_out(what, limit, last) from last
+            delay = backoff.next()
+            if self.now() + delay >= deadline:
+                if isinstance(last, ServiceUnreachableInTime):
+                    raise last  # said by a part of the attempt, which waited as long
+                if isinstance(last, (Timeout, ServiceUnreachable)) or last is None:
+                    raise self._timed_out(what, limit, last) from last
+                raise last
+            if isinstance(last, ServiceUnreachable):
+                self._tell_waiting(what, deadline, last)
+            logger.debug("%s failed, again in %.1f s: %s", what, delay, last)
+            await asyncio.sleep(delay)
+            self.check_open()
+
+    def _tell_waiting(self, what: str, deadline: float, last: ServiceUnreachable) -> None:
+        """Once for all that find no broker together."""
+        hosts = self.service.hosts
+        if not hosts.told:
+            hosts.told = True
+            seconds = "any time" if deadline == float("inf") else f"{deadline - self.now():.0f} s more"
+            logger.warning("%s waits %s for a broker: %s", what, seconds, last)
+
+    def _timed_out(self, what: str, limit: float, last: PulsarException | None) -> Timeout:
+        last = last or self.service.hosts.last_failure
+        if isinstance(last, ServiceUnreachable):
+            return ServiceUnreachableInTime(f"{what}: no broker came up within {limit:.3g} s; {last}")
+        reason = f"; the last attempt failed with {type(last).__name__}: {last}" if last else ""
+        return Timeout(f"{what} did not succeed within {limit:g} s{reason}")
+
+    # --- another cluster -------------------------------------------------------------------------
+
+    def move_to(self, settings: ClientSettings) -> None:
+        """Use the cluster that ``settings`` name from now on.
+
+        All connections are closed; producers and consumers look their topics up there and go on. What was
+        received before is not acknowledged in the new cluster: its messages have other ids there.
+        """
+        self.settings = settings
+        self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
+        self.schemas.forget()
+        self.moves += 1
+        self.pool.move_to(settings)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> bool:
+        """Something was opened and not closed."""
+        return bool(self._handles)
+
+    def close_with_loop(self) -> None:
+        """Have the loop close this when it ends, as ``asyncio.run`` ends it: by closing its generators."""
+        self._until_end = self._wait_for_end()
+        with contextlib.suppress(StopIteration):
+            self._until_end.__anext__().send(None)
+
+    async def _wait_for_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if not self.closed:
+                with contextlib.suppress(Exception):
+                    async with asyncio.timeout(FAREWELL_SECONDS_MAX):
+                        await self.close()
+
+    async def close(self) -> None:
+        """Close all handles (what is pending is flushed by them), then the connections.
+
+        Whoever calls meanwhile waits for the same end. Cancelling a call does not take it back.
+        """
+        if not self.closed or self._ending.begun:
+            await self._ending.wait(self._close)
+
+    async def _close(self) -> None:
+        handles, self._handles = list(self._handles), {}
+        try:
+            await asyncio.gather(*map(close_unasked, handles), return_exceptions=True)
+        finally:
+            self._handles |= dict.fromkeys(handles)  # those that did not get to their end
+            if self.loop.is_closed():
+                self.closed = True  # under us, by an interrupt: nothing runs on it any more
+            else:
+                self.shutdown()
+
+    def shutdown(self) -> None:
+        """Drop everything at once, without waiting for what is pending. Whoever waits is told."""
+        self.closed = True
+        self._statistics.stop()
+        handles, self._handles = list(self._handles), {}
+        for handle in handles:
+            try:
+                handle.abort()
+            except Exception:
+                logger.exception("unexpected error while dropping %r", handle)
+        for task in self.background:
+            task.cancel()
+        self.pool.close()
+
+    def fail_leftovers(self) -> None:
+        """The loop has ended, on whose thread this runs: whoever handed something over at that moment is
+        told."""
+        for engine in list(self.handovers):
+            engine.fail_leftovers()

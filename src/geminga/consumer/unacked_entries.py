@@ -1,0 +1,111 @@
+"""Unsettled: entries that were delivered here and of which the broker has not heard the last word.
+
+An entry is in hand from its arrival until it is acknowledged, refused or asked for again. Of those in hand
+some have a clock (`ack_timeout`); those that were refused wait for their redelivery (`negative_acks`). What
+settles an entry settles it everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat, takewhile
+
+from geminga.consumer.ack_timeout import AckTimeout
+from geminga.consumer.message import EntryAcks
+from geminga.consumer.negative_acks import NegativeAcks
+from geminga.consumer.rewind import Rewind
+from geminga.consumer.statistics import ConsumerCounters
+
+EntryKey = tuple[int, int]
+
+IN_HAND_MAX = 100_000
+"""Entries that are known to be in hand: who never acknowledges anything must not fill the memory. A drain
+does not wait for more."""
+
+
+class UnackedEntries:
+    """The unsettled entries of one consumer on one connection.
+
+    ``ack_timeout_seconds`` 0: nothing is ever late.
+    """
+
+    __slots__ = ("_newest", "ack_timeout", "in_hand", "negative_acks", "rewind")
+
+    def __init__(
+        self, ack_timeout_seconds: float, tick_seconds: float, counted: ConsumerCounters | None = None
+    ) -> None:
+        self.ack_timeout = AckTimeout(ack_timeout_seconds, tick_seconds, counted)
+        self.negative_acks = NegativeAcks()
+        self.in_hand: dict[EntryKey, None] = {}
+        self.rewind = Rewind()
+        self._newest: EntryKey | None = None
+
+    def delivered(self, key: EntryKey) -> None:
+        """The entry goes to the queue."""
+        if self._newest is None or key > self._newest:
+            self._newest = key
+        in_hand = self.in_hand
+        if len(in_hand) < IN_HAND_MAX:
+            in_hand[key] = None
+
+    def settled(self, keys: Sequence[EntryKey]) -> None:
+        """Acknowledged, all of each."""
+        # Each is popped without a round of the interpreter: messages that come alone pay for this one by one.
+        deque(map(self.in_hand.pop, keys, repeat(None)), maxlen=0)
+        if self.rewind.awaited:
+            self.rewind.settled(keys)
+        if len(self.negative_acks) or len(self.ack_timeout):
+            for key in keys:
+                self.negative_acks.cancel(key)
+                self.ack_timeout.settled(key)
+
+    def settled_through(self, key: EntryKey) -> None:
+        """Acknowledged up to and including an entry."""
+        self.ack_timeout.settled_through(key)
+        if self.rewind.awaited:
+            self.rewind.settled_through(key)
+        covered = list(takewhile(lambda known: known <= key, self.in_hand))
+        for known in covered:
+            del self.in_hand[known]
+
+    def refused(self, key: EntryKey, delay_seconds: float, now: float) -> None:
+        """To be delivered again after the delay."""
+        self.in_hand.pop(key, None)
+        self.negative_acks.add(key, delay_seconds, now)
+        self.ack_timeout.settled(key)
+
+    def take_due(self, now: float) -> list[EntryKey]:
+        """The entries that are to be asked for again now, each once; they are forgotten here."""
+        due = list(dict.fromkeys(self.negative_acks.take_due(now) + self.ack_timeout.take_expired(now)))
+        for key in due:
+            self.in_hand.pop(key, None)
+        return due
+
+    def asked_again(self, due: Iterable[EntryKey], *, in_order: bool, is_wish: bool = True) -> None:
+        """Everything is to be delivered again, on the same connection; ``due`` was `take_due`. ``in_order``:
+        one consumer gets all of it. ``is_wish``: the application's, not the answer to a `Rewind.skipped`."""
+        if in_order:
+            unsettled = (*self.in_hand, *self.negative_acks.keys(), *due)
+            self.rewind.begin(unsettled, self._newest, is_wish=is_wish)
+        self._forget()
+
+    def clear(self) -> None:
+        """Another connection, or another position."""
+        self._newest = None
+        self.rewind.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.in_hand.clear()
+        self.negative_acks.clear()
+        self.ack_timeout.clear()
+
+    def messages_in_hand(self, known_batch: Callable[[EntryKey], EntryAcks | None]) -> int:
+        """Messages of the entries in hand, those that wait included; ``known_batch`` tells of a batch what
+        remains of it."""
+        return sum(1 if acks is None else acks.remaining for acks in map(known_batch, self.in_hand))
+
+    def next_deadline(self) -> float:
+        """When `take_due` has something; infinite for never."""
+        return min(self.negative_acks.next_deadline(), self.ack_timeout.next_deadline())

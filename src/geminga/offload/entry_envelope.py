@@ -1,0 +1,536 @@
+"""What a ledger's entries are besides their messages' columns: enough to give every byte of them back.
+
+`part` takes entries and gives their messages as a record batch and a `EntryEnvelope`; `joined` makes the same
+entries of both. Nothing is believed: `part` joins what it has cut and compares, and an entry that would come
+out otherwise (encrypted, a chunk, a marker, an order of its own) is kept whole in the residue. So is
+one whose payload was compressed in a way that cannot be repeated; what it takes is its bytes once more.
+
+The checksum of every entry goes along, and is checked when it is joined. Should a codec's later version
+compress otherwise than the one that parted the entry, its messages are given uncompressed (`JoinedEntries.other`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cramjam
+import numpy as np
+import pyarrow as pa
+
+from geminga.errors import CorruptPayload, CryptoError
+from geminga.wire import columnar_fields, compiled
+from geminga.wire.checksum import crc32c
+from geminga.wire.columnar import ChunkCarry, LaidOpen, entry_heads, lay_open
+from geminga.wire.compression import LZ4, NONE, SNAPPY, ZLIB, ZSTD, compress
+from geminga.wire.metadata import MAGIC_CHECKSUM, RawEntry, build_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+log = logging.getLogger("geminga.offload")
+
+COLUMNS = (
+    "value", "key", "ordering_key", "properties", "event_time", "publish_time", "sequence_id",
+    "producer_name", "topic", "partition", "ledger_id", "entry_id", "batch_index", "batch_size",
+    "schema_version",
+)  # fmt: skip
+"""The columns of a message that are kept."""
+JOINED_COLUMNS = (
+    "value", "key", "ordering_key", "properties", "event_time", "publish_time", "sequence_id",
+)  # fmt: skip
+"""Those of them that entries are joined from."""
+CHUNK_BYTES_MAX = 64 * 1024 * 1024
+"""Chunks of messages that are not complete yet are kept up to so many bytes; what is larger has no row."""
+
+_WHOLE, _CHECKED, _BATCH = 1, 2, 4
+_WAY_SHIFT = 3
+_SYNC_FLUSHED = -6
+"""Zlib as Java's client ends its streams, at level 6."""
+_WAYS = (
+    (NONE, 0), (LZ4, 0), (ZLIB, 6), (ZLIB, _SYNC_FLUSHED), (ZSTD, 3), (SNAPPY, 0), (ZSTD, 1), (ZSTD, 2),
+    (ZSTD, 4), (ZSTD, 5), (ZSTD, 6), (ZSTD, 9), (ZLIB, 1), (ZLIB, 9), (ZSTD, 15), (ZSTD, 19),
+)  # fmt: skip
+"""How payloads are compressed: codec and level, as our clients and those in C++ and Python do it, and Java's
+with LZ4 (mostly) and ZLIB. The place of each way is in files that exist: only add to it, up to 32."""
+_FAILURES_MAX = 8
+"""A codec that could not be repeated so often is tried for one entry in ..."""
+_RETRIED_ENTRIES = 64
+_UNCOMPRESSED_MAX = 32 * 1024 * 1024
+"""So much is laid open at once, if it is more than one entry."""
+ROW_BYTES = 128
+"""About what a message takes in columns besides what it holds: a few bytes of a batch may be one."""
+ROWS_MAX = 1_000_000
+"""An entry with more messages has no rows. No client makes batches like that, and a few kilobytes that
+somebody has compressed may hold any number of empty messages."""
+
+_MAGIC_AND_CRC = Struct(">HI")
+_SIZE = Struct(">I")
+_HEAD = Struct("<4sIIQ")
+_SECTION = Struct("<QQ")
+_MAGIC = b"GRS1"
+_PART_SIZE_BYTES = 2
+"""Before each part of an entry's tags (`geminga.offload.envelope_kernels`)."""
+_INNER_BASE64, _OUTER_BASE64 = re.compile(rb"\x30[^\0]|\xb0", re.DOTALL), re.compile(rb"\x88[\x01\x81]")
+"""Where there is none of these there is no field 6 of a batch's message, or 17 of one outside, that is true:
+their tags, also encoded in more bytes than need be."""
+_LEVEL = 3
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> Any:
+    from geminga.offload import envelope_kernels
+
+    compiled.use()  # what is compiled here anyway needs the same
+    return envelope_kernels
+
+
+@dataclass(slots=True)
+class EntryEnvelope:
+    """Of entries that follow each other. ``counts``: rows of each; ``joined_bytes``: of all metadata and
+    payloads that are joined, uncompressed."""
+
+    flags: NDArray[np.uint8]
+    counts: NDArray[np.int32]
+    crcs: NDArray[np.uint32]
+    tags: bytes
+    tag_sizes: NDArray[np.int32]
+    whole: bytes
+    whole_sizes: NDArray[np.int32]
+    joined_bytes: int
+
+    def is_of(self, index: int, entry: bytes) -> bool:
+        """Whether an entry is the one that was parted, as far as its checksum tells."""
+        crc = int(self.crcs[index])
+        if self.flags[index] & _CHECKED:
+            return bytes(entry[: _MAGIC_AND_CRC.size]) == _MAGIC_AND_CRC.pack(MAGIC_CHECKSUM, crc)
+        return crc32c(entry) == crc
+
+    def has_chunks(self) -> bool:
+        """Whether some entry is a chunk of a message."""
+        entries: list[RawEntry] = []
+        at = 0
+        for size in self.whole_sizes[self.whole_sizes > 0].tolist():
+            entries.append(RawEntry("", -1, 0, len(entries), self.whole[at : at + size]))
+            at += size
+        return bool(entries) and bool((entry_heads(entries)[:, columnar_fields.CHUNK_COUNT] > 1).any())
+
+    def may_have_base64_keys(self) -> bool:
+        """Whether some message may say that its key is base64 of bytes, for which there is no column."""
+        if self.whole:
+            return True
+        if not (self.flags & _BATCH).any():
+            return _OUTER_BASE64.search(self.tags) is not None
+        at = 0
+        for flag, size in zip(self.flags.tolist(), self.tag_sizes.tolist(), strict=True):
+            tags, at = self.tags[at : at + size], at + size
+            # A batch's own metadata is the first part.
+            first = _PART_SIZE_BYTES + int.from_bytes(tags[:_PART_SIZE_BYTES]) if flag & _BATCH else 0
+            if (_INNER_BASE64 if flag & _BATCH else _OUTER_BASE64).search(tags, first) is not None:
+                return True
+        return False
+
+    def encode(self) -> bytes:
+        """As bytes, compressed."""
+        sections = [
+            self.flags.tobytes(), self.counts.astype("<i4").tobytes(), self.crcs.astype("<u4").tobytes(),
+            self.tags, self.tag_sizes.astype("<i4").tobytes(), self.whole,
+            self.whole_sizes.astype("<i4").tobytes(),
+        ]  # fmt: skip
+        parts = [_HEAD.pack(_MAGIC, len(self.flags), len(sections), self.joined_bytes)]
+        for section in sections:
+            packed = bytes(cramjam.zstd.compress(section, level=_LEVEL)) if section else b""
+            parts += (_SECTION.pack(len(section), len(packed)), packed)
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> EntryEnvelope:
+        """The way back. Raises `CorruptPayload`."""
+        try:
+            magic, entries, sections, joined_bytes = _HEAD.unpack_from(data)
+            if magic != _MAGIC or sections != 7:
+                raise CorruptPayload(f"a residue begins with {magic!r} and {sections} sections")
+            at, found = _HEAD.size, []
+            for _ in range(sections):
+                size, packed = _SECTION.unpack_from(data, at)
+                at += _SECTION.size
+                out = bytearray(size)
+                if size and cramjam.zstd.decompress_into(data[at : at + packed], out) != size:
+                    raise CorruptPayload("a section of a residue is cut")
+                found.append(bytes(out))
+                at += packed
+            flags, counts, crcs, tags, tag_sizes, whole, whole_sizes = found
+            residue = cls(
+                np.frombuffer(flags, np.uint8), np.frombuffer(counts, "<i4"), np.frombuffer(crcs, "<u4"),
+                tags, np.frombuffer(tag_sizes, "<i4"), whole, np.frombuffer(whole_sizes, "<i4"), joined_bytes,
+            )  # fmt: skip
+        except CorruptPayload:
+            raise
+        except Exception as error:
+            raise CorruptPayload(f"a residue cannot be read: {error}") from error
+        each = (residue.flags, residue.counts, residue.crcs, residue.tag_sizes, residue.whole_sizes)
+        if any(len(one) != entries for one in each):
+            raise CorruptPayload("the sections of a residue do not fit together")
+        return residue
+
+
+class SplitEntries(NamedTuple):
+    """Entries in two parts. ``closed``: how many have no rows though they hold messages. ``is_plain``: the
+    rows say everything that there is to know of the messages."""
+
+    messages: list[pa.RecordBatch]
+    residue: EntryEnvelope
+    closed: int
+    is_plain: bool
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes until it is written."""
+        rows = sum(each.num_rows for each in self.messages)
+        columns = sum(each.nbytes for each in self.messages)
+        return int(columns + rows * ROW_BYTES + len(self.residue.whole))
+
+
+@dataclass(slots=True)
+class EntrySplitter:
+    """Parts the entries of one ledger, in order."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    _chunks: ChunkCarry = field(default_factory=ChunkCarry)
+    _ways: dict[int, list[int]] = field(default_factory=dict)
+    _failures: dict[int, int] = field(default_factory=dict)
+    _tried: int = 0
+
+    def part(self, first_entry_id: int, entries: Sequence[bytes]) -> Iterator[SplitEntries]:
+        """Part entries, of which there is at least one, a piece at a time: compressed, they may hold far more
+        than there is memory."""
+        raw = [
+            RawEntry(self.topic, self.partition, self.ledger_id, first_entry_id + index, entry)
+            for index, entry in enumerate(entries)
+        ]
+        for messages, residue, closed, is_plain in self._pieces(raw):
+            self._bound_chunks()
+            rows = [messages] if messages is not None and messages.num_rows else []
+            yield SplitEntries(rows, residue, closed, is_plain)
+
+    def _pieces(self, raw: list[RawEntry]) -> Any:
+        """(messages or None, residue, closed, is_plain) of runs of entries that are parted together."""
+        before = self._chunks.copy()
+        try:
+            heads = entry_heads(raw)
+            fields = columnar_fields
+            encrypted = heads[:, fields.IS_ENCRYPTED] != 0
+            sizes = np.where(heads[:, fields.COMPRESSION] != 0, heads[:, fields.UNCOMPRESSED_SIZE], 0)
+            rows = np.clip(heads[:, fields.BATCH_COUNT], 1, ROWS_MAX + 1)
+            needed = int((np.clip(sizes, 0, _UNCOMPRESSED_MAX) + rows * ROW_BYTES).sum())
+            if (len(raw) > 1 and needed > _UNCOMPRESSED_MAX) or int(rows.max()) > ROWS_MAX:
+                raise _TooLargeOpen
+            if encrypted.any():
+                edges = np.flatnonzero(np.diff(encrypted)) + 1
+                bounds = [0, *edges.tolist(), len(raw)]
+                for start, stop in pairwise(bounds):
+                    if encrypted[start]:
+                        yield None, _kept_whole(raw[start:stop]), stop - start, False
+                    else:
+                        yield from self._pieces(raw[start:stop])
+                return
+            laid = lay_open(raw, COLUMNS, chunks=self._chunks)
+            # What is in chunks may have begun in an earlier ledger, or end in a later one.
+            is_plain = laid.says_keys and not (heads[:, fields.CHUNK_COUNT] > 1).any()
+            piece = laid.messages, self._residue(raw, laid), 0, bool(is_plain)
+        except (CorruptPayload, CryptoError, _TooLargeOpen):
+            self._chunks = before
+            if len(raw) == 1:
+                yield None, _kept_whole(raw), 1, False
+                return
+            middle = len(raw) // 2
+            yield from self._pieces(raw[:middle])
+            yield from self._pieces(raw[middle:])
+            return
+        yield piece
+
+    def _residue(self, raw: list[RawEntry], laid: LaidOpen) -> EntryEnvelope:
+        kernels, fields = _kernels(), columnar_fields
+        heads, payloads, count = laid.heads, laid.payloads, len(raw)
+        has_checksum = heads[:, fields.CHECKSUM] >= 0
+        begins = heads[:, fields.CHECKSUM_START] - laid.starts
+        is_whole: NDArray[np.bool_] = (
+            (payloads[:, 0] < 0)
+            | (heads[:, fields.CHUNK_COUNT] > 1)
+            | (begins != np.where(has_checksum, 6, 0))
+        )
+        flags = np.zeros(count, np.uint8)
+        for index in np.flatnonzero(~is_whole & (heads[:, fields.COMPRESSION] != 0)).tolist():
+            way = self._way(laid, index)
+            is_whole[index] = way < 0
+            flags[index] = max(way, 0) << _WAY_SHIFT
+        room = int(sum(len(each.entry) for each in raw)) + int((payloads[:, 1] - payloads[:, 0]).sum())
+        joined_bytes = int(
+            np.where(
+                payloads[:, 0] >= 0,
+                heads[:, fields.PAYLOAD_START]
+                - heads[:, fields.METADATA_START]
+                + payloads[:, 1]
+                - payloads[:, 0],
+                0,
+            ).sum()
+        )
+        columns = _columns([laid.messages])
+        is_batch = heads[:, fields.BATCH_COUNT] >= 0
+        while True:
+            tags, ends = np.empty(room + 2 * count + 64, np.uint8), np.empty(count, np.int64)
+            kernels.cut(laid.buffer, heads, payloads, laid.counts, is_whole, tags, ends)
+            out, metadata_ends, payload_ends = _join(columns, tags, ends, is_batch, laid.counts, joined_bytes)
+            if not kernels.compare(out, metadata_ends, payload_ends, laid.buffer, heads, payloads, is_whole):
+                break
+        flags[is_whole] = _WHOLE
+        flags |= np.where(has_checksum & ~is_whole, _CHECKED, 0).astype(np.uint8)
+        flags |= np.where(is_batch & ~is_whole, _BATCH, 0).astype(np.uint8)
+        crcs = heads[:, fields.CHECKSUM].astype(np.uint32)
+        whole: list[bytes] = []
+        whole_sizes = np.zeros(count, np.int32)
+        for index in np.flatnonzero(is_whole | ~has_checksum).tolist():
+            entry = raw[index].entry
+            crcs[index] = crc32c(entry)
+            if is_whole[index]:
+                whole.append(bytes(entry))
+                whole_sizes[index] = len(entry)
+        size = int(ends[-1]) if count else 0
+        return EntryEnvelope(
+            flags, laid.counts.astype(np.int32), crcs, tags[:size].tobytes(),
+            np.diff(ends, prepend=0).astype(np.int32), b"".join(whole), whole_sizes,
+            int(max(payload_ends[-1], 0)),
+        )  # fmt: skip
+
+    def _way(self, laid: LaidOpen, index: int) -> int:
+        """How the payload of an entry was compressed, as a place in `_WAYS`; -1 when none gives its bytes."""
+        fields, head = columnar_fields, laid.heads[index]
+        codec = int(head[fields.COMPRESSION])
+        self._tried += 1
+        if self._failures.get(codec, 0) >= _FAILURES_MAX and self._tried % _RETRIED_ENTRIES:
+            return -1
+        packed = laid.buffer[head[fields.PAYLOAD_START] : head[fields.PAYLOAD_END]].tobytes()
+        plain = laid.buffer[laid.payloads[index, 0] : laid.payloads[index, 1]].tobytes()
+        ways = self._ways.get(codec)
+        if ways is None:
+            ways = self._ways[codec] = [way for way, (each, _) in enumerate(_WAYS) if each == codec]
+        for place, way in enumerate(ways):
+            if _compressed(way, plain) == packed:
+                if place:
+                    ways.insert(0, ways.pop(place))  # whoever published this publishes more of it
+                self._failures[codec] = 0
+                return way
+        self._failures[codec] = self._failures.get(codec, 0) + 1
+        return -1
+
+    def _bound_chunks(self) -> None:
+        held = self._chunks.open
+        while held and sum(sum(map(len, parts)) for parts in held.values()) > CHUNK_BYTES_MAX:
+            held.pop(next(iter(held)))
+        self._chunks.headless.clear()
+
+
+class _TooLargeOpen(Exception):
+    """More than is to be laid open at once."""
+
+
+def _compressed(way: int, plain: bytes) -> bytes:
+    codec, level = _WAYS[way]
+    if level == _SYNC_FLUSHED:
+        stream = zlib.compressobj(-level)
+        return stream.compress(plain) + stream.flush(zlib.Z_SYNC_FLUSH)
+    return compress(codec, plain, level)
+
+
+def _kept_whole(raw: Sequence[RawEntry]) -> EntryEnvelope:
+    entries = [bytes(each.entry) for each in raw]
+    count = len(entries)
+    return EntryEnvelope(
+        np.full(count, _WHOLE, np.uint8), np.zeros(count, np.int32),
+        np.array([crc32c(entry) for entry in entries], np.uint32), b"", np.zeros(count, np.int32),
+        b"".join(entries), np.array([len(entry) for entry in entries], np.int32), 0,
+    )  # fmt: skip
+
+
+def concatenated(residues: Sequence[EntryEnvelope]) -> EntryEnvelope:
+    """The residue of entries that follow each other; there is at least one."""
+    if len(residues) == 1:
+        return residues[0]
+
+    def put(name: str) -> Any:
+        return np.concatenate([getattr(each, name) for each in residues])
+
+    return EntryEnvelope(
+        put("flags"), put("counts"), put("crcs"), b"".join(each.tags for each in residues), put("tag_sizes"),
+        b"".join(each.whole for each in residues), put("whole_sizes"),
+        sum(each.joined_bytes for each in residues),
+    )  # fmt: skip
+
+
+# --- joining ----------------------------------------------------------------------------------------
+
+
+class _Columns(NamedTuple):
+    """The columns of messages as the kernels want them."""
+
+    numbers: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    values: NDArray[np.uint8]
+    keys: NDArray[np.uint8]
+    ordering_keys: NDArray[np.uint8]
+    property_rows: NDArray[np.int64]
+    property_keys: tuple[NDArray[np.uint8], NDArray[np.int64]]
+    property_values: tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+_EMPTY = np.zeros(1, np.uint8)
+
+
+def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """(bytes, bounds) of an array of bytes or text; a null is empty."""
+    if array.null_count == len(array):
+        return _EMPTY, np.zeros(len(array) + 1, np.int64)
+    buffers = array.buffers()
+    offsets = np.frombuffer(buffers[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    if array.null_count:
+        # What lies under a null need not be nothing.
+        sizes = np.diff(offsets)
+        if int(sizes[np.asarray(array.is_null().to_numpy(zero_copy_only=False))].sum()):
+            return _bytes_of(array.fill_null(b"" if pa.types.is_binary(array.type) else ""))
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] is not None and buffers[2].size else _EMPTY
+    return data, offsets.astype(np.int64)
+
+
+def _numbers_of(array: pa.Array) -> NDArray[np.int64]:
+    buffers = array.buffers()
+    values = np.frombuffer(buffers[1], np.int64)[array.offset : array.offset + len(array)]
+    if array.null_count:
+        values = np.where(np.asarray(array.is_null().to_numpy(zero_copy_only=False)), 0, values)
+    return values
+
+
+def _columns(batches: Sequence[pa.RecordBatch]) -> _Columns:
+    table = pa.Table.from_batches([batch.select(JOINED_COLUMNS) for batch in batches])
+    whole = {name: _one_array(table.column(name)) for name in JOINED_COLUMNS}
+    value, key, ordering = (_bytes_of(whole[name]) for name in ("value", "key", "ordering_key"))
+    properties = whole["properties"]
+    bounds = np.frombuffer(properties.buffers()[1], np.int32) if len(properties) else np.zeros(1, np.int32)
+    rows = bounds[properties.offset : properties.offset + len(properties) + 1].astype(np.int64)
+    if properties.null_count:
+        raise CorruptPayload("column 'properties' holds a null")
+    return _Columns(
+        np.stack([_numbers_of(whole[name]) for name in ("sequence_id", "publish_time", "event_time")]),
+        np.ascontiguousarray(np.stack([key[1], ordering[1], value[1]], axis=1)),
+        value[0], key[0], ordering[0], rows, _bytes_of(properties.keys), _bytes_of(properties.items),
+    )  # fmt: skip
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def _join(
+    columns: _Columns,
+    tags: NDArray[np.uint8],
+    ends: NDArray[np.int64],
+    is_batch: NDArray[np.bool_],
+    counts: NDArray[Any],
+    joined_bytes: int,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    # A field is written where there is room for the largest; what does not fit was not like this.
+    out = np.empty(joined_bytes + 64, np.uint8)
+    metadata_ends, payload_ends = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)
+    _kernels().join(
+        tags, ends, is_batch, counts.astype(np.int64), columns.numbers, columns.offsets, columns.values,
+        columns.keys, columns.ordering_keys, columns.property_rows, columns.property_keys,
+        columns.property_values, out, metadata_ends, payload_ends,
+    )  # fmt: skip
+    return out, metadata_ends, payload_ends
+
+
+class JoinedEntries(NamedTuple):
+    """Entries again. ``bad`` are places among them that are lost (their entry is empty), ``other`` those
+    whose messages are right and whose bytes are not those of before."""
+
+    entries: list[bytes]
+    bad: list[int]
+    other: list[int]
+
+
+def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> JoinedEntries:
+    """The entries that were parted. Raises `CorruptPayload` when messages and residue do not belong together.
+
+    ``messages`` may have any of `COLUMNS`, but has `JOINED_COLUMNS`.
+    """
+    count = len(residue.flags)
+    if int(residue.counts.sum()) != sum(batch.num_rows for batch in messages):
+        raise CorruptPayload("an offloaded ledger's rows are not those that its entries had")
+    ends = np.cumsum(residue.tag_sizes, dtype=np.int64)
+    flags = residue.flags
+    if (ends[-1] if count else 0) != len(residue.tags) or int(residue.whole_sizes.sum()) != len(
+        residue.whole
+    ):
+        raise CorruptPayload("the parts of a residue do not fit together")
+    tags = np.frombuffer(residue.tags, np.uint8) if residue.tags else _EMPTY
+    if len(residue.tags):
+        out, metadata_ends, payload_ends = _join(
+            _columns(messages), tags, ends, (flags & _BATCH) != 0, residue.counts, residue.joined_bytes
+        )
+        data = out.data
+        metadata, payload = metadata_ends.tolist(), payload_ends.tolist()
+    else:
+        data, metadata, payload = memoryview(b""), [0] * count, [0] * count
+    found = JoinedEntries([], [], [])
+    begin = whole_at = 0
+    for index, (kind, crc, end, size) in enumerate(
+        zip(flags.tolist(), residue.crcs.tolist(), payload, residue.whole_sizes.tolist(), strict=True)
+    ):
+        if kind & _WHOLE:
+            entry = residue.whole[whole_at : whole_at + size]
+            whole_at += size
+            is_right = crc32c(entry) == crc
+        elif end < 0:
+            entry, is_right = b"", False
+        else:
+            middle = metadata[index]
+            entry, is_right = _entry(kind, crc, data[begin:middle], data[middle:end])
+            if not is_right and kind >> _WAY_SHIFT:
+                # What was read has been checked: it is the codec that works otherwise than it did.
+                entry, is_right = _uncompressed(data[begin:middle], data[middle:end]), True
+                found.other.append(index)
+            begin = end
+        if not is_right:
+            found.bad.append(index)
+            entry = b""
+        found.entries.append(entry)
+    return found
+
+
+def _entry(kind: int, crc: int, metadata: memoryview, payload: memoryview) -> tuple[bytes, bool]:
+    """An entry, and whether it is the one that was parted."""
+    head = _SIZE.pack(len(metadata)) + metadata
+    way = kind >> _WAY_SHIFT
+    body = payload if not way else _compressed(way, bytes(payload))
+    is_right = crc32c(body, crc32c(head)) == crc
+    if kind & _CHECKED:
+        return b"".join((_MAGIC_AND_CRC.pack(MAGIC_CHECKSUM, crc), head, body)), is_right
+    return b"".join((head, body)), is_right
+
+
+def _uncompressed(metadata: memoryview, payload: memoryview) -> bytes:
+    """The entry as its producer would have sent it without compression."""
+    fields = pb.MessageMetadata.FromString(bytes(metadata))
+    fields.ClearField("compression")
+    return build_entry(fields.SerializeToString(), payload)

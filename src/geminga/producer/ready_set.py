@@ -1,0 +1,103 @@
+"""What one producer's partitions ask of their owner: the single place where work waits.
+
+Deadlines are kept in order, so that a producer of thousands of partitions looks at the few that are due.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import TYPE_CHECKING
+
+from geminga.producer.batching import Batch, KeyedBatches
+from geminga.producer.operation import SendOperation
+from geminga.producer.unbatched_run import AckedRun, UnbatchedRun
+
+if TYPE_CHECKING:
+    from geminga.producer.partition import PartitionProducer
+
+Settled = SendOperation | UnbatchedRun | AckedRun
+"""What has an outcome: ``tokens``, ``error``, ``watchers``. Of a run that failed, what is behind ``done``."""
+
+
+class ReadySet:
+    """See the module's text.
+
+    ``settled``: operations with an outcome, tokens not called yet. ``writable``: partitions that may have
+    something to write. ``busy``: partitions with an open batch or pending operations. ``urgent``:
+    partitions whose batch somebody waits for. ``timer_at``: when the owner's timer fires; ``attention`` is
+    set when it would fire too late, or when there is work right now.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_order",
+        "_send_deadline",
+        "attention",
+        "busy",
+        "settled",
+        "timer_at",
+        "urgent",
+        "writable",
+    )
+
+    def __init__(self) -> None:
+        self.settled: list[Settled] = []
+        self.writable: dict[PartitionProducer, None] = {}
+        self.busy: dict[PartitionProducer, None] = {}
+        self.urgent: dict[PartitionProducer, None] = {}
+        self.timer_at = float("inf")
+        self.attention = False
+        self._batches: list[tuple[float, int, PartitionProducer, Batch | KeyedBatches]] = []
+        """Open batches by their deadlines, and some that closed before theirs came."""
+        self._order = itertools.count()
+        self._send_deadline = float("inf")
+        """No pending operation's send time-out comes before it."""
+
+    def batch_opened(self, partition: PartitionProducer, batch: Batch | KeyedBatches) -> None:
+        """The batch must be closed at its deadline."""
+        self.busy[partition] = None
+        deadline = batch.deadline
+        heapq.heappush(self._batches, (deadline, next(self._order), partition, batch))
+        if deadline < self.timer_at:
+            self.attention = True
+
+    def enqueued(self, partition: PartitionProducer, operation: SendOperation | UnbatchedRun) -> None:
+        """The operation waits for its receipt, until its send time-out at the latest."""
+        self.busy[partition] = None
+        deadline = operation.deadline
+        if deadline < self._send_deadline:
+            self._send_deadline = deadline
+        if deadline < self.timer_at:
+            self.attention = True
+
+    def take_settled(self) -> list[Settled]:
+        settled, self.settled = self.settled, []
+        return settled
+
+    def next_deadline(self) -> float:
+        """When time must be looked at again at the latest: perhaps a little early, never late."""
+        batches = self._batches
+        while batches and batches[0][2].batch is not batches[0][3]:
+            heapq.heappop(batches)
+        if not self.busy:
+            self._send_deadline = float("inf")
+        return min(batches[0][0], self._send_deadline) if batches else self._send_deadline
+
+    def take_due(self, now: float) -> list[PartitionProducer]:
+        """Partitions where something is due: an urgent batch, one at its deadline, a send time-out."""
+        due = self.urgent
+        if due:
+            self.urgent = {}
+        else:
+            due = {}
+        batches = self._batches
+        while batches and (batches[0][0] <= now or batches[0][2].batch is not batches[0][3]):
+            _, _, partition, batch = heapq.heappop(batches)
+            if partition.batch is batch:
+                due[partition] = None
+        if self._send_deadline <= now:
+            heads = [(p.pending.head.deadline, p) for p in self.busy if p.pending.head is not None]
+            due.update((p, None) for deadline, p in heads if deadline <= now)
+            self._send_deadline = min((d for d, _ in heads if d > now), default=float("inf"))
+        return list(due)

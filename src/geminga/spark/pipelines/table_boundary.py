@@ -1,0 +1,147 @@
+"""The seam between a table of the lake and the topic that it was made of: how far the table reaches.
+
+It is looked up once and kept in a file, because table and topic go on growing: what decides whether a row
+comes from the one or the other must be the same in every run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from geminga.errors import InvalidConfiguration, StoreDamaged
+from geminga.filesystems import resolve
+from geminga.ids import TopicName
+from geminga.spark.offsets import (
+    EARLIEST,
+    WHOLE_ENTRY,
+    Offset,
+    Offsets,
+    Partition,
+    from_json,
+    partition_topic,
+    to_json,
+)
+from geminga.spark.pipelines.connection import cluster_at
+
+COLUMNS = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
+"""What a table notes of where each of its rows lay; the topic is the partition's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableBoundary:
+    """The last message of each partition that the table has; `EARLIEST` where it has none."""
+
+    offsets: Offsets
+
+    @property
+    def starting_offsets(self) -> str:
+        """For the option ``startingOffsets``: the last message itself, or the first of the partition."""
+        return json.dumps(_to_text(self.offsets))
+
+    @property
+    def places(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """(the partition's topic, (ledger, entry, batch index)) of each that the table has rows of."""
+        return [
+            (partition_topic(partition), (place.ledger, place.entry, place.batch_index))
+            for partition, place in sorted(self.offsets.items())
+            if place != EARLIEST
+        ]
+
+
+def _to_text(offsets: Offsets) -> dict[str, dict[str, str]]:
+    found = to_json(offsets)
+    for topic, partitions in found.items():
+        for index in partitions:
+            if offsets[topic, int(index)] == EARLIEST:
+                partitions[index] = "earliest"
+    return found
+
+
+def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> TableBoundary:
+    """The seam that ``file`` (a path or a ``file:`` URI) keeps; looked up and kept there when it has none.
+
+    Raises `InvalidConfiguration` when ``file`` was made for another table or topic, or the table does not
+    note where its rows lay; `StoreDamaged` when the file can't be read.
+    """
+    path = Path(resolve(file)[1])
+    name = str(TopicName.parse(topic))
+    if path.exists():
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            seam = TableBoundary(from_json(kept["offsets"]))
+            made_for = (kept["table"], kept["topic"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreDamaged(f"{path} is not a seam: {error}") from None
+        if made_for != (table, name):
+            raise InvalidConfiguration(
+                f"{path} is the seam of the table {made_for[0]} and the topic {made_for[1]}; for others, "
+                "make a new project"
+            )
+        return seam
+    places = last_places(table, name)
+    if not places:
+        raise InvalidConfiguration(f"{table} has no row of {name}: was it made of this topic?")
+    seam = TableBoundary({**_partitions(service_url, topic), **places})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    with open(unfinished, "w", encoding="utf-8") as stream:
+        json.dump({"table": table, "topic": name, "offsets": _to_text(seam.offsets)}, stream, indent=2)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(unfinished, path)
+    return seam
+
+
+def _partitions(service_url: str, topic: str) -> dict[Partition, Offset]:
+    """All partitions of the topic: those that the table does not know are read from their first message."""
+    client = cluster_at(service_url).client()
+    try:
+        names = client.get_topic_partitions(topic)
+    finally:
+        client.close()
+    parsed = [TopicName.parse(name) for name in names]
+    return {(str(name.base), name.partition): EARLIEST for name in parsed}
+
+
+def last_places(table: str, topic: str) -> dict[Partition, Offset]:
+    """The last message of each of the topic's partitions that a table has."""
+    from geminga.spark.pipelines import lake
+
+    rows = lake.table_dataset(table)
+    missing = [name for name in COLUMNS if name not in rows.schema.names]
+    if missing:
+        raise InvalidConfiguration(
+            f"{table} has no column {missing[0]!r} and so does not note where its rows lay in the topic; a "
+            f"table that the template ingest made has {', '.join(COLUMNS)}"
+        )
+    found: dict[Partition, Offset] = {}
+    for batch in rows.to_batches(columns=list(COLUMNS)):
+        for name, place in _last_of(batch).items():
+            parsed = TopicName.parse(name)
+            partition = (str(parsed.base), parsed.partition)
+            if partition[0] == topic:
+                found[partition] = max(place, found.get(partition, EARLIEST))
+    return found
+
+
+def _last_of(batch: pa.RecordBatch) -> dict[str, Offset]:
+    if not len(batch):
+        return {}
+    topics = batch[COLUMNS[0]].dictionary_encode()
+    codes = topics.indices.to_numpy(zero_copy_only=False)
+    ledger, entry, index = (batch[name].to_numpy(zero_copy_only=False) for name in COLUMNS[1:])
+    order = np.lexsort((index, entry, ledger, codes))
+    ends = np.flatnonzero(np.append(np.diff(codes[order]) != 0, True))
+    return {
+        topics.dictionary[int(codes[at])].as_py(): Offset(
+            int(ledger[at]), int(entry[at]), int(index[at]) if index[at] >= 0 else WHOLE_ENTRY
+        )
+        for at in order[ends]
+    }

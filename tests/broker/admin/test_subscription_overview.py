@@ -1,0 +1,398 @@
+"""The board: all subscriptions, those in most trouble first, whatever there is of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geminga.broker.admin import subscription_overview
+from geminga.broker.admin.subscription_overview import SubscriptionOverview, Visibility
+from geminga.diagnosis.conclude import Trouble
+from geminga.ids import MessageId, TopicName
+
+PREFIX = "persistent://public/default/"
+
+
+def done(error: Exception | None) -> None:
+    assert error is None
+
+
+def page(harness: Any, boards: SubscriptionOverview | None = None, **asked: Any) -> dict[str, Any]:
+    """A page of a new board, surveyed to its end."""
+    question: dict[str, Any] = {
+        "search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 50,
+        "sight": None,
+    }  # fmt: skip
+
+    async def ask() -> dict[str, Any]:
+        asking = boards or SubscriptionOverview(harness.broker)
+        while True:
+            found = await asking.page(**question | asked)
+            if found["complete"]:
+                asking.close()
+                return found
+            await asyncio.sleep(0.001)
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def make_topic(harness: Any, make_entry: Callable[..., bytes]) -> Callable[..., Any]:
+    def make(name: str, subscriptions: tuple[str, ...] = ("s",), messages: int = 0) -> Any:
+        topic = TopicName.parse(PREFIX + name)
+        harness.actions.create(topic, done)
+        for subscription in subscriptions:
+            harness.actions.create_subscription(topic, subscription, MessageId.earliest, done)
+        harness.poll()
+        if messages:
+            peer = harness.peer()
+            peer.producer(PREFIX + name)
+            peer.publish(messages)
+            peer.disconnect()
+        return topic
+
+    return make
+
+
+def test_those_in_most_trouble_come_first(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("quiet")
+    make_topic("small", messages=2)
+    make_topic("large", messages=9)
+    consumer = harness.peer()
+    make_topic("moving", messages=3)
+    consumer.subscribe(PREFIX + "moving", kind="Shared")
+    found = page(harness)
+    assert [row["topic"].removeprefix(PREFIX) for row in found["rows"]] == [
+        "large",
+        "small",
+        "moving",
+        "quiet",
+    ]
+    assert [row["trouble"] for row in found["rows"]] == [5, 5, 2, 0]
+    assert found["rows"][0]["sentence"].startswith("no consumer is connected")
+    assert found["rows"][0]["messages"] == 9
+    assert found["rows"][2]["sentence"] == "all messages are delivered, and wait to be acknowledged"
+    assert found["rows"][2]["unacked"] == 3
+    assert found["totals"]["levels"] == [1, 0, 1, 0, 0, 2, 0]
+    assert found["totals"]["subscriptions"] == 4
+
+
+def test_partitions_are_one_line(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    name = TopicName.parse(PREFIX + "parts")
+    harness.actions.create_partitioned(name, 3, done)
+    for index in range(3):
+        harness.actions.create_subscription(name.partition_name(index), "s", MessageId.earliest, done)
+    peer = harness.peer()
+    peer.producer(f"{PREFIX}parts-partition-1")
+    peer.publish(4)
+    row, *others = page(harness)["rows"]
+    assert not others
+    assert (row["topic"], row["partitions"], row["messages"]) == (PREFIX + "parts", 3, 4)
+    assert row["worst"].endswith("-partition-1")
+    assert row["trouble"] == Trouble.GROWING
+
+
+def test_topics_that_rest_are_on_the_board(harness: Any, make_topic: Callable[..., Any]) -> None:
+    """Who has waited longest is not in memory at all, and must not be forgotten for that."""
+    make_topic("resting", messages=5)
+    make_topic("done")
+    harness.restart()
+    assert not harness.broker.topics.loaded()
+    rows = page(harness)["rows"]
+    assert [(row["topic"].removeprefix(PREFIX), row["entries"], row["awake"]) for row in rows] == [
+        ("resting", 5, False),
+        ("done", 0, False),
+    ]
+    assert rows[0]["trouble"] == Trouble.IDLE
+    assert "no consumer is connected" in rows[0]["sentence"]
+    assert not harness.broker.topics.loaded(), "looking loads nothing"
+
+
+def test_a_resting_cursor_with_holes_counts_what_is_open(
+    harness: Any, make_topic: Callable[..., Any]
+) -> None:
+    make_topic("holes", messages=6)
+    peer = harness.peer()
+    peer.subscribe(PREFIX + "holes", kind="Shared")
+    ids = [(each.ledger_id, each.entry_id) for each in peer.messages()]
+    peer.ack(ids[1], ids[3])
+    peer.disconnect()
+    harness.restart()
+    assert page(harness)["rows"][0]["entries"] == 4
+
+
+def test_searching_sorting_and_paging(harness: Any, make_topic: Callable[..., Any]) -> None:
+    for number in range(7):
+        make_topic(f"jobs-{number}", ("workers", f"audit-{number}"), messages=number)
+    assert page(harness, search="AUDIT jobs-3")["rows"][0]["subscription"] == "audit-3"
+    assert page(harness, search="nothing-like-it")["matching"] == 0
+    names = [row["topic"] for row in page(harness, search="workers", sort="name")["rows"]]
+    assert names == sorted(names)
+    assert page(harness, search="workers", sort="backlog", reverse=True)["rows"][0]["topic"].endswith(
+        "jobs-0"
+    )
+    found = page(harness, sort="backlog", offset=4, limit=3)
+    assert (len(found["rows"]), found["matching"], found["offset"]) == (3, 14, 4)
+    assert page(harness, level=5)["matching"] == 12
+    assert page(harness, level=0)["matching"] == 2
+
+
+def test_who_may_not_see_everything_sees_no_totals(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("mine", messages=1)
+    make_topic("theirs", messages=1)
+    found = page(harness, sight=Visibility("me", lambda topic: topic.endswith("mine")))
+    assert [row["topic"] for row in found["rows"]] == [PREFIX + "mine"]
+    assert found["totals"] is None
+    assert found["matching"] == 1
+
+
+def test_names_that_no_topic_should_have(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("<img src=x onerror=alert(1)>", ("<script>alert(1)</script>",), messages=1)
+    make_topic("x-partition-", messages=1)
+    rows = page(harness)["rows"]
+    assert {row["topic"] for row in rows} == {
+        PREFIX + "<img src=x onerror=alert(1)>",
+        PREFIX + "x-partition-",
+    }
+
+
+def test_a_non_persistent_topic_has_a_line(harness: Any) -> None:
+    harness.peer().subscribe("non-persistent://public/default/n", kind="Shared", earliest=False)
+    row = page(harness)["rows"][0]
+    assert (row["durable"], row["trouble"], row["consumers"]) == (False, 0, 1)
+
+
+def test_a_backlog_that_grows_is_seen(harness: Any, make_topic: Callable[..., Any]) -> None:
+    make_topic("grows", messages=1)
+
+    async def run() -> tuple[Any, Any]:
+        boards = SubscriptionOverview(harness.broker)
+        question = {"search": "", "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5}
+        first = await boards.page(**question, sight=None)
+        peer = harness.peer()
+        peer.producer(PREFIX + "grows")
+        peer.publish(20, first=1)
+        harness.advance(10)
+        second = await boards.page(**question, sight=None)
+        boards.close()
+        return first, second
+
+    first, second = asyncio.run(run())
+    assert first["rows"][0]["growth"] is None
+    assert second["rows"][0]["growth"] == pytest.approx(2.0)
+
+
+def test_surveys_take_little_and_boards_are_forgotten(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_overview, "AGAIN_SECONDS_MIN", 1_000.0)
+    make_topic("a", messages=1)
+
+    async def run() -> None:
+        boards = SubscriptionOverview(harness.broker)
+        question: dict[str, Any] = {
+            "sort": "trouble", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None,
+        }  # fmt: skip
+        first = await boards.page(search="", **question)
+        for _ in range(5):
+            again = await boards.page(search="", **question)
+            assert again["surveyedAt"] == first["surveyedAt"], "not surveyed again so soon"
+        for number in range(3 * subscription_overview.BOARDS_MAX):
+            await boards.page(search=str(number), **question)
+        assert len(boards._boards) <= subscription_overview.BOARDS_MAX
+        boards.close()
+        assert not boards._boards
+
+    asyncio.run(run())
+
+
+def test_of_too_many_the_better_half_is_left_out(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_overview, "LINES_MAX", 10)
+    for number in range(20):
+        make_topic(f"quiet-{number:02}")
+    make_topic("z-stuck", messages=1)
+    found = page(harness)
+    assert found["rows"][0]["topic"] == PREFIX + "z-stuck"
+    assert found["totals"]["leftOut"] > 0
+    assert found["matching"] <= 10
+    assert found["matching"] + found["totals"]["leftOut"] == 21
+    assert page(harness, search="quiet-19")["matching"] == 1
+
+
+@pytest.mark.parametrize("search", ["", "no such thing"])
+def test_no_step_of_a_survey_goes_over_all_names(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    """Also of those that nobody asked for, and those that are in memory anyway."""
+    for number in range(40):
+        make_topic(f"t{number:02}", messages=number % 2)
+    for _ in range(2):
+        looked = 0
+        monkeypatch.setattr(subscription_overview, "_RESTING_AT_ONCE", 4)
+        names = harness.store.names
+
+        def counted(prefix: str, names: Any = names) -> Any:
+            nonlocal looked
+            for name in names(prefix):
+                looked += 1
+                yield name
+
+        monkeypatch.setattr(harness.broker.store, "names", counted)
+        most = before = 0
+        for _step in subscription_overview._OverviewCache(harness.broker, search, {})._walk(
+            subscription_overview.SubscriptionScan()
+        ):
+            most, before = max(most, looked - before), looked
+        assert looked == 40
+        assert max(most, looked - before) <= 4
+        monkeypatch.undo()
+        harness.restart()
+
+
+def test_no_step_goes_over_all_lines(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_overview, "LINES_MAX", 100)
+    monkeypatch.setattr(subscription_overview, "_RANKED_AT_ONCE", 10)
+    survey = subscription_overview.SubscriptionScan()
+    for number in range(101):
+        line = subscription_overview.SubscriptionRow(f"{PREFIX}t{number}", "s")
+        line.add(line.topic, Trouble(number % 2 + 3), number, number)
+        survey.lines[line.topic, "s"] = line
+    steps = len(list(subscription_overview._OverviewCache._leave_out(survey)))
+    assert steps == 20
+    assert len(survey.lines) == 50
+    assert survey.left_out == 51
+    assert {line.level for line in survey.lines.values()} == {Trouble.STOPPED}
+
+
+def test_one_tenants_names_do_not_spoil_the_board_of_others(
+    harness: Any, make_topic: Callable[..., Any]
+) -> None:
+    """What looks like a partition of a topic without a name, or with other digits, is a topic of its own."""
+    names = ["-partition-0", "x", "x-partition-\u0663", "x-partition-01", "y-partition-0"]
+    for name in names:
+        make_topic(name)
+    sight = Visibility("role", lambda topic: TopicName.parse(topic).local != "x-partition-01")
+    shown = [row["topic"].removeprefix(PREFIX) for row in page(harness, sort="name", sight=sight)["rows"]]
+    assert shown == ["-partition-0", "x", "x-partition-\u0663", "y"]
+
+
+def test_times_that_no_calendar_has_are_shown(harness: Any, make_entry: Callable[..., bytes]) -> None:
+    """A producer says when a message is to come: any number."""
+    topic = PREFIX + "late"
+    harness.peer().subscribe(topic, kind="Shared")
+    producer = harness.peer()
+    producer.producer(topic)
+    producer.send(0, make_entry(deliver_at_time=1 << 62))
+    (row,) = page(harness)["rows"]
+    assert str(1 << 62) in row["sentence"]
+
+
+def test_a_permission_that_is_taken_away_counts_at_once(harness: Any, make_topic: Callable[..., Any]) -> None:
+    """Between two surveys of very many topics, minutes pass."""
+    for name in ("mine", "was-mine"):
+        make_topic(name)
+    allowed = {PREFIX + "mine", PREFIX + "was-mine"}
+
+    async def run() -> None:
+        boards = SubscriptionOverview(harness.broker)
+
+        async def seen() -> list[str]:
+            found = await boards.page(
+                search="", sort="name", reverse=False, level=None, offset=0, limit=50,
+                sight=Visibility("role", allowed.__contains__),
+            )  # fmt: skip
+            return [row["topic"].removeprefix(PREFIX) for row in found["rows"]]
+
+        assert await seen() == ["mine", "was-mine"]
+        allowed.remove(PREFIX + "was-mine")
+        assert await seen() == ["mine"]
+        boards.close()
+
+    asyncio.run(run())
+
+
+def test_ever_new_searches_take_turns_and_leave_the_board_of_all_alone(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        make_topic(f"t{number}")
+    monkeypatch.setattr(subscription_overview, "STEP_SECONDS", 0.0)
+    steps: list[float] = []
+    walk = subscription_overview._OverviewCache._walk
+
+    def walked(self: Any, survey: Any) -> Any:
+        for step in walk(self, survey):
+            until = time.monotonic() + 0.002
+            while time.monotonic() < until:
+                pass
+            if self._pace is not None:
+                steps.append(time.monotonic())
+            yield step
+
+    monkeypatch.setattr(subscription_overview._OverviewCache, "_walk", walked)
+    monkeypatch.setattr(
+        subscription_overview, "time", SimpleNamespace(**{**vars(time), "thread_time": time.monotonic})
+    )
+
+    async def run() -> None:
+        boards = SubscriptionOverview(harness.broker)
+        asked = {"sort": "name", "reverse": False, "level": None, "offset": 0, "limit": 5, "sight": None}
+        await boards.page(search="", **asked)
+        of_all = boards._boards[""]
+        assert not steps
+        await asyncio.gather(*(boards.page(search=f"T{number}  t", **asked) for number in range(9)))
+        assert boards._boards[""] is of_all
+        assert [*boards._boards] == ["t6 t", "t7 t", "t8 t", ""]
+        for number in range(9):
+            await boards.page(search=f"u{number}", **asked)
+        boards.close()
+
+    asyncio.run(run())
+    assert len(steps) > 10
+    # Each took 2 ms of a core, and four times as long nothing was done.
+    assert min(after - before for before, after in itertools.pairwise(steps)) >= 0.008
+
+
+def test_a_store_that_has_all_at_hand_is_not_asked_in_one_step(
+    harness: Any, make_topic: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(12):
+        make_topic(f"t{number}")
+    harness.restart()
+    monkeypatch.setattr(subscription_overview, "_RESTING_AT_ONCE", 2)
+    monkeypatch.setattr(subscription_overview, "STEP_SECONDS", 0.05)
+    clock = 0.0
+
+    def passing() -> float:
+        nonlocal clock
+        clock += 0.01
+        return clock
+
+    monkeypatch.setattr(
+        subscription_overview, "time", SimpleNamespace(**{**vars(time), "monotonic": passing})
+    )
+    pauses = 0
+    rest = subscription_overview._OverviewCache._rest
+
+    async def rested(self: Any, took: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        await rest(self, took)
+
+    monkeypatch.setattr(subscription_overview._OverviewCache, "_rest", rested)
+    asyncio.run(
+        subscription_overview._OverviewCache(harness.broker, "", {})._run(
+            subscription_overview.SubscriptionScan()
+        )
+    )
+    assert pauses >= 2

@@ -1,0 +1,103 @@
+"""Background work: in slices, with pauses, and it waits without holding anybody up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from geminga.broker.background_jobs import PAUSE_SECONDS, SLICE_SECONDS, SLICE_STEPS_MAX, BackgroundJobs
+from geminga.broker.cooperative import CooperativeScheduler, Job
+from geminga.broker.scheduler import Scheduler
+
+
+class Shell:
+    """A clock that work moves, and an agenda that runs by it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.scheduler = Scheduler(0.0, 0)
+        slices = CooperativeScheduler(lambda: self.now, lambda: None, lambda about, error: None)
+        self.background = BackgroundJobs(self.scheduler, slices, "work")
+        self.steps = 0
+        self.slices: list[tuple[float, float]] = []
+        self.over = 0
+
+    def start(self, work: Job) -> None:
+        self._run(lambda: self.background.start(work, self.is_over))
+
+    def is_over(self) -> None:
+        self.over += 1
+
+    def _run(self, call: Callable[[], None]) -> None:
+        began = self.now
+        self.scheduler.enter(self.now)
+        call()
+        self.slices.append((began, self.now))
+
+    def run_due(self) -> bool:
+        """The next timer; False when there is none."""
+        if self.scheduler.deadline == float("inf"):
+            return False
+        self.now = max(self.now, self.scheduler.deadline)
+        self._run(self.scheduler.run_timers)
+        return True
+
+    def work(self, steps: int, seconds: float) -> Job:
+        for _ in range(steps):
+            self.now += seconds
+            self.steps += 1
+            yield None
+
+
+@pytest.fixture
+def shell() -> Shell:
+    return Shell()
+
+
+def test_it_takes_a_third_of_the_time(shell: Shell) -> None:
+    shell.start(shell.work(1_000, 0.001))
+    assert shell.background.is_busy
+    while shell.run_due():
+        pass
+    assert (shell.steps, shell.over, shell.background.is_busy) == (1_000, 1, False)
+    assert all(end - begin <= SLICE_SECONDS + 0.0011 for begin, end in shell.slices)
+    assert shell.now > 1.0 + 150 * PAUSE_SECONDS
+    assert shell.background.worked_seconds == pytest.approx(1.0)
+
+
+def test_without_a_clock_steps_are_counted(shell: Shell) -> None:
+    shell.start(shell.work(2 * SLICE_STEPS_MAX + 1, 0.0))
+    assert shell.steps == SLICE_STEPS_MAX
+    while shell.run_due():
+        pass
+    assert (shell.steps, len(shell.slices)) == (2 * SLICE_STEPS_MAX + 1, 3)
+
+
+def test_while_it_waits_nothing_is_due(shell: Shell) -> None:
+    report: list[Callable[[str], None]] = []
+    found: list[str] = []
+
+    def work() -> Job:
+        found.append((yield from shell.background.wait(lambda tell: tell("at once"))))
+        found.append((yield from shell.background.wait(report.append)))
+
+    shell.start(work())
+    assert found == ["at once"]
+    assert not shell.run_due()
+    report[0]("later")
+    assert found == ["at once"], "whoever reports is not to do the work"
+    assert shell.run_due()
+    assert (found, shell.over) == (["at once", "later"], 1)
+
+
+def test_what_fails_is_over_and_logged(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    def work() -> Job:
+        yield None
+        raise RuntimeError("broken")
+
+    shell.start(work())
+    assert (shell.over, shell.scheduler.failures["housekeeping"]) == (1, 1)
+    assert "'work': housekeeping failed" in caplog.text
+    shell.start(shell.work(1, 0.0))
+    assert shell.over == 2

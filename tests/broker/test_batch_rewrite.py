@@ -1,0 +1,176 @@
+"""Batches as compaction sees them, held to what protobuf alone reads in them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from geminga.broker import batch_rewrite
+from geminga.broker.batch_rewrite import STEP_MESSAGES, OpenedBatch, at_once, opened, rebatched
+from geminga.wire.compression import compress
+from geminga.wire.metadata import build_entry, parse_entry
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+from geminga.wire.varint import varint
+from tests.broker.batch_model import Keyed, open_batch
+
+CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
+
+
+def message(random: Random, size: int | None = None) -> bytes:
+    single = pb.SingleMessageMetadata(
+        payload_size=random.choice([0, 1, 5, 127, 128, 300, 16_384]) if size is None else size
+    )
+    if random.random() < 0.8:
+        single.partition_key = random.choice(["", "k", "ключ", "k" * 127, "k" * 128, f"k{random.random()}"])
+    if random.random() < 0.2:
+        single.compacted_out = random.random() < 0.7
+    if random.random() < 0.3:
+        single.event_time = random.randrange(1 << 40)
+    if random.random() < 0.2:
+        single.properties.add(key="p", value="v" * random.choice([0, 200]))
+    if random.random() < 0.5:
+        single.sequence_id = random.randrange(1 << 20)
+    if random.random() < 0.1:
+        single.null_value = True
+    data = single.SerializeToString()
+    return len(data).to_bytes(4, "big") + data + random.randbytes(single.payload_size)
+
+
+def entry_of(messages: list[bytes], *, count: int | None = None, compression: Any = pb.NONE) -> bytes:
+    body = b"".join(messages)
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, compression=compression,
+        num_messages_in_batch=len(messages) if count is None else count, uncompressed_size=len(body),
+    )  # fmt: skip
+    return build_entry(metadata.SerializeToString(), compress(compression, body))
+
+
+def messages_of(batch: OpenedBatch) -> list[Keyed | None]:
+    """As the model has them."""
+    found: list[Keyed | None] = [None if key is None else (key, True) for key in batch.keys]
+    for index, key in enumerate(batch.keys):
+        if batch.is_emptied[index]:
+            assert key is not None
+            found[index] = key, False
+    for index in batch.unkeyed:
+        assert batch.keys[index] is None
+        size = batch.starts[index + 1] - batch.starts[index]
+        metadata_size = int.from_bytes(batch.body[batch.starts[index] :][:4], "big")
+        found[index] = None, size > 4 + metadata_size
+    return found
+
+
+def check(entry: bytes) -> bool:
+    """As the model reads it; whether it can be read."""
+    found, expected = at_once(opened(entry)), open_batch(entry)
+    assert (found is None) == (expected is None)
+    if found is None or expected is None:
+        return False
+    assert messages_of(found) == expected.messages
+    assert list(found.starts) == expected.starts
+    return True
+
+
+def test_messages_are_found_as_protobuf_finds_them() -> None:
+    random = Random(5)
+    for number in range(300):
+        messages = [message(random) for _ in range(random.choice([1, 2, 30]))]
+        assert check(entry_of(messages, compression=CODECS[number % 5]))
+
+
+def test_messages_whose_metadata_end_with_a_size_need_no_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those without sequence ids, those with one, and what an earlier compaction left out."""
+    monkeypatch.setattr(batch_rewrite, "parse", None)
+    for size in (1, 127, 128, 16_383):
+        for fields in ({}, {"sequence_id": 7}, {"event_time": 3}):
+            single = pb.SingleMessageMetadata(partition_key="k", payload_size=size, **fields)
+            data = single.SerializeToString()
+            entry = entry_of([len(data).to_bytes(4, "big") + data + bytes(size)] * 3)
+            assert check(entry)
+            left = at_once(rebatched(entry, 0b100))
+            assert check(left)
+            found = at_once(opened(left))
+            assert found is not None
+            assert found.keys == [None, None, b"k"]
+
+
+def test_fields_may_come_in_any_order_and_more_than_once() -> None:
+    """The last one counts, as for whoever gets the message."""
+    random = Random(9)
+    texts = (
+        (0x12, (b"x", b"key", b"")),
+        (0x0A, (b"\x0a\x01p\x12\x01v",)),
+        (0x3A, (b"o",)),
+        (99 << 3 | 2, (b"?",)),
+    )
+    numbers = (
+        (0x20, (0, 1)),
+        (0x28, (3, 1 << 40)),
+        (0x30, (0, 1)),
+        (0x40, (0x12, 0x18, 0x20, 1 << 30)),
+        (98 << 3, (5,)),
+    )
+    for _ in range(400):
+        messages = []
+        for _ in range(5):
+            size = random.choice([0, 1, 3, 200])
+            fields = [varint(0x18) + varint(size)]
+            for _ in range(random.randrange(5)):
+                if random.random() < 0.5:
+                    tag, values = random.choice(texts)
+                    value = random.choice(values)
+                    fields.append(varint(tag) + varint(len(value)) + value)
+                else:
+                    tag, found = random.choice(numbers)
+                    fields.append(varint(tag) + varint(random.choice(found)))
+            random.shuffle(fields)
+            if random.random() < 0.2:
+                fields.insert(0, varint(0x18) + varint(7))
+            if random.random() < 0.5:
+                fields.insert(0, b"\x12\x01k")
+            data = b"".join(fields)
+            messages.append(len(data).to_bytes(4, "big") + data + bytes(size))
+        assert check(entry_of(messages))
+
+
+def test_damaged_batches_are_told_as_protobuf_tells_them() -> None:
+    """What protobuf can read is read alike. Whether it can read what is behind the size in the metadata of a
+    usual message is not looked at: that is for whoever gets the message."""
+    random = Random(6)
+    read = 0
+    for _ in range(4_000):
+        whole = b"".join(message(random, size=random.choice([0, 3, 130])) for _ in range(3))
+        broken = bytearray(whole)
+        for _ in range(random.choice([1, 2])):
+            broken[random.randrange(len(broken))] = random.randrange(256)
+        entry = entry_of([bytes(broken[: random.choice([len(broken), random.randrange(len(broken) + 1)])])])
+        metadata = parse_entry(entry).metadata
+        metadata.num_messages_in_batch = 3
+        entry = build_entry(metadata.SerializeToString(), bytes(parse_entry(entry).payload))
+        found, expected = at_once(opened(entry)), open_batch(entry)
+        if expected is not None:
+            read += 1
+            assert found is not None
+            assert list(found.starts) == expected.starts
+    assert read > 500
+
+
+@pytest.mark.parametrize("compression", CODECS)
+def test_what_is_kept_keeps_its_index(compression: Any) -> None:
+    random = Random(7)
+    for count in (1, 2, 64, 2 * STEP_MESSAGES + 3):
+        messages = [message(random, size=random.choice([0, 3, 40])) for _ in range(count)]
+        entry = entry_of(messages, compression=compression)
+        for kept in (1 << (count - 1), (1 << count) - 1, random.getrandbits(count) | 1):
+            left = open_batch(at_once(rebatched(entry, kept)))
+            whole = open_batch(entry)
+            assert left is not None
+            assert whole is not None
+            for index in range(count):
+                data = left.body[left.starts[index] : left.starts[index + 1]]
+                if kept >> index & 1:
+                    assert data == messages[index]
+                else:
+                    assert left.messages[index] is None

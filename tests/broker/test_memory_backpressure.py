@@ -1,0 +1,189 @@
+"""What peers make the broker hold: each account has a limit, and reaching it slows those who reach it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from geminga.broker.memory_backpressure import HELD_BY_PENDING, STALLED_SECONDS, MemoryBackpressure
+from geminga.broker.scheduler import Scheduler
+from geminga.broker.settings import BrokerSettings
+from geminga.wire.frames import FRAME_PADDING, encode_command
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+MIB = 1024 * 1024
+LARGEST = 5 * MIB + FRAME_PADDING
+
+
+def part(size: int, of: int = 5 * MIB) -> bytes:
+    """The first ``size`` bytes of a frame that is larger."""
+    return struct.pack(">I", of) + bytes(size - 4)
+
+
+@pytest.fixture
+def crowded(make_harness: Any) -> Any:
+    return make_harness(received_bytes_max=5 * MIB)
+
+
+def test_half_a_frame_is_counted_until_it_is_complete_or_its_peer_gone(harness: Any) -> None:
+    peer, ledger = harness.peer(), harness.broker.bytes
+    peer.send_bytes(part(1 * MIB))
+    assert ledger.received_bytes == 1 * MIB
+    peer.send_bytes(bytes(MIB))
+    assert ledger.received_bytes == 2 * MIB
+    peer.disconnect()
+    assert ledger.received_bytes == 0
+
+
+def test_before_connect_a_frame_is_small(harness: Any) -> None:
+    peer = harness.peer(connect=False)
+    peer.send_bytes(part(1000, of=harness.settings.handshake_bytes_max + 1))
+    assert peer.is_closed
+    assert harness.broker.bytes.received_bytes == 0
+
+
+def test_at_the_limit_frames_are_completed_one_after_the_other(crowded: Any, make_entry: Any) -> None:
+    first, second = crowded.peer(), crowded.peer()
+    first.producer("t", 1)
+    first.send_bytes(part(3 * MIB))
+    second.send_bytes(part(3 * MIB))
+    assert (first.reading, second.reading) == (True, False)
+    calm = crowded.peer()
+    calm.producer("t", 1)
+    assert calm.reading
+    first.disconnect()
+    assert second.reading
+
+
+def test_who_stalls_at_the_limit_is_disconnected_and_others_go_on(crowded: Any) -> None:
+    stalled, waiting = crowded.peer(), crowded.peer()
+    stalled.send_bytes(part(3 * MIB))
+    waiting.send_bytes(part(3 * MIB))
+    assert not waiting.reading
+    crowded.advance(STALLED_SECONDS)
+    # What came in lately may go on.
+    assert not stalled.is_closed
+    crowded.advance(STALLED_SECONDS)
+    assert stalled.is_closed
+    assert waiting.reading
+    assert not waiting.is_closed
+    assert crowded.broker.bytes.received_bytes == 3 * MIB
+
+
+def test_below_the_limit_nobody_is_hurried(harness: Any) -> None:
+    slow = harness.peer()
+    slow.send_bytes(part(1 * MIB))
+    for _ in range(5):
+        harness.advance(STALLED_SECONDS)
+    assert not slow.is_closed
+
+
+def test_a_thousand_parked_halves_do_not_add_up(crowded: Any) -> None:
+    peers = [crowded.peer() for _ in range(1_000)]
+    for _ in range(4):
+        for peer in peers:
+            if peer.reading and not peer.is_closed:
+                peer.send_bytes(part(256 * 1024) if not peer.session.decoder.pending_size else bytes(MIB))
+    # Twice the limit, and the frame that is being completed.
+    assert crowded.broker.bytes.received_bytes <= 2 * 5 * MIB + LARGEST
+    assert sum(peer.is_closed for peer in peers) > 900
+    calm = crowded.peer()
+    calm.producer("t", 1)
+    for _ in range(40):
+        crowded.advance(STALLED_SECONDS)
+    assert crowded.broker.bytes.received_bytes <= 5 * MIB
+
+
+class Watch:
+    """A clock that moves a little each time it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_commands_of_one_peer_wait_for_a_turn_and_others_are_answered(harness: Any) -> None:
+    broker = harness.broker
+    broker.slices._clock = Watch(0.001)
+    flood, calm = harness.peer(), harness.peer()
+    pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    flood.send_bytes(pings * 5_000)
+    assert not flood.reading
+    answered = len(flood.frames)
+    assert answered < 50
+    calm.send_bytes(pings)
+    assert [frame.type for frame in calm.frames] == [pb.BaseCommand.PONG]
+    # What comes in although we do not read waits as well, in order, and counts.
+    flood.send_bytes(pings[:-1])
+    flood.send_bytes(pings[-1:])
+    assert broker.bytes.received_bytes > 5_000
+    while broker.slices.waiting:
+        broker.turn(harness.now, harness.now_ms)
+    assert len(flood.frames) == 5_001
+    assert flood.reading
+    assert broker.bytes.received_bytes == 0
+
+
+def test_a_peer_that_does_not_read_is_not_worked_for(harness: Any) -> None:
+    peer = harness.peer()
+    pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    peer.writable = False
+    peer.send_bytes(pings * 1_000)
+    harness.broker.turn(harness.now, harness.now_ms)
+    assert len(peer.frames) == 1
+    assert not peer.reading
+    peer.writable = True
+    peer.session.writable_again(harness.now)
+    assert len(peer.frames) == 1_000
+    assert peer.reading
+
+
+def test_a_peer_that_never_reads_again_is_dropped(harness: Any) -> None:
+    peer = harness.peer()
+    pings = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    peer.writable = False
+    peer.send_bytes(pings * 10)
+    peer.answers_pings = False
+    harness.advance(61)
+    assert peer.is_closed
+
+
+class Waiting:
+    """As much of a peer as the ledger needs."""
+
+    is_read = True
+
+    def __init__(self, pending_bytes: int) -> None:
+        self.pending_bytes = pending_bytes
+        self.held = 0
+
+    def hold(self, why: int) -> None:
+        self.held |= why
+
+    def release(self, why: int) -> None:
+        self.held &= ~why
+
+    def close(self) -> None: ...
+
+
+def test_peers_go_on_when_they_and_all_together_have_room() -> None:
+    settings = BrokerSettings(memory=True)
+    each, everybody = settings.pending_bytes_per_peer_max, settings.pending_bytes_max
+    ledger = MemoryBackpressure(Scheduler(0.0, 0), settings)
+    small, large = Waiting(1), Waiting(each)
+    for peer in (small, large):
+        ledger.pause(peer)
+    ledger.pending_bytes = everybody
+    ledger.resume()
+    assert (small.held, large.held) == (HELD_BY_PENDING, HELD_BY_PENDING), "all together have too much"
+    ledger.pending_bytes = everybody // 2
+    ledger.resume()
+    assert (small.held, large.held) == (0, HELD_BY_PENDING), "one has too much itself"
+    small.held, large.pending_bytes = HELD_BY_PENDING, each // 2
+    ledger.resume()
+    assert (small.held, large.held) == (HELD_BY_PENDING, 0), "who goes on is not told again"

@@ -1,0 +1,47 @@
+"""Places in a topic that are found by what its entries say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.managed_ledger import ManagedLedger
+from geminga.broker.position_lookup import last_batch_index, last_position, offset_by_time, publish_time
+from geminga.ids import TopicName
+
+NAME = TopicName.parse("t")
+
+
+def filled(harness: Any, make_entry: Any, times: list[int]) -> ManagedLedger:
+    peer = harness.peer()
+    peer.producer(str(NAME))
+    for sequence_id, time in enumerate(times):
+        peer.send(sequence_id, make_entry(publish_time=time))
+    ledger = harness.broker.topics.find(NAME).ledger
+    assert isinstance(ledger, ManagedLedger)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("time", "offset"), [(0, 0), (10, 0), (11, 1), (20, 1), (25, 3), (30, 3), (31, 4), (10**15, 4)]
+)
+def test_places_by_time(harness: Any, make_entry: Any, time: int, offset: int) -> None:
+    assert offset_by_time(filled(harness, make_entry, [10, 20, 20, 30]), time, 99) == offset
+
+
+def test_an_empty_topic_has_no_last_position(harness: Any, make_entry: Any) -> None:
+    ledger = filled(harness, make_entry, [])
+    assert last_position(ledger) == (-1, -1)
+    assert last_batch_index(ledger) == -1
+    assert publish_time(ledger, 0, 99) == 99
+    assert offset_by_time(ledger, 5, 99) == 0
+
+
+def test_entries_that_cannot_be_read_have_no_time(harness: Any) -> None:
+    peer = harness.peer()
+    peer.producer(str(NAME))
+    peer.send(0, b"\x00\x00\x00\x02\xff\xff")
+    ledger = harness.broker.topics.find(NAME).ledger
+    assert publish_time(ledger, 0, 99) == 0
+    assert last_batch_index(ledger) == -1

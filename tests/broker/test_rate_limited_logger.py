@@ -1,0 +1,37 @@
+"""What peers do wrong is said in the log, and none of them fills it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.rate_limited_logger import LINES_MAX, PERIOD_SECONDS
+
+
+def refuse(harness: Any, count: int) -> None:
+    for _ in range(count):
+        peer = harness.peer(connect=False)
+        peer.send_bytes(b"\xff" * 8)
+        assert peer.is_closed
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """By the broker; others of the process may have something to say."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("geminga.broker")]
+
+
+def test_each_is_told_while_they_are_few(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
+    refuse(harness, 3)
+    harness.advance(2 * PERIOD_SECONDS)
+    assert caplog.text.count("connection closed") == 3
+    assert "left out" not in caplog.text
+
+
+def test_of_very_many_it_is_told_how_many_there_were(harness: Any, caplog: pytest.LogCaptureFixture) -> None:
+    refuse(harness, LINES_MAX + 1000)
+    assert len(said(caplog)) == LINES_MAX
+    harness.advance(PERIOD_SECONDS + 1)
+    assert "1000 more lines about connections like these were left out" in caplog.text
+    refuse(harness, 1)
+    assert len(said(caplog)) == LINES_MAX + 2

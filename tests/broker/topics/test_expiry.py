@@ -1,0 +1,179 @@
+"""TTL, retention, and what is deleted because nobody uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker.topics import expiry
+from geminga.broker.topics.maintenance_queue import ROUND_SECONDS
+from geminga.errors import StoreBusy, StoreError
+from tests.broker.topics.conftest import NAME, TOPIC, done
+
+
+# --- retention ---
+def test_by_default_acknowledged_messages_stay_for_a_week(make: Any) -> None:
+    topic = make()
+    topic.publish(6)
+    topic.keep_connected(60)
+    assert topic.stored == 6
+    topic.peer.disconnect()
+    topic.harness.advance(7 * 24 * 3600 - 120)
+    assert (topic.ledgers, topic.in_memory) == (3, False)
+    topic.harness.advance(180)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "megabytes", "left"), [(0, 0, 2), (-1, -1, 6), (1, -1, 2), (-1, 0, 2), (5, -1, 6), (-1, 1, 6)]
+)
+def test_retention(make: Any, minutes: int, megabytes: int, left: int) -> None:
+    topic = make(retention_minutes=minutes, retention_megabytes=megabytes)
+    topic.publish(6)
+    topic.keep_connected(90)
+    assert topic.stored == left
+
+
+@pytest.mark.parametrize("error", [StoreBusy("slow"), StoreError("away")])
+def test_what_is_not_needed_goes_where_no_age_can_be_read(
+    make: Any, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    def away(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(expiry, "too_old_below", away)
+    topic = make(retention_minutes=0, message_ttl_seconds=5)
+    topic.subscribe()
+    topic.publish(6)
+    topic.keep_connected(20)
+    topic.actions.skip(NAME, "s", 4, done)
+    topic.keep_connected(20)
+    assert topic.stored == 2
+
+
+def test_nothing_is_trimmed_where_compaction_cannot_hold_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a threshold is set for must not go before it is compacted."""
+
+    def refused(*_: Any) -> None:
+        raise StoreBusy("slow")
+
+    topic = make(retention_minutes=0)
+    topic.publish(6)
+    with monkeypatch.context() as patch:
+        patch.setattr(expiry.compaction, "prepare", refused)
+        topic.keep_connected(20)
+        assert topic.stored == 6
+    topic.keep_connected(20)
+    assert topic.stored == 2
+
+
+def test_retention_by_size_keeps_the_newest(make: Any) -> None:
+    topic = make(retention_minutes=-1, retention_megabytes=1)
+    topic.publish(8, size=300_000)
+    topic.keep_connected(20)
+    assert topic.stored == 4
+    assert topic.topics.find(NAME).ledger.size_bytes >= 1024 * 1024
+
+
+def test_what_a_subscription_has_not_acknowledged_stays(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.subscribe()
+    topic.publish(6)
+    topic.keep_connected(20)
+    assert topic.stored == 6
+    topic.actions.skip(NAME, "s", 3, done)
+    topic.keep_connected(20)
+    assert (topic.stored, topic.backlog()) == (4, 3)
+
+
+def test_a_live_reader_is_moved_on_when_its_entries_go(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    reader = topic.harness.peer()
+    topic.publish(6)
+    first = {"ledgerId": 0, "entryId": 0}
+    reader.subscribe(TOPIC, "r", durable=False, start_message_id=first, permits=1)
+    assert [m.ledger_id for m in reader.messages()] == [0]
+    topic.keep_connected(20)
+    assert topic.stored == 2
+    reader.command("flow", consumer_id=1, messagePermits=10)
+    assert [(m.ledger_id, m.entry_id) for m in reader.messages()] == [(2, 0), (2, 1)]
+
+
+def test_topics_that_are_not_in_memory_are_looked_after_too(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.publish(6)
+    topic.peer.disconnect()
+    topic.harness.actions.unload(NAME)
+    assert topic.topics.loaded() == []
+    topic.harness.advance(ROUND_SECONDS * 4)
+    assert topic.topics.loaded() == []
+    assert topic.ledgers == 0
+
+
+# --- TTL ---
+def test_old_messages_expire(make: Any) -> None:
+    topic = make(message_ttl_seconds=60)
+    topic.subscribe()
+    topic.publish(2)
+    topic.keep_connected(40)
+    topic.publish(2)
+    assert topic.backlog() == 4
+    topic.keep_connected(40)
+    assert topic.backlog() == 2
+    stats = topic.actions.stats(NAME)["subscriptions"]["s"]
+    assert stats["totalMsgExpired"] == 2
+    assert stats["lastExpireTimestamp"] > 0
+    topic.harness.restart()
+    assert topic.harness.broker.topics.find(NAME).subscriptions["s"].backlog == 2
+
+
+def test_what_is_acknowledged_does_not_expire_twice(make: Any) -> None:
+    topic = make(message_ttl_seconds=10)
+    topic.subscribe()
+    topic.publish(2)
+    topic.actions.skip_all(NAME, "s", done)
+    topic.keep_connected(60)
+    assert topic.actions.stats(NAME)["subscriptions"]["s"]["totalMsgExpired"] == 0
+
+
+# --- what nobody uses ---
+def test_inactive_topics_are_deleted_where_that_is_wanted(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
+    topic.publish(1)
+    topic.keep_connected(60)
+    assert topic.actions.exists(NAME)
+    topic.peer.disconnect()
+    topic.harness.advance(60)
+    assert not topic.actions.exists(NAME)
+
+
+def test_subscriptions_keep_a_topic(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=20)
+    topic.subscribe()
+    topic.peer.disconnect()
+    topic.harness.advance(300)
+    assert topic.actions.exists(NAME)
+
+
+def test_unused_subscriptions_expire_where_that_is_wanted(make: Any) -> None:
+    topic = make(subscription_expiration_minutes=1)
+    topic.subscribe("unused")
+    consumer = topic.harness.peer()
+    consumer.subscribe(TOPIC, "used")
+    for _ in range(8):
+        topic.keep_connected(15)
+        consumer.command("ping")
+    assert list(topic.actions.subscriptions(NAME)) == ["used"]
+
+
+def test_a_reader_that_does_not_come_back_after_a_seek_is_forgotten(make: Any) -> None:
+    topic = make()
+    reader = topic.harness.peer()
+    reader.subscribe(TOPIC, "r", durable=False)
+    reader.command("seek", consumer_id=1, request_id=1, message_publish_time=0)
+    assert list(topic.actions.subscriptions(NAME)) == ["r"]
+    topic.keep_connected(80)
+    assert list(topic.actions.subscriptions(NAME)) == []

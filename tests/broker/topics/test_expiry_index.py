@@ -1,0 +1,173 @@
+"""The index of what is due: in order, once, and nothing lost by a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from geminga.broker.topics.expiry_index import NEVER, Due, ExpiryIndex
+from geminga.broker.topics.record import TopicRecord
+from geminga.ledger.api import PrefetchRequest
+from geminga.ledger.memory import MemoryStore
+
+TOPICS = [f"persistent://public/default/{number}" for number in range(6)]
+
+
+class SmallPages(MemoryStore):
+    """A store whose pages are short: what changes meanwhile is before, in and behind them."""
+
+    def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
+        names = list(islice(self.names(prefix, after=after), 2))
+        return names, names[-1] if len(names) == 2 else None
+
+
+def due(index: ExpiryIndex, now_ms: int) -> Iterator[Due]:
+    return (each for each in index.due(now_ms) if not isinstance(each, PrefetchRequest))
+
+
+def arm(index: ExpiryIndex, text: str, record: TopicRecord, when_ms: int) -> None:
+    """As a topic does: the record is written in between, which here it always is."""
+    index.disarm(text, index.arm(text, record, when_ms))
+
+
+def test_what_is_due_comes_in_order_and_once() -> None:
+    index, records = ExpiryIndex(SmallPages()), [TopicRecord() for _ in TOPICS]
+    for when, (text, record) in zip(
+        (50, 10, 30, 10**12, 20, NEVER), zip(TOPICS, records, strict=True), strict=True
+    ):
+        arm(index, text, record, when)
+    assert list(due(index, 9)) == []
+    assert [when for when, _ in due(index, 30)] == [10, 20, 30]
+    assert list(due(index, 30)) == []
+    assert [when for when, _ in due(index, 100)] == [50]
+    assert [record.due_ms for record in records] == [50, 10, 30, 10**12, 20, 0]
+
+
+def test_a_start_reads_what_an_earlier_life_passed_over() -> None:
+    store, record = MemoryStore(), TopicRecord()
+    index = ExpiryIndex(store)
+    arm(index, TOPICS[0], record, 10)
+    assert list(due(index, 20)) == [(10, TOPICS[0])]
+    assert list(due(ExpiryIndex(store), 20)) == [(10, TOPICS[0])]
+    arm(index, TOPICS[0], record, NEVER)
+    assert list(due(ExpiryIndex(store), 20)) == []
+    assert record.due_ms == 0
+
+
+def test_nothing_is_written_where_reading_has_been() -> None:
+    store, record, other = MemoryStore(), TopicRecord(), TopicRecord()
+    index = ExpiryIndex(store)
+    arm(index, TOPICS[0], record, 10)
+    arm(index, TOPICS[1], other, 15)
+    reading = due(index, 20)
+    assert next(reading) == (10, TOPICS[0])
+    arm(index, TOPICS[0], record, 5)
+    assert record.due_ms > 20, "the store may have read ahead"
+    assert list(reading) == [(15, TOPICS[1])]
+    assert list(due(index, 30)) == [(record.due_ms, TOPICS[0])]
+
+
+def test_nothing_is_read_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SmallPages()
+    index = ExpiryIndex(store)
+    scans = []
+    scan = store.scan
+    monkeypatch.setattr(store, "scan", lambda *args, **options: scans.append(args) or scan(*args, **options))
+    assert list(due(index, 10)) == []
+    arm(index, TOPICS[0], TopicRecord(), 100)
+    assert list(due(index, 50)) == []
+    assert len(scans) == 1
+    assert list(due(index, 100)) == [(100, TOPICS[0])]
+    assert list(due(index, 10**12)) == []
+    assert len(scans) == 2
+
+
+def test_reading_that_breaks_off_goes_on_with_the_next() -> None:
+    index = ExpiryIndex(SmallPages())
+    for number, text in enumerate(TOPICS):
+        arm(index, text, TopicRecord(), 10 + number)
+    reading = due(index, 100)
+    next(reading)
+    next(reading)
+    reading.close()  # type: ignore[attr-defined]
+    assert [when for when, _ in due(index, 100)] == [12, 13, 14, 15]
+
+
+def test_walks_are_kept_with_their_progress() -> None:
+    store = SmallPages()
+    index = ExpiryIndex(store)
+    index.begin_walk("public/default")
+    index.begin_walk("public/other", "last")
+    assert list(due(index, 10**12)) == []
+    assert ExpiryIndex(store).walks() == [("public/default", ""), ("public/other", "last")]
+    index.end_walk("public/default")
+    assert ExpiryIndex(store).walks() == [("public/other", "last")]
+
+
+class Lives(RuleBasedStateMachine):
+    """Whoever is armed is told in time, by this life or the next, whatever is armed while it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = SmallPages()
+        self.records = {text: TopicRecord() for text in TOPICS}
+        self.wanted: dict[str, int] = {}
+        self.now_ms = 0
+        self.start()
+
+    def start(self) -> None:
+        self.index = ExpiryIndex(self.store)
+        self.told: set[str] = set()
+        self.reading: Any = None
+
+    @rule(text=st.sampled_from(TOPICS), delay=st.integers(-50, 200))
+    def arm(self, text: str, delay: int) -> None:
+        arm(self.index, text, self.records[text], self.now_ms + delay)
+        self.wanted[text] = self.records[text].due_ms
+        self.told.discard(text)
+
+    @rule(text=st.sampled_from(TOPICS))
+    def forget(self, text: str) -> None:
+        arm(self.index, text, self.records[text], NEVER)
+        self.wanted.pop(text, None)
+
+    @rule(milliseconds=st.integers(0, 150))
+    def pass_time(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+
+    @rule(steps=st.integers(1, 3))
+    def read_some(self, steps: int) -> None:
+        for _ in range(steps):
+            self.reading = self.reading or due(self.index, self.now_ms)
+            found = next(self.reading, None)
+            if found is None:
+                self.reading = None
+                return
+            when_ms, text = found
+            assert when_ms <= self.now_ms
+            if self.records[text].due_ms == when_ms:
+                self.told.add(text)
+
+    @rule()
+    def crash(self) -> None:
+        self.start()
+
+    @invariant()
+    def there_is_one_key_a_topic(self) -> None:
+        assert len(list(self.store.scan("due/"))) == len(self.wanted)
+
+    def teardown(self) -> None:
+        self.now_ms += 10_000
+        for reading in (self.reading or (), due(self.index, self.now_ms)):
+            self.told |= {text for when, text in reading if self.wanted.get(text) == when}
+        assert self.told >= self.wanted.keys()
+
+
+Lives.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+test_lives = Lives.TestCase

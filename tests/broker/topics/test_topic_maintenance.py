@@ -1,0 +1,632 @@
+"""Policies that act by time: on topics in use, idle ones, and such that are not in memory, over restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from geminga.broker import background_jobs
+from geminga.broker.topics import expiry, topic_maintenance
+from geminga.broker.topics.maintenance_queue import ROUND_SECONDS, UNUSED_SECONDS
+from geminga.errors import StoreStopped
+from geminga.ids import MessageId, TopicName
+from geminga.wire.varint import SHORT, varint
+from tests.broker.topics.conftest import NAME, TOPIC, done
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+LATE = UNUSED_SECONDS + 3 * ROUND_SECONDS
+"""How late upkeep may be."""
+HOW = pytest.mark.parametrize("how", ["leave", "restart", "crash"])
+
+
+def end(topic: Any, how: str) -> None:
+    """The topic leaves memory in one of three ways."""
+    if how == "leave":
+        topic.leave()
+    else:
+        getattr(topic.harness, how)()
+
+
+# --- retention ---
+@HOW
+def test_retention_frees_the_last_ledger_of_a_topic_that_nobody_uses(make: Any, how: str) -> None:
+    topic = make(retention_minutes=60)
+    topic.publish(5)
+    end(topic, how)
+    topic.harness.advance(HOUR - MINUTE)
+    assert (topic.ledgers, topic.in_memory) == (3, False)
+    # After a crash nobody knows when the last entry came: at most a day after its ledger was begun.
+    topic.harness.advance(LATE + MINUTE + (DAY if how == "crash" else 0))
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+    topic.connect()
+    topic.publish(1)
+    assert topic.stored == 1
+
+
+def test_retention_frees_the_ledger_that_is_open_when_nothing_comes(make: Any) -> None:
+    topic = make(retention_minutes=10, ledger_entries_max=100)
+    topic.publish(3)
+    topic.keep_connected(10 * MINUTE - 30)
+    assert topic.stored == 3
+    topic.keep_connected(60 + 2 * ROUND_SECONDS)
+    assert (topic.stored, topic.ledgers) == (0, 0)
+    topic.publish(1)
+    assert topic.stored == 1
+
+
+def test_an_open_ledger_stays_for_a_while_even_without_retention(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.publish(5)
+    topic.keep_connected(60)
+    assert topic.stored == 1
+    topic.keep_connected(expiry.OPEN_LEDGER_UNUSED_SECONDS)
+    assert topic.stored == 0
+
+
+def test_what_is_acknowledged_after_a_long_time_goes_soon_after(make: Any) -> None:
+    topic = make(retention_minutes=60)
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(3 * DAY)
+    assert (topic.ledgers, topic.in_memory) == (3, False)
+    topic.skip_all()
+    topic.harness.advance(LATE)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_what_a_crash_left_acknowledged_goes_too(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    topic.skip_all()
+    topic.harness.crash()
+    topic.harness.advance(HOUR + DAY + LATE)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_short_retention_has_short_ledgers(make: Any) -> None:
+    topic = make(retention_minutes=60, ledger_entries_max=1000)
+    for _ in range(40):
+        topic.publish(1)
+        topic.keep_connected(3 * MINUTE)
+    assert topic.stored <= (60 + 60 // 8) // 3 + 1
+
+
+def test_long_retention_has_no_crowd_of_short_ledgers(make: Any) -> None:
+    topic = make(message_ttl_seconds=60, retention_minutes=7 * 24 * 60, ledger_entries_max=1000)
+    for _ in range(20):
+        topic.publish(1)
+        topic.keep_connected(3 * MINUTE)
+    assert topic.ledgers <= 2
+
+
+# --- TTL ---
+@HOW
+def test_ttl_frees_what_nobody_acknowledges_in_a_topic_that_nobody_uses(make: Any, how: str) -> None:
+    topic = make(message_ttl_seconds=600, retention_minutes=0)
+    topic.subscribe()
+    topic.publish(5)
+    end(topic, how)
+    topic.harness.advance(600 - MINUTE)
+    assert (topic.ledgers, topic.in_memory) == (3, False)
+    topic.harness.advance(MINUTE + LATE + (DAY if how == "crash" else 0))
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert topic.backlog() == 0
+
+
+def test_ttl_and_retention_one_after_the_other(make: Any) -> None:
+    """Unacknowledged: until the TTL. Acknowledged, by hand or by TTL: until retention has passed."""
+    topic = make(message_ttl_seconds=int(HOUR), retention_minutes=30)
+    topic.subscribe()
+    topic.publish(4)
+    topic.leave()
+    topic.harness.advance(30 * MINUTE + LATE)
+    assert topic.ledgers == 2, "retention does not delete what is open"
+    topic.harness.advance(30 * MINUTE)
+    assert topic.ledgers == 0, "it counts from when the ledger was written, not from when it expired"
+
+
+def test_a_subscription_that_is_set_back_expires_again(make: Any) -> None:
+    topic = make(message_ttl_seconds=600)
+    topic.subscribe()
+    topic.publish(4)
+    topic.skip_all()
+    topic.leave()
+    topic.harness.advance(HOUR)
+    topic.actions.reset_cursor(NAME, "s", done, position=MessageId.earliest)
+    assert topic.backlog() == 4
+    topic.harness.crash()
+    topic.harness.advance(600 + LATE)
+    assert topic.backlog() == 0
+
+
+def test_a_clock_that_is_behind_expires_nothing_before_its_ledger_is_old(make: Any) -> None:
+    topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
+    topic.subscribe()
+    topic.clock_ms = -10 * int(DAY) * 1000
+    topic.publish(4)
+    topic.keep_connected(50 * MINUTE)
+    assert topic.backlog() == 4
+    topic.keep_connected(10 * MINUTE + LATE)
+    assert topic.backlog() == 0
+
+
+def test_a_clock_that_is_ahead_keeps_nothing_for_ever(make: Any) -> None:
+    topic = make(message_ttl_seconds=int(HOUR), ledger_entries_max=1000)
+    topic.subscribe()
+    topic.clock_ms = 10 * int(DAY) * 1000
+    topic.publish(4)
+    topic.leave()
+    topic.harness.advance(HOUR + LATE)
+    assert topic.backlog() == 0
+
+
+def test_clocks_that_disagree_are_off_by_a_ledger_at_most(make: Any) -> None:
+    topic = make(message_ttl_seconds=int(8 * HOUR), ledger_entries_max=100_000)
+    topic.subscribe()
+    for number in range(60):
+        topic.clock_ms = (int(DAY), -int(DAY))[number % 2] * 1000
+        topic.publish(1)
+        topic.keep_connected(10 * MINUTE)
+        waited = (number + 1) * 10
+        kept = min(waited, 8 * 60) // 10
+        assert kept - 7 <= topic.backlog() <= kept + 7
+
+
+# --- what nobody uses ---
+def test_a_topic_is_deleted_after_more_time_than_it_stays_in_memory(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=3 * int(HOUR))
+    topic.publish(1)
+    topic.peer.disconnect()
+    topic.harness.advance(3 * HOUR - MINUTE)
+    assert (topic.exists, topic.in_memory) == (True, False)
+    topic.harness.advance(MINUTE + LATE)
+    assert (topic.exists, topic.ledgers) == (False, 0)
+    assert [key for key, _ in topic.harness.store.scan("") if TOPIC in key] == []
+
+
+def test_looking_at_a_topic_is_no_use_of_it(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(HOUR))
+    topic.peer.disconnect()
+    for _ in range(7):
+        topic.harness.advance(10 * MINUTE)
+        if topic.exists:
+            topic.actions.stats(NAME)
+    assert not topic.exists
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_a_restart_does_not_begin_the_time_anew(make: Any, how: str) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(3 * HOUR))
+    topic.peer.disconnect()
+    topic.harness.advance(2 * HOUR)
+    getattr(topic.harness, how)()
+    topic.harness.advance(HOUR + LATE)
+    assert not topic.exists
+
+
+def test_what_was_in_use_at_a_crash_does_not_count_as_unused(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=int(HOUR))
+    topic.peer.disconnect()
+    topic.harness.advance(50 * MINUTE)
+    topic.connect()
+    topic.keep_connected(2 * HOUR)
+    topic.harness.crash()
+    topic.harness.advance(50 * MINUTE)
+    assert topic.exists
+    topic.harness.advance(10 * MINUTE + LATE)
+    assert not topic.exists
+
+
+def test_subscriptions_and_their_backlog_keep_a_topic(make: Any) -> None:
+    topic = make(delete_inactive_topics=True, inactive_topic_seconds=600)
+    topic.subscribe()
+    topic.publish(1)
+    topic.leave()
+    topic.harness.advance(DAY)
+    assert topic.exists
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 600,
+    }
+    topic.set_policy("inactive_topic_policies", policy)
+    topic.harness.advance(DAY)
+    assert topic.exists
+    topic.skip_all()
+    topic.harness.advance(600 + LATE)
+    assert not topic.exists
+
+
+@pytest.mark.parametrize("how", ["leave", "restart", "crash"])
+def test_subscriptions_expire_in_topics_that_nobody_uses(make: Any, how: str) -> None:
+    topic = make(subscription_expiration_minutes=3 * 60)
+    topic.subscribe()
+    topic.peer.disconnect()
+    topic.harness.advance(2 * HOUR)
+    if how != "leave":
+        getattr(topic.harness, how)()
+    topic.harness.advance(HOUR - MINUTE)
+    assert (topic.subscriptions, topic.in_memory) == (["s"], False)
+    topic.harness.advance(MINUTE + LATE)
+    assert (topic.subscriptions, topic.in_memory) == ([], False)
+
+
+def test_each_subscription_has_a_time_of_its_own(make: Any) -> None:
+    topic = make(subscription_expiration_minutes=3 * 60)
+    for name in ("a", "b"):
+        topic.subscribe(name)
+    topic.leave()
+    topic.harness.advance(2 * HOUR)
+    consumer = topic.harness.peer()
+    consumer.subscribe(TOPIC, "a")
+    topic.harness.crash()  # while a is in use
+    topic.harness.advance(HOUR + LATE)
+    assert topic.subscriptions == ["a"]
+    topic.harness.advance(3 * HOUR)
+    assert topic.subscriptions == []
+
+
+def test_a_subscription_that_expires_lets_its_messages_go(make: Any) -> None:
+    topic = make(subscription_expiration_minutes=60, retention_minutes=0)
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(HOUR + LATE)
+    assert (topic.subscriptions, topic.ledgers) == ([], 0)
+
+
+def test_a_quota_gives_up_old_messages_of_topics_that_nobody_uses(make: Any) -> None:
+    topic = make(
+        backlog_quota_seconds=600, backlog_quota_action="consumer_backlog_eviction", retention_minutes=0
+    )
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(600 + LATE)
+    assert (topic.backlog(), topic.stored) == (0, 0)
+
+
+# --- policies that change ---
+def test_policies_that_are_set_later_reach_topics_that_are_not_in_memory(make: Any) -> None:
+    topic = make(retention_minutes=-1)
+    topic.subscribe()
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(DAY)
+    topic.set_policy("message_ttl_in_seconds", 60)
+    topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
+    topic.harness.advance(LATE)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_so_do_policies_of_one_topic_and_its_partitions(make: Any) -> None:
+    topic = make(retention_minutes=-1)
+    whole = TopicName.parse("parted")
+    topic.topics.create_partitions(whole, 3, None, None)
+    peer = topic.harness.peer()
+    for index in range(3):
+        peer.producer(str(whole.partition_name(index)), producer_id=index)
+        peer.send(0, producer_id=index)
+        peer.receipts()
+    peer.disconnect()
+    topic.harness.advance(LATE)
+    policy = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
+    topic.harness.broker.namespaces.set_topic_policy(whole, "retention_policies", policy)
+    topic.harness.advance(LATE + MINUTE)
+    left = [topic.harness.store.ledgers(str(whole.partition_name(index))) for index in range(3)]
+    assert (left, topic.topics.loaded()) == ([[], [], []], [NAME])
+
+
+def test_a_walk_goes_on_after_a_crash(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_maintenance, "WALK_SAVED_TOPICS", 10)
+    monkeypatch.setattr(background_jobs, "SLICE_STEPS_MAX", 35)
+    topic = make(retention_minutes=-1)
+    names = [TopicName.parse(f"t{number:03}") for number in range(100)]
+    peer = topic.harness.peer()
+    for number, name in enumerate(names):
+        peer.producer(str(name), producer_id=number)
+        peer.send(0, producer_id=number)
+        peer.receipts()
+    peer.disconnect()
+    topic.harness.advance(LATE)
+    topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
+    topic.harness.now += ROUND_SECONDS
+    topic.harness.broker.tick(topic.harness.now, topic.harness.now_ms)
+    left = sum(bool(topic.harness.store.ledgers(str(name))) for name in names)
+    assert 60 <= left < 100
+    topic.harness.crash()
+    visited: list[str] = []
+    care_for = topic_maintenance.TopicMaintenance._care_for
+    monkeypatch.setattr(
+        topic_maintenance.TopicMaintenance,
+        "_care_for",
+        lambda self, each: visited.append(each.text) or care_for(self, each),
+    )
+    topic.harness.advance(LATE)
+    assert not any(topic.harness.store.ledgers(str(name)) for name in names)
+    assert len(visited) <= 100 - 30 + 10 + 1
+
+
+def test_longer_times_need_no_walk(make: Any) -> None:
+    topic = make(retention_minutes=60, message_ttl_seconds=60)
+    topic.harness.advance(LATE)
+    topic.leave()
+    topic.set_policy("retention_policies", {"retentionTimeInMinutes": 70, "retentionSizeInMB": -1})
+    topic.set_policy("message_ttl_in_seconds", 0)
+    topic.set_policy("max_producers_per_topic", 7)
+    assert list(topic.harness.store.scan("due/0000000000000/")) == []
+
+
+def test_topics_of_before_the_index_are_found_once(make: Any) -> None:
+    topic = make(retention_minutes=0)
+    topic.publish(5)
+    topic.leave()
+    store = topic.harness.store
+    for key, _ in list(store.scan("due/")):
+        store.delete(key)
+    store.delete("broker/rules")
+    store.put(f"topic/{TOPIC}", b'{"created_ms":1}')
+    topic.harness.crash()
+    topic.harness.advance(DAY + LATE)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert store.get("broker/rules") is not None
+
+
+# --- what it costs ---
+class Counted:
+    """Which topics are loaded from now on, and what is written."""
+
+    def __init__(self, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loaded: list[str] = []
+        self.written: list[str] = []
+        topics, store = topic.topics, topic.harness.store
+        find, put, merge = topics.find, store.put, store.merge
+        monkeypatch.setattr(topics, "find", lambda name: self.loaded.append(str(name)) or find(name))
+        monkeypatch.setattr(
+            store, "put", lambda key, *args, **options: self.written.append(key) or put(key, *args, **options)
+        )
+        monkeypatch.setattr(store, "merge", lambda key, *args: self.written.append(key) or merge(key, *args))
+
+
+def test_housekeeping_costs_what_is_due(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make(retention_minutes=int(2 * DAY // 60))
+    for number in range(300):
+        topic.actions.create(TopicName.parse(f"idle-{number}"), done)
+    topic.publish(3)
+    topic.leave()
+    topic.harness.advance(LATE)
+    counted = Counted(topic, monkeypatch)
+    topic.harness.advance(DAY)
+    assert (counted.loaded, counted.written) == ([], [])
+
+
+def test_a_start_looks_at_no_topic(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make()
+    for number in range(300):
+        topic.actions.create(TopicName.parse(f"idle-{number}"), done)
+    topic.harness.advance(LATE)
+    store = topic.harness.store
+    get, scan = store.get, store.scan
+    read: list[str] = []
+    monkeypatch.setattr(store, "get", lambda key: read.append(key) or get(key))
+
+    def scanned(*args: Any, **options: Any) -> Any:
+        for key, value in scan(*args, **options):
+            read.append(key)
+            yield key, value
+
+    monkeypatch.setattr(store, "scan", scanned)
+    topic.harness.restart()
+    topic.harness.advance(HOUR)
+    assert not [key for key in read if "idle-" in key and not key.startswith("due/")]
+
+
+def test_using_a_topic_writes_nothing_for_the_index(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make(ledger_entries_max=1000, retention_minutes=10, message_ttl_seconds=300)
+    topic.subscribe()
+    topic.publish(1)
+    topic.keep_connected(ROUND_SECONDS)
+    counted = Counted(topic, monkeypatch)
+    for _ in range(20):
+        topic.publish(3)
+        topic.skip_all()
+        topic.keep_connected(ROUND_SECONDS)
+    assert [key for key in counted.written if key.startswith(("due/", "topic/"))] == []
+
+
+def test_a_topic_in_use_is_looked_at_when_something_happens(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make(ledger_entries_max=1000)
+    topic.keep_connected(2 * ROUND_SECONDS)
+    kept: list[Any] = []
+    monkeypatch.setattr(expiry, "keep", kept.append)
+    topic.keep_connected(10 * MINUTE)
+    assert len(kept) <= 1
+    topic.publish(3)
+    topic.keep_connected(2 * ROUND_SECONDS)
+    assert len(kept) <= 2
+
+
+def test_a_round_leaves_time_to_others(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make()
+    count = 2 * background_jobs.SLICE_STEPS_MAX + 10
+    for number in range(count):
+        topic.topics.make(TopicName.parse(f"t{number}"))
+    topic.harness.advance(UNUSED_SECONDS - 1)
+    topic.peer.command("ping")
+    assert len(topic.topics.loaded()) == count + 1
+    left = []
+    while len(topic.topics.loaded()) > 1:
+        topic.harness.now = max(topic.harness.now, topic.harness.broker.deadline)
+        topic.harness.broker.tick(topic.harness.now, topic.harness.now_ms)
+        if not left or len(topic.topics.loaded()) != left[-1]:
+            left.append(len(topic.topics.loaded()))
+    steps = [before - after for before, after in zip([count + 1, *left], left, strict=False)]
+    assert max(steps) <= background_jobs.SLICE_STEPS_MAX
+
+
+def test_a_slice_ends_when_its_time_is_over(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make()
+    for number in range(50):
+        topic.topics.make(TopicName.parse(f"t{number}"))
+    topic.harness.advance(UNUSED_SECONDS - 1)
+    clock = [0.0]
+    monkeypatch.setattr(topic.harness.broker.slices, "_clock", lambda: clock[0])
+    monkeypatch.setattr(
+        expiry, "keep", lambda each: clock.__setitem__(0, clock[0] + background_jobs.SLICE_SECONDS / 4)
+    )
+    topic.harness.now += 1
+    topic.harness.broker.tick(topic.harness.now, topic.harness.now_ms)
+    assert len(topic.topics.loaded()) == 51 - 4
+
+
+# --- what fails ---
+def test_a_topic_that_cannot_be_loaded_is_tried_again_later(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make(retention_minutes=1)
+    topic.keep_connected(ROUND_SECONDS)
+    topic.publish(5)
+    topic.leave()
+    store = topic.harness.store
+    intact = store.get(f"ledgers/{TOPIC}")
+    store.put(f"ledgers/{TOPIC}", b"\xff")
+    topic.harness.advance(HOUR - MINUTE)
+    assert caplog.text.count("cannot be looked after") == 1
+    store.put(f"ledgers/{TOPIC}", intact.base)
+    for delta in intact.deltas:
+        store.merge(f"ledgers/{TOPIC}", delta)
+    topic.harness.advance(2 * HOUR)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_a_store_that_refuses_is_asked_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make(retention_minutes=1)
+    topic.publish(5)
+    topic.peer.disconnect()
+    with monkeypatch.context() as context:
+
+        def stopped(*args: Any, **options: Any) -> None:
+            raise StoreStopped("no space left")
+
+        context.setattr(topic.harness.store, "put", stopped)
+        topic.harness.advance(10 * MINUTE)
+        assert topic.in_memory
+    topic.harness.advance(LATE + MINUTE)
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_a_key_that_a_crash_left_behind_is_taken_away(make: Any) -> None:
+    topic = make(retention_minutes=60)
+    store = topic.harness.store
+    store.put("due/0000000000007/persistent://public/default/gone", b"")
+    store.put(f"due/0000000000008/{TOPIC}", b"")
+    topic.leave()
+    topic.harness.crash()
+    topic.harness.advance(LATE)
+    left = [key for key, _ in store.scan("due/")]
+    assert len(left) == 1
+    assert left[0].endswith(TOPIC)
+
+
+def test_topics_leave_sooner_while_there_are_many(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = make().harness
+    monkeypatch.setattr("geminga.broker.topics.topic_maintenance.MANY_TOPICS", 10)
+    peer = harness.peer()
+    for number in range(15):
+        peer.request("producer", topic=f"many-{number}", producer_id=number)
+        if number:
+            peer.request("close_producer", producer_id=number)
+    topics = harness.broker.topics
+    assert topics.loaded_count >= 15
+    harness.advance(2 * ROUND_SECONDS)
+    assert topics.in_memory(TopicName.parse("many-0")) is not None, "it is in use"
+    assert topics.loaded_count == 10, "what is not too many stays for its time"
+    harness.advance(LATE)
+    assert [name.local for name in topics.loaded() if "many" in name.local] == ["many-0"]
+
+
+def test_what_is_remembered_of_very_many_topics_goes_with_them(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_maintenance, "VERY_MANY_LEFT", 20)
+    harness = make().harness
+    peer = harness.peer()
+    for number in range(30):
+        peer.request("producer", topic=f"many-{number}", producer_id=number)
+    namespaces = harness.broker.namespaces
+    harness.advance(2 * ROUND_SECONDS)
+    assert len(namespaces._resolved_topics) >= 30
+    varint(9_000)
+    peer.close()
+    harness.advance(2 * LATE)
+    assert not [name for name in harness.broker.topics.loaded() if "many" in name.local]
+    assert len(namespaces._resolved_topics) < 10
+    assert 9_000 not in SHORT
+
+
+# --- a disk that does not answer ---
+def test_upkeep_waits_for_the_disk_and_nobody_with_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = make(retention_minutes=1)
+    topic.publish(5)
+    topic.leave()
+    store, waiting = topic.harness.store, list[Any]()
+    monkeypatch.setattr(store, "bring", lambda wanted, then: waiting.append(then))
+    topic.harness.advance(HOUR)
+    assert topic.ledgers == 3
+    reads = 0
+    while waiting:
+        waiting.pop(0)(None)
+        topic.harness.advance(0.1)
+        reads += 1
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+    assert reads >= 2, "the page of the index, and the topic"
+
+
+@pytest.mark.parametrize("failing", ["index", "topic"])
+def test_what_the_disk_does_not_give_is_looked_at_later(
+    make: Any, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    topic = make(retention_minutes=1)
+    topic.publish(5)
+    topic.leave()
+    failures: list[Exception] = [StoreStopped("no answer")]
+
+    def bring(wanted: Any, then: Any) -> bool:
+        is_meant = wanted.pages[:1] == (("due/", ""),) if failing == "index" else wanted.owners
+        if failures and is_meant:
+            assert topic.ledgers == 3
+            then(failures.pop())
+            return False
+        return True
+
+    monkeypatch.setattr(topic.harness.store, "bring", bring)
+    topic.harness.advance(LATE + 2 * MINUTE)
+    assert not failures
+    assert (topic.ledgers, topic.in_memory) == (0, False)
+
+
+def test_a_walk_that_the_disk_breaks_off_is_taken_up_again(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make(retention_minutes=-1)
+    topic.publish(5)
+    topic.leave()
+    topic.harness.advance(LATE)
+    failures = [StoreStopped("no answer")]
+
+    def bring(wanted: Any, then: Any) -> bool:
+        if failures and wanted.pages and wanted.pages[0][0].startswith("topic/"):
+            then(failures.pop())
+            return False
+        return True
+
+    monkeypatch.setattr(topic.harness.store, "bring", bring)
+    topic.set_policy("retention_policies", {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1})
+    topic.harness.advance(3 * ROUND_SECONDS)
+    assert not failures
+    assert (topic.ledgers, topic.in_memory) == (0, False)

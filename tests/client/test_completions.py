@@ -1,0 +1,132 @@
+"""Every kind of token gets its outcome once, in order."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from geminga import errors
+from geminga.client.completions import CompletionCallback, ReceiptWaiter, fail_completion, run_completions
+from geminga.errors import Result
+from geminga.ids import MessageId
+from geminga.producer.chunking import ChunkedMessage, ChunkPart
+from geminga.producer.operation import SendOperation
+
+
+class Partition:
+    index = 4
+
+
+def settled(tokens, *, error=None, place=(7, 8), is_batch=True, chunk=None):
+    operation = SendOperation(
+        None, tokens, sequence_id=0, highest_sequence_id=len(tokens) - 1, size=0, permits=0, opened_at=0.0,
+        deadline=0.0, is_batch=is_batch, chunk=chunk,
+    )  # fmt: skip
+    operation.partition = Partition
+    operation.error = error
+    operation.ledger_id, operation.entry_id = place
+    return operation
+
+
+# --- tokens -----------------------------------------------------------------------------------------
+
+
+def test_a_batchs_callbacks_get_their_ids_in_order():
+    got = []
+    run_completions([settled([lambda r, m: got.append((r, m)), None, lambda r, m: got.append((r, m))])])
+    assert got == [(Result.Ok, MessageId(4, 7, 8, 0)), (Result.Ok, MessageId(4, 7, 8, 2))]
+    assert [m.batch_size for _, m in got] == [3, 3]
+
+
+def test_a_plain_messages_id_has_no_batch_index():
+    got = []
+    run_completions([settled([lambda r, m: got.append(m)], is_batch=False)])
+    assert got == [MessageId(4, 7, 8, -1)]
+
+
+def test_a_duplicates_id_is_the_earliest():
+    got = []
+    run_completions([settled([lambda r, m: got.append(m)] * 2, place=(-1, -1))])
+    assert got == [MessageId.earliest] * 2
+
+
+def test_a_message_in_chunks_knows_its_first_one():
+    whole = ChunkedMessage(2, 10)
+    whole.first_ledger_id, whole.first_entry_id = 7, 5
+    got = []
+    run_completions([settled([], is_batch=False, chunk=ChunkPart(whole, 0))])
+    run_completions([settled([lambda r, m: got.append(m)], is_batch=False, chunk=ChunkPart(whole, 1))])
+    assert got[0].first_chunk == MessageId(4, 7, 5)
+
+
+def test_errors_reach_every_kind_of_token():
+    async def scene():
+        got = []
+        error = errors.Timeout("late")
+        waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
+        full = CompletionCallback(lambda message_id, reason: got.append(reason))
+        callback = lambda r, m: got.append((r, m))  # noqa: E731
+        run_completions([settled([waiter, future, full, callback, None], error=error)])
+        waiter.wait()
+        assert waiter.error is error
+        with pytest.raises(errors.Timeout):
+            await future
+        assert got == [error, (Result.Timeout, MessageId.earliest)]
+
+    asyncio.run(scene())
+
+
+class OwnFuture(asyncio.Future):
+    """What a loop of somebody else's may make."""
+
+
+class Callable:
+    def __init__(self, got):
+        self.got = got
+
+    def __call__(self, result, message_id):
+        self.got.append((result, message_id))
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_futures_of_another_loop_are_futures_and_what_can_be_called_is_called(is_batch):
+    async def scene():
+        got = []
+        future, failed = OwnFuture(), OwnFuture()
+        run_completions([settled([future, Callable(got), partial(Callable(got))], is_batch=is_batch)])
+        run_completions([settled([failed], error=errors.Timeout("late"))])
+        assert await future == MessageId(4, 7, 8, 0 if is_batch else -1)
+        assert [result for result, _ in got] == [Result.Ok, Result.Ok]
+        with pytest.raises(errors.Timeout):
+            await failed
+
+    asyncio.run(scene())
+
+
+def test_receipts_reach_every_kind_of_token():
+    async def scene():
+        got = []
+        waiter, future = ReceiptWaiter(), asyncio.get_running_loop().create_future()
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        run_completions(
+            [settled([waiter, future, CompletionCallback(lambda m, e: got.append((m, e))), cancelled])]
+        )
+        waiter.wait()
+        assert waiter.message_id == MessageId(4, 7, 8, 0)
+        assert await future == MessageId(4, 7, 8, 1)
+        assert got == [(MessageId(4, 7, 8, 2), None)]
+
+    asyncio.run(scene())
+
+
+def test_a_callback_that_raises_harms_nobody(caplog):
+    got = []
+
+    def broken(result, message_id):
+        raise ValueError("mine")
+
+    run_completions([settled([broken, lambda r, m: got.append(r)])])
+    fail_completion(broken, errors.Timeout("x"))
+    assert got == [Result.Ok]
+    assert caplog.text.count("a send callback raised") == 2

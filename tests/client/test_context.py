@@ -1,0 +1,381 @@
+import asyncio
+import gc
+import random
+import socket
+
+import pytest
+
+from geminga.client.context import ClientContext, ServiceUnreachable, all_or_none
+from geminga.client.settings import ClientSettings
+from geminga.connection.addresses import Address
+from geminga.connection.lookup import BrokerLocation
+from geminga.errors import (
+    AlreadyClosed,
+    AuthorizationError,
+    BrokerMetadataError,
+    ConnectError,
+    LookupError,
+    Result,
+    Timeout,
+    TopicNotFound,
+)
+from geminga.wire.proto import pulsar_wire_pb2 as pb
+
+Type = pb.BaseCommand
+TOPIC = "persistent://public/default/t"
+Answer = pb.CommandLookupTopicResponse
+
+
+def run(scripted, body, url=None, **settings):
+    async def main():
+        broker = scripted()
+        await broker.start()
+        settings.setdefault("operation_timeout_seconds", 5.0)
+        settings.setdefault("backoff_initial_seconds", 0.005)
+        service_url = broker.url if url is None else url.format(port=broker.port)
+        context = ClientContext(ClientSettings(service_url=service_url, **settings), random=random.Random(1))
+        try:
+            return await asyncio.wait_for(body(broker, context), 60)
+        finally:
+            await context.close()
+            await broker.stop()
+
+    return asyncio.run(main())
+
+
+def fail_lookup(broker, code, text="no", times=1):
+    """Answer the first ``times`` lookups with an error."""
+    left = [times]
+
+    def answer(peer, frame):
+        if left[0]:
+            left[0] -= 1
+            broker.answer_lookup(peer, frame, Answer.Failed, error=code, message=text)
+        else:
+            broker.answer_lookup(peer, frame)
+
+    broker.answers[Type.LOOKUP] = answer
+
+
+def test_lookup(scripted):
+    async def body(broker, context):
+        assert await context.lookup(TOPIC) == BrokerLocation(Address("127.0.0.1", broker.port))
+        assert len(broker.peers) == 1
+        # The owner is where the lookup was: the connection is the same.
+        await context.connection_to(TOPIC)
+        assert len(broker.peers) == 1
+
+    run(scripted, body)
+
+
+def test_a_proxied_lookup_opens_a_second_connection(scripted):
+    async def body(broker, context):
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
+            peer, frame, url="pulsar://localhost:6650", proxy_through_service_url=True
+        )
+        await context.connection_to(TOPIC)
+        assert len(broker.peers) == 2
+        assert broker.peers[1].connect.proxy_to_broker_url == "localhost:6650"
+
+    run(scripted, body)
+
+
+def test_redirects_are_followed(scripted):
+    async def body(broker, context):
+        other = scripted()
+        await other.start()
+        asked = []
+
+        def note(peer, frame):
+            asked.append(frame.command.lookupTopic.authoritative)
+            other.answer_lookup(peer, frame)
+
+        other.answers[Type.LOOKUP] = note
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(
+            peer, frame, Answer.Redirect, other.url, authoritative=True
+        )
+        assert (await context.lookup(TOPIC)).broker.port == other.port
+        assert asked == [True]
+        await other.stop()
+
+    run(scripted, body)
+
+
+def test_a_redirect_loop_ends(scripted):
+    async def body(broker, context):
+        broker.answers[Type.LOOKUP] = lambda peer, frame: broker.answer_lookup(peer, frame, Answer.Redirect)
+        with pytest.raises((LookupError, Timeout), match="more than 20 times"):
+            await context.lookup(TOPIC, timeout=30)
+        assert broker.count(Type.LOOKUP) > 20
+
+    run(scripted, body, backoff_initial_seconds=60.0)  # once is enough
+
+
+def test_transient_refusals_are_retried(scripted):
+    async def body(broker, context):
+        fail_lookup(broker, pb.ServiceNotReady, times=3)
+        await context.lookup(TOPIC)
+        assert broker.count(Type.LOOKUP) == 4
+
+    run(scripted, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(pb.TopicNotFound, TopicNotFound), (pb.AuthorizationError, AuthorizationError)]
+)
+def test_final_refusals_are_raised_at_once(scripted, code, expected):
+    async def body(broker, context):
+        fail_lookup(broker, code, "because", times=100)
+        with pytest.raises(expected, match="because"):
+            await context.lookup(TOPIC)
+        assert broker.count(Type.LOOKUP) == 1
+
+    run(scripted, body)
+
+
+def test_retrying_ends_at_the_time_out(scripted):
+    async def body(broker, context):
+        fail_lookup(broker, pb.ServiceNotReady, "still loading", times=10**6)
+        with pytest.raises(Exception, match="still loading"):
+            await context.lookup(TOPIC, timeout=2.0)
+
+    run(scripted, body)
+
+
+def test_a_refusal_is_raised_in_the_end_though_the_last_attempt_has_no_answer(scripted):
+    async def body(broker, core):
+        asked = []
+
+        def once_and_never_again(peer, frame):
+            asked.append(frame)
+            if len(asked) == 1:
+                broker.answer_lookup(peer, frame, Answer.Failed, error=pb.MetadataError, message="sealed")
+
+        broker.answers[Type.LOOKUP] = once_and_never_again
+        with pytest.raises(BrokerMetadataError, match="sealed"):
+            await core.lookup(TOPIC, timeout=2.0)
+        assert len(asked) == 2
+
+    run(scripted, body)
+
+
+def test_a_silent_broker_ends_at_the_time_out(scripted):
+    async def body(broker, context):
+        broker.answers[Type.LOOKUP] = lambda peer, frame: None
+        started = context.now()
+        with pytest.raises(Timeout, match=r"0\.05 s"):
+            await context.lookup(TOPIC, timeout=0.05)
+        assert context.now() - started < 30.0
+
+    run(scripted, body)
+
+
+def test_a_connection_lost_meanwhile_is_retried(scripted):
+    async def body(broker, context):
+        original = broker.answers[Type.LOOKUP]
+
+        def drop_once(peer, frame):
+            broker.answers[Type.LOOKUP] = original
+            peer.drop()
+
+        broker.answers[Type.LOOKUP] = drop_once
+        await context.lookup(TOPIC)
+        assert len(broker.peers) == 2
+
+    run(scripted, body)
+
+
+def test_hosts_are_tried_in_turn(scripted):
+    async def body(broker, context):
+        for _ in range(5):
+            await context.partitions(TOPIC)
+        assert len(broker.peers) == 1
+
+    run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:{port},127.0.0.1:2")
+
+
+def test_an_unreachable_service_url_is_waited_for_and_told(scripted, caplog):
+    async def body(broker, context):
+        with pytest.raises(
+            ServiceUnreachable,
+            match=r"lookup.*within 1 s.*127\.0\.0\.1:1 refused.*; .*127\.0\.0\.1:2 refused",
+        ) as caught:
+            await context.lookup(TOPIC)
+        assert isinstance(caught.value, (ConnectError, Timeout))
+        assert caught.value.error() is Result.Timeout  # as in pulsar-client
+
+    run(scripted, body, url="pulsar://127.0.0.1:1,127.0.0.1:2", operation_timeout_seconds=1.0)
+    told = [record.message for record in caplog.records if "for a broker" in record.message]
+    assert len(told) == 1
+    assert "127.0.0.1:1 refused" in told[0]
+
+
+def test_what_waiting_would_not_mend_is_told_at_once(scripted, monkeypatch):
+    async def body(broker, context):
+        async def unknown(*_arguments, **_options):
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+        monkeypatch.setattr(context.loop, "create_connection", unknown)
+        with pytest.raises(ServiceUnreachable, match=r"'nowhere\.invalid'.*is unknown") as caught:
+            await context.lookup(TOPIC)
+        assert not isinstance(caught.value, Timeout)
+
+    run(scripted, body, url="pulsar://nowhere.invalid:6650", operation_timeout_seconds=30.0)
+
+
+def test_a_broker_that_comes_up_late(scripted, caplog):
+    """All that waits goes on as soon as it is there, and the log said once what was waited for."""
+
+    async def body(broker, context):
+        await broker.stop()
+        asked = [asyncio.ensure_future(context.lookup(TOPIC)) for _ in range(3)]
+        asked.append(asyncio.ensure_future(context.partitions(TOPIC)))
+        while "for a broker" not in caplog.text:
+            await asyncio.sleep(0.005)
+        await broker.start()
+        await asyncio.gather(*asked)
+
+    run(scripted, body, operation_timeout_seconds=20.0)
+    assert caplog.text.count("for a broker") == 1
+
+
+def test_partitions(scripted):
+    async def body(broker, context):
+        broker.partitions[TOPIC] = 3
+        assert await context.partitions("t") == 3
+        assert await context.partition_topics("t") == [f"{TOPIC}-partition-{i}" for i in range(3)]
+        assert await context.partition_topics("other") == ["persistent://public/default/other"]
+
+    run(scripted, body)
+
+
+def test_request_on_topic(scripted):
+    async def body(broker, context):
+        def make(request_id):
+            command = pb.BaseCommand(type=Type.PRODUCER)
+            command.producer.topic = TOPIC
+            command.producer.producer_id = context.new_producer_id()
+            command.producer.request_id = request_id
+            return command
+
+        answer = await context.request_on_topic(TOPIC, make)
+        assert answer.producer_success.producer_name == "scripted-0"
+
+    run(scripted, body)
+
+
+def test_topics_of_a_namespace(scripted):
+    async def body(broker, context):
+        def answer(peer, frame):
+            body = frame.command.getTopicsOfNamespace
+            result = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+            result.getTopicsOfNamespaceResponse.request_id = body.request_id
+            result.getTopicsOfNamespaceResponse.topics.append(f"persistent://{body.namespace}/a")
+            peer.send(result)
+
+        broker.answers[Type.GET_TOPICS_OF_NAMESPACE] = answer
+        found = await context.topics_of_namespace("public/default", pb.CommandGetTopicsOfNamespace.PERSISTENT)
+        assert list(found.topics) == ["persistent://public/default/a"]
+
+    run(scripted, body)
+
+
+def test_close_closes_what_was_opened(scripted):
+    class Handle:
+        closed = 0
+
+        def __init__(self, error=None):
+            self.error = error
+
+        async def close(self):
+            self.closed += 1
+            if self.error:
+                raise self.error
+
+    async def body(broker, context):
+        kept, gone, failing = Handle(), Handle(), Handle(Timeout("busy"))
+
+        async def opening(opener, handle):
+            assert opener is context
+            return handle
+
+        for handle in (kept, gone, failing):
+            await context.opened(opening, handle)
+        context.unregister(gone)
+        await context.partitions(TOPIC)
+        await context.close()
+        await context.close()
+        assert (kept.closed, gone.closed, failing.closed) == (1, 0, 1)
+        with pytest.raises(AlreadyClosed):
+            await context.partitions(TOPIC)
+        with pytest.raises(AlreadyClosed):
+            await context.opened(opening, kept)
+
+    run(scripted, body)
+
+
+def test_ids_and_clocks(scripted):
+    async def body(broker, context):
+        assert [context.new_producer_id() for _ in range(3)] == [0, 1, 2]
+        assert context.new_consumer_id() == 0
+        assert context.now_ms() > 1_700_000_000_000
+
+    run(scripted, body)
+
+
+def test_a_time_out_while_connecting_names_the_host_that_failed(scripted):
+    async def body(broker, context):
+        broker.answers[Type.CONNECT] = lambda peer, frame: None
+        with pytest.raises(Timeout, match=r"within 1\.5 s.*127\.0\.0\.1.*handshake"):
+            await context.partitions(TOPIC, timeout=1.5)
+
+    run(
+        scripted,
+        body,
+        url="pulsar://127.0.0.1:{port},localhost:{port}",
+        connection_timeout_seconds=0.2,
+    )
+
+
+class Ended:
+    """A producer that ended with its client, before whoever gave it up could close it."""
+
+    async def close(self):
+        raise AlreadyClosed("the producer is closed")
+
+    def abort(self):
+        pass
+
+
+def test_what_ended_with_the_client_is_given_up_without_a_word(scripted):
+    async def body(broker, context):
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        context.discard(Ended())
+        while context.background:
+            await asyncio.sleep(0)
+        gc.collect()
+        assert not said
+
+    run(scripted, body)
+
+
+def test_who_stops_opening_several_hears_of_that_alone(scripted):
+    """And not of what had ended with the client already."""
+
+    async def body(broker, context):
+        never = asyncio.Event()
+
+        async def opened():
+            return Ended()
+
+        async def waits():
+            await never.wait()
+
+        opening = asyncio.create_task(all_or_none([opened(), waits()]))
+        await asyncio.sleep(0.01)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    run(scripted, body)

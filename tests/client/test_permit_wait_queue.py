@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any
+
+from geminga.client.permit_wait_queue import PermitWaitQueue
+from geminga.client.submit_queue import WaitingSend
+from geminga.errors import AlreadyClosed, MemoryBufferIsFull, ProducerQueueIsFull
+
+
+class Question(WaitingSend):
+    def __init__(self, name: str, place: str | None = None, *, waits: bool = True, size: int = 0) -> None:
+        super().__init__(b"x" * size, name, None, place, urgent=False, waits=waits)  # type: ignore[arg-type]
+        self.answered = False
+
+    def _wake(self) -> None:
+        assert not self.answered
+        self.answered = True
+
+
+class Line:
+    """A line in front of places with so many permits each, and bytes for all."""
+
+    def __init__(self, **permits: int) -> None:
+        self.permits: dict[Any, int] = {None: 0, **permits}
+        self.bytes = 1000
+        self.taken: list[str] = []
+        self.error: Exception | None = None
+        self.line = PermitWaitQueue(self.add, lambda asked: asked.partition)
+
+    def add(self, asked: WaitingSend) -> None:
+        if self.error is not None:
+            raise self.error
+        if len(asked.payload) > self.bytes:
+            raise MemoryBufferIsFull("bytes")
+        if not self.permits[asked.partition]:
+            raise ProducerQueueIsFull("permits")
+        self.permits[asked.partition] -= 1
+        self.bytes -= len(asked.payload)
+        self.taken.append(asked.token)
+
+    def ask(self, *questions: Question) -> None:
+        for question in questions:
+            self.line.answer(question)
+
+
+def test_who_can_be_taken_is() -> None:
+    line, question = Line(a=1), Question("1", "a")
+    line.ask(question)
+    assert question.answered
+    assert question.error is None
+    assert line.taken == ["1"]
+
+
+def test_who_does_not_wait_is_refused() -> None:
+    line, question = Line(a=0), Question("1", "a", waits=False)
+    line.ask(question)
+    assert isinstance(question.error, ProducerQueueIsFull)
+    assert len(line.line) == 0
+
+
+def test_those_who_wait_are_taken_in_order_and_do_not_hold_up_others() -> None:
+    line = Line(a=0, b=0)
+    line.ask(*(Question(name, name[0]) for name in ("a1", "a2", "b1", "a3", "b2")))
+    assert len(line.line) == 5
+    line.permits.update(a=1, b=2)
+    line.line.serve()
+    assert line.taken == ["a1", "b1", "b2"]
+    line.permits.update(a=5)
+    line.line.serve()
+    assert line.taken[3:] == ["a2", "a3"]
+    assert len(line.line) == 0
+
+
+def test_a_newcomer_stands_behind_those_who_wait_for_the_same() -> None:
+    line = Line(a=0, b=1)
+    line.ask(Question("a1", "a"))
+    line.permits["a"] = 1
+    line.ask(Question("a2", "a"), Question("b1", "b"))
+    assert line.taken == ["b1"]
+    line.line.serve()
+    assert line.taken == ["b1", "a1"]
+
+
+def test_who_has_left_is_passed_over() -> None:
+    line, gone = Line(a=0), Question("gone", "a")
+    line.ask(gone, Question("there", "a"))
+    gone.gone = True
+    assert len(line.line) == 1
+    line.permits["a"] = 1
+    line.line.serve()
+    assert line.taken == ["there"]
+    line.ask(gone)
+    assert line.taken == ["there"]
+
+
+def test_want_of_bytes_holds_up_everybody_behind() -> None:
+    line = Line(a=5, b=5)
+    line.bytes = 10
+    line.ask(Question("large", "a", size=20), Question("small", "a", size=5))
+    line.line.serve()
+    assert line.line.wants_bytes
+    assert line.taken == []
+    line.bytes = 25
+    line.line.serve()
+    assert line.taken == ["large", "small"]
+    assert not line.line.wants_bytes
+
+
+def test_the_end_refuses_everybody() -> None:
+    line = Line(a=0, b=0)
+    questions = [Question("1", "a"), Question("2", "a"), Question("3", "b")]
+    line.ask(*questions)
+    line.error = AlreadyClosed("closed")
+    line.line.serve()
+    assert [question.error for question in questions] == [line.error] * 3

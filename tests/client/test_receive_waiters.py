@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from geminga.client.receive_waiters import ReceiveWaiters
+from geminga.client.waiter import Waiter
+from geminga.consumer.message import ALONE, ConsumerOrigin, ReceivedEntry
+from geminga.consumer.queue import ReceiveQueue
+
+ENTRY = ReceivedEntry(ConsumerOrigin("t", -1), 1, 0, None)
+
+
+def run(test: Any) -> None:
+    async def main() -> None:
+        queue = ReceiveQueue()
+        await test(queue, ReceiveWaiters(queue, asyncio.get_running_loop()))
+
+    asyncio.run(main())
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_as_many_are_woken_as_there_are_items() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        tasks = [asyncio.create_task(receive_waiters.wait(None)) for _ in range(3)]
+        await turns()
+        queue.add(ENTRY, range(2))
+        await turns()
+        assert [task.done() for task in tasks] == [True, True, False]
+        receive_waiters.wake_all()
+        await turns()
+        assert all(task.done() for task in tasks)
+        assert len(receive_waiters) == 0
+
+    run(test)
+
+
+def test_a_receiver_that_is_woken_and_then_cancelled_passes_the_wake_on() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        first, second = (asyncio.create_task(receive_waiters.wait(None)) for _ in range(2))
+        await turns()
+        queue.add(ENTRY, ALONE)
+        await asyncio.sleep(0)  # the wake-up is on its way: the first is woken and has not run
+        first.cancel()
+        await turns()
+        assert first.cancelled()
+        assert second.done()
+
+    run(test)
+
+
+def test_a_receiver_whose_time_ends_as_it_is_woken_passes_the_wake_on() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        first = asyncio.create_task(receive_waiters.wait(0))
+        second = asyncio.create_task(receive_waiters.wait(None))
+        await asyncio.sleep(0)
+        queue.add(ENTRY, ALONE)
+        await turns()
+        assert first.done()
+        assert first.result() or second.done()
+
+    run(test)
+
+
+def test_the_time_is_over() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        assert not await receive_waiters.wait(0.001)
+        assert len(receive_waiters) == 0
+
+    run(test)
+
+
+def test_threads_and_tasks_stand_in_one_line() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        results: list[bool] = []
+        thread = threading.Thread(target=lambda: results.append(receive_waiters.wait_here(10, lambda: None)))
+        thread.start()
+        while not len(receive_waiters):
+            await asyncio.sleep(0)
+        task = asyncio.create_task(receive_waiters.wait(None))
+        await turns()
+        queue.add(ENTRY, ALONE)
+        await asyncio.get_running_loop().run_in_executor(None, thread.join, 10)
+        assert results == [True]
+        assert not task.done()
+        task.cancel()
+
+    run(test)
+
+
+def test_a_thread_that_finds_something_does_not_sleep() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        queue.add(ENTRY, ALONE)
+        assert receive_waiters.wait_here(None, lambda: pytest.fail("there is something"))
+        assert len(receive_waiters) == 0
+
+    run(test)
+
+
+def test_what_the_check_raises_leaves_nobody_in_line() -> None:
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        def check() -> None:
+            raise ValueError("the end")
+
+        with pytest.raises(ValueError, match="the end"):
+            receive_waiters.wait_here(None, check)
+        assert len(receive_waiters) == 0
+
+    run(test)
+
+
+def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler raises when the thread was woken and has not looked."""
+
+    async def test(queue: ReceiveQueue, receive_waiters: ReceiveWaiters) -> None:
+        other = asyncio.get_running_loop().create_future()
+
+        def interrupted(waiter: Waiter, timeout: float | None = None) -> bool:
+            receive_waiters._hand_out()  # it had to wait: now something comes, and it is woken
+            receive_waiters._line.append(other)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Waiter, "wait", interrupted)
+
+        def check() -> None:
+            queue.lots.append((ENTRY, iter(ALONE)))
+
+        with pytest.raises(KeyboardInterrupt):
+            receive_waiters.wait_here(None, check)
+        await turns()
+        assert other.done()
+
+    run(test)

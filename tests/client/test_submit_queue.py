@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, ClassVar
+
+import pytest
+
+from geminga.client.submit_queue import (
+    OptimisticSend,
+    QueuedSend,
+    SubmitQueue,
+    TaskWaitingSend,
+    ThreadWaitingSend,
+)
+from geminga.errors import ProducerQueueIsFull
+
+
+class Loop:
+    """A handover, and how often the loop was told."""
+
+    def __init__(self, *, room: int = 10, size_max: int = 100, wake_at: int = 1, rich: int = 1) -> None:
+        self.told = 0
+        self.submit_queue = SubmitQueue(self._tell)
+        self.submit_queue.open(room, size_max, wake_at, rich)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+
+def handed(payload: bytes = b"x") -> QueuedSend:
+    return QueuedSend(payload, None, None, None, False)
+
+
+def test_plain_messages_lie_in_order_and_the_loop_is_told_once() -> None:
+    loop = Loop()
+    for number in range(3):
+        assert loop.submit_queue.offer(b"%d" % number, number)
+    assert loop.told == 1
+    assert loop.submit_queue.depth() == 3
+    assert loop.submit_queue.take() == ([b"0", b"1", b"2"], [0, 1, 2])
+
+
+def test_the_loop_is_told_when_enough_lies_there() -> None:
+    loop = Loop(wake_at=3, rich=2)
+    loop.submit_queue.offer(b"", None)
+    loop.submit_queue.offer(b"", None)
+    assert loop.told == 0
+    loop.submit_queue.put(handed(), None, wake_at=loop.submit_queue.tell_rich_at)
+    assert loop.told == 1
+
+
+def test_whoever_waits_tells_in_any_case() -> None:
+    """A send that was interrupted between saying that it tells, and telling, cannot while this one waits."""
+    loop = Loop(wake_at=100)
+    loop.submit_queue.offer_urgent(b"", None)
+    loop.submit_queue.put_and_tell(handed())
+    assert loop.told == 2
+    assert loop.submit_queue.begin()
+    assert not loop.submit_queue.begin()
+
+
+def test_without_room_and_for_large_payloads_the_loop_is_to_be_asked() -> None:
+    loop = Loop(room=2, size_max=5)
+    assert not loop.submit_queue.offer(b"123456", None)
+    assert not loop.submit_queue.has_room(6)
+    assert loop.submit_queue.offer(b"12345", None)
+    assert loop.submit_queue.offer_urgent(b"", None)
+    assert not loop.submit_queue.has_room(0)
+    assert not loop.submit_queue.offer(b"", None)
+    assert not loop.submit_queue.offer_urgent(b"", None)
+
+
+def test_what_was_taken_counts_until_the_loop_has_counted_it() -> None:
+    loop = Loop(room=3)
+    loop.submit_queue.offer(b"", None)
+    loop.submit_queue.offer(b"", None)
+    loop.submit_queue.take()
+    assert loop.submit_queue.offer(b"", None)
+    assert not loop.submit_queue.offer(b"", None)
+    loop.submit_queue.open(3, 100, 1, 1)
+    assert loop.submit_queue.offer(b"", None)
+
+
+def test_who_comes_while_the_loop_looks_is_seen_at_the_end() -> None:
+    loop = Loop(wake_at=5)
+    for _ in range(5):
+        loop.submit_queue.offer(b"", None)
+    assert loop.told == 1
+    loop.submit_queue.begin()
+    loop.submit_queue.take()
+    loop.submit_queue.offer(b"", None)  # the batch of before is open: nobody needs to be told
+    assert loop.told == 1
+    assert loop.submit_queue.open(10, 100, 1, 1)  # but there is none any more
+    assert not Loop(wake_at=5).submit_queue.open(10, 100, 5, 5)
+
+
+def test_an_exception_while_telling_does_not_leave_the_loop_untold() -> None:
+    calls: list[int] = []
+
+    def tell() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    submit_queue = SubmitQueue(tell)
+    submit_queue.open(10, 100, 1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        submit_queue.offer(b"x", None)
+    assert (len(calls), submit_queue.depth()) == (2, 1)
+
+
+def test_many_threads_hand_over_and_nothing_is_lost_or_out_of_order() -> None:
+    loop = Loop(room=1 << 40)
+    each, threads = 5000, 4
+    taken: list[Any] = []
+
+    def send(name: int) -> None:
+        for number in range(each):
+            assert loop.submit_queue.offer(b"", (name, number))
+
+    running = [threading.Thread(target=send, args=(name,)) for name in range(threads)]
+    for thread in running:
+        thread.start()
+    while len(taken) < each * threads:
+        taken += loop.submit_queue.take()[1]
+        loop.submit_queue.open(1 << 40, 100, 1, 1)
+    for name in range(threads):
+        assert [number for who, number in taken if who == name] == list(range(each))
+
+
+def test_a_thread_waits_for_its_answer() -> None:
+    asked = ThreadWaitingSend(b"", None, None, None, urgent=False, waits=True)
+    threading.Timer(0.01, asked.settle, (ProducerQueueIsFull("full"),)).start()
+    with pytest.raises(ProducerQueueIsFull, match="full"):
+        asked.wait()
+    taken = ThreadWaitingSend(b"", None, None, None, urgent=False, waits=True)
+    taken.settle(None)
+    taken.wait()
+
+
+def test_a_task_that_is_cancelled_has_left() -> None:
+    async def main() -> None:
+        asked = TaskWaitingSend(b"", None, None, None, urgent=False, waits=True)
+        task = asyncio.create_task(asked.wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asked.gone
+        asked.settle(None)
+
+    asyncio.run(main())
+
+
+def test_a_promise_that_is_broken_tells_the_token() -> None:
+    told: list[Any] = []
+    error = ProducerQueueIsFull("closed meanwhile")
+    promised = OptimisticSend(
+        QueuedSend(b"", "token", None, None, False), lambda token, e: told.append((token, e))
+    )
+    promised.settle(error)
+    OptimisticSend(handed(), lambda token, e: told.append("kept")).settle(None)
+    assert told == [("token", error)]
+
+
+def test_a_mark_that_comes_while_the_loop_looks_is_not_wiped() -> None:
+    """Without the interpreter lock a thread may set it between any two of the loop's instructions."""
+
+    class Marked(SubmitQueue):
+        mark = False
+        marks: ClassVar[list[bool]] = []
+
+        @property
+        def urgent(self) -> bool:
+            before = self.mark
+            if self.marks:
+                self.mark = self.marks.pop()  # another thread's, right after the look
+            return before
+
+        @urgent.setter
+        def urgent(self, mark: bool) -> None:
+            self.mark = mark
+
+    submit_queue = Marked(lambda: None)
+    submit_queue.marks.append(True)
+    assert not submit_queue.begin()
+    assert submit_queue.begin()
+    assert not submit_queue.begin()

@@ -1,0 +1,91 @@
+"""What the catalog had when the store was opened is counted in when that is worth it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geminga.errors import StoreError
+from geminga.ledger import bloom_filter_builder
+from geminga.ledger.api import KEYS_END, PrefetchRequest
+from geminga.ledger.key_bloom_filter import DENIED_MIN
+from geminga.ledger.store import FileStore
+
+
+def wanted(name: str) -> PrefetchRequest:
+    return PrefetchRequest(
+        ((f"topic/{name}",) * 2, (f"cursor/{name}\0", f"cursor/{name}\0{KEYS_END}")), ((name,) * 2,)
+    )
+
+
+def brings(store: FileStore, name: str) -> bool:
+    """Whether it has to be read."""
+    told: list[StoreError | None] = []
+    if store.bring(wanted(name), told.append):
+        return False
+    until(store, lambda: bool(told))
+    assert told == [None]
+    return True
+
+
+def until(store: FileStore, is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < end
+        store.poll()
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(bloom_filter_builder, "PAGE_NAMES", 7)
+    with FileStore.open(tmp_path) as store:
+        assert not brings(store, "0")  # a new store is known from its first write
+        store.put("", b"")
+        for number in range(50):
+            store.put(f"topic/{number}", b"")
+            store.put(f"cursor/{number + 100}\0s", b"")
+            store.create_ledger(f"{number + 200}")
+    return tmp_path
+
+
+def test_after_many_denials_the_catalog_is_counted_in(folder: Path) -> None:
+    with FileStore.open(folder) as store:
+        assert brings(store, "nothing")
+        for number in range(DENIED_MIN):
+            assert store.get(f"none/{number}") is None
+        store.put("topic/new", b"")
+        until(store, lambda: not brings(store, "nothing"))
+        for name in ("0", "49", "new", "100", "149", "200", "249"):
+            assert brings(store, name)
+        absent = [name for name in map(str, range(1000, 2000)) if not brings(store, name)]
+        assert len(absent) > 900
+        assert store.get("topic/7") is not None
+        assert store.get("") is not None
+        assert [key for key, _ in store.scan("cursor/107\0")] == ["cursor/107\0s"]
+        assert len(store.ledgers("207")) == 1
+
+
+def test_whoever_wants_nothing_waits_for_nothing(folder: Path) -> None:
+    with FileStore.open(folder) as store:
+        assert store.bring(PrefetchRequest(), lambda error: None)
+
+
+def test_a_catalog_that_cannot_be_read_is_asked_as_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise StoreError("the disk is gone")
+
+    with FileStore.open(folder) as store:
+        monkeypatch.setattr(store._filter_builder._catalog, "keys", fail)  # type: ignore[union-attr]
+        for number in range(DENIED_MIN):
+            assert store.get(f"none/{number}") is None
+        until(store, lambda: "cannot be counted in: the disk is gone" in caplog.text)
+        assert brings(store, "nothing")
+        assert store.get("topic/7") is not None
+        assert store.get("topic/70") is None

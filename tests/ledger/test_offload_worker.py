@@ -1,0 +1,569 @@
+"""Files of ledgers are made by a process of their own; what happens to it loses and blocks nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geminga import pythons
+from geminga.errors import StoreError
+from geminga.ledger import offload_worker
+from geminga.ledger.catalog import EntryChunk
+from geminga.ledger.format import OFFSET_BITS
+from geminga.ledger.offload_worker import OffloadWorker, OffloadWriteFailed, WorkerLost, WorkerUnavailable
+from geminga.ledger.offload_worker_main import GROUP_STEP, HEAD, NO_MEMORY
+from geminga.ledger.offload_writing import OffloadRequest
+from geminga.ledger.store import FileStore
+from geminga.ledger.tier_storage import place_at
+from geminga.ledger.tiered import TieredStore
+from geminga.offload import claim as claims
+
+TOPIC = "persistent://public/default/t"
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.name != "posix", reason="sockets are inherited as files"),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredStore]:
+    """One that has a process make every ledger's file, as fast as others."""
+    monkeypatch.setattr(offload_worker, "SMALL_BYTES", -1)
+    monkeypatch.setattr(offload_worker, "STEP", 0)
+    store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
+    yield store
+    store.close()
+
+
+def until(store: TieredStore, what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not what():
+        store.poll()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def fill(store: TieredStore, entries: int = 3) -> int:
+    """A ledger of so many entries."""
+    ledger = store.create_ledger(TOPIC)
+    written: list[StoreError | None] = []
+    for number in range(entries):
+        store.append(ledger, b"entry %d" % number, written.append)
+    until(store, lambda: len(written) == entries)
+    assert written == [None] * entries
+    return ledger
+
+
+def offload(store: TieredStore, ledger: int) -> StoreError | None:
+    said: list[StoreError | None] = []
+    store.offload(TOPIC, ledger, 1, said.append, offset=0)
+    until(store, lambda: said)
+    return said[0]
+
+
+def process_of(store: TieredStore) -> subprocess.Popen[bytes]:
+    found = store.makers._process
+    assert found is not None
+    return found._process
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "tier").rglob("*.parquet"))
+
+
+def reopened(store: TieredStore, tmp_path: Path) -> TieredStore:
+    """The same, with nothing in memory."""
+    store.close()
+    return TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
+
+
+def fetched(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first entries of what is read by the store itself from here on."""
+    found: list[int] = []
+    fetch = store.local.fetch
+
+    def noted(ledger_id: int, first: int, **options: Any) -> Any:
+        found.append(first)
+        return fetch(ledger_id, first, **options)
+
+    monkeypatch.setattr(store.local, "fetch", noted)
+    return found
+
+
+def test_what_lies_on_the_disk_is_read_by_the_process(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = fill(store)
+    ledger = fill(store, 9000)
+    more = fill(store)
+    store = reopened(store, tmp_path)
+    by_store = fetched(store, monkeypatch)
+    for each in (other, ledger, more):
+        assert offload(store, each) is None
+    assert not by_store
+    said: list[StoreError | None] = []
+    store.drop_local(TOPIC, ledger, said.append)
+    until(store, lambda: said)
+    assert said == [None]
+    found: list[bytes] = []
+    while len(found) < 9000:
+        until(store, lambda: _read(store, ledger, found))
+    assert found == [b"entry %d" % number for number in range(9000)]
+    store.close()
+
+
+def test_what_the_process_cannot_read_the_store_is_asked_for(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = fill(store, 5000)
+    store = reopened(store, tmp_path)
+    by_store = fetched(store, monkeypatch)
+    pack, packed = EntryChunk.pack, list[int]()
+
+    def moved(chunk: EntryChunk, ledger_id: int) -> bytes:
+        packed.append(chunk.first)
+        if len(packed) == 2:  # it was moved meanwhile, and its file is gone
+            chunk = replace(chunk, positions=array("Q", [(9 << OFFSET_BITS) + 100] * len(chunk)))
+        return pack(chunk, ledger_id)
+
+    monkeypatch.setattr(EntryChunk, "pack", moved)
+    assert offload(store, ledger) is None
+    assert by_store[0] == 0
+    assert len(files(tmp_path)) == 1
+    assert store.record(ledger).entries == 5000  # type: ignore[union-attr]
+    until(store, lambda: not store.catalog.suspects())
+    store.close()
+
+
+def test_damage_is_found_by_whoever_reads_and_named_by_the_store(store: TieredStore, tmp_path: Path) -> None:
+    ledger = fill(store, 100)
+    store.close()
+    (log,) = sorted((tmp_path / "store").glob("log-*"))
+    data = log.read_bytes()
+    at = data.index(b"entry 77")
+    log.write_bytes(data[: at + 6] + b"X" + data[at + 7 :])
+    store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
+    error = offload(store, ledger)
+    assert f"ledger {ledger}, entry 77 (" in str(error)
+    assert "fails its checksum" in str(error)
+    assert not files(tmp_path)
+    store.close()
+
+
+def at_each_piece(monkeypatch: pytest.MonkeyPatch, happens: Callable[[OffloadWorker, int], object]) -> None:
+    """Have something happen to the process before it is given a piece; told how many it was given before."""
+    given, add = [0], OffloadWorker.add
+
+    def wrapped(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
+        happens(process, given[0])
+        given[0] += 1
+        add(process, file, entries, hurries=hurries)
+
+    monkeypatch.setattr(OffloadWorker, "add", wrapped)
+
+
+def kill(process: OffloadWorker) -> None:
+    process._process.kill()
+    process._process.wait()
+
+
+def test_a_ledger_is_made_elsewhere_and_read_back(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = fill(store)
+    assert offload(store, ledger) is None
+    process = process_of(store)
+    second = fill(store)
+    found = store.makers._process
+    assert found is not None
+    found.idle_seconds_max = 0.1
+    assert offload(store, second) is None
+    assert process_of(store) is process, "it is kept for the next ledger"
+    said: list[StoreError | None] = []
+    store.drop_local(TOPIC, ledger, said.append)
+    until(store, lambda: said)
+    assert said == [None]
+    assert not store.is_local(ledger)
+    read: list[bytes] = []
+    until(store, lambda: _read(store, ledger, read))
+    assert read == [b"entry 0", b"entry 1", b"entry 2"]
+    until(store, lambda: process.returncode is not None)  # it was idle
+    assert store.makers._process is None
+    assert len(files(tmp_path)) == 2
+
+
+def _read(store: TieredStore, ledger: int, found: list[bytes]) -> bool:
+    try:
+        found += store.read(ledger, len(found), entries_max=10_000, bytes_max=1 << 20)
+    except StoreError:  # not yet
+        return False
+    return True
+
+
+def test_ledgers_that_are_under_way_together_are_kept_apart(store: TieredStore, tmp_path: Path) -> None:
+    """One that is given up, because its topic is deleted, still ends while the next one is begun."""
+    ledgers = [fill(store, 6000) for _ in range(3)]
+    said: dict[int, StoreError | None] = {}
+    for ledger in ledgers:
+        store.offload(TOPIC, ledger, 1, lambda error, ledger=ledger: said.update({ledger: error}), offset=0)
+    store._under_way[ledgers[0]].cancel("the topic is deleted")
+    until(store, lambda: len(said) == 3)
+    assert str(said.pop(ledgers[0])) == "the topic is deleted"
+    assert said == dict.fromkeys(ledgers[1:])
+    assert len(files(tmp_path)) == 2
+    for ledger in ledgers[1:]:
+        dropped: list[StoreError | None] = []
+        store.drop_local(TOPIC, ledger, dropped.append)
+        until(store, lambda dropped=dropped: dropped)
+        read: list[bytes] = []
+        while len(read) < 6000:
+            until(store, lambda ledger=ledger, read=read: _read(store, ledger, read))
+        assert read == [b"entry %d" % number for number in range(6000)]
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[OffloadWorker]:
+    """One that says this, whatever it is asked for."""
+    ours, other = socket.socketpair()
+    ours.settimeout(1.0)
+    process = OffloadWorker.__new__(OffloadWorker)
+    process._socket = ours
+    process._process = subprocess.Popen(["sleep", "600"])
+    with other:
+        other.sendall(HEAD.pack(len(answer), 0) + answer)
+        yield process
+
+
+@pytest.mark.parametrize("answer", [b"[]", b'"unread"', b"7", b"null", b"{", b"\xff"])
+def test_an_answer_that_is_none_ends_the_process(answer: bytes) -> None:
+    with answering(answer) as process, pytest.raises(WorkerLost):
+        process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
+    assert process.is_dead
+    process.close()
+
+
+def test_one_that_is_killed_is_replaced_once(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_each_piece(monkeypatch, lambda process, given: given or kill(process))
+    assert offload(store, fill(store)) is None
+    assert "SIGKILL; it is begun anew" in caplog.text
+    assert len(files(tmp_path)) == 1
+    assert not store.catalog.suspects()
+
+
+def test_a_ledger_that_kills_whoever_makes_it_stays_and_is_said(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_each_piece(monkeypatch, lambda process, given: given < 2 and kill(process))
+    ledger = fill(store)
+    error = offload(store, ledger)
+    assert f"ledger {ledger} cannot be offloaded" in str(error)
+    assert "was ended by SIGKILL" in str(error)
+    assert store.is_local(ledger)
+    until(store, lambda: not store.catalog.suspects())
+    assert not files(tmp_path)
+    assert offload(store, ledger) is None, "later it goes"
+
+
+def test_one_that_hangs_is_ended(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped: list[subprocess.Popen[bytes]] = []
+    add = OffloadWorker.add
+
+    def stop(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
+        with monkeypatch.context() as patched:
+            if not stopped:
+                os.kill(process._process.pid, signal.SIGSTOP)
+                stopped.append(process._process)
+                patched.setattr(offload_worker, "STILL_SECONDS_MAX", 0.2)
+            add(process, file, entries, hurries=hurries)
+
+    monkeypatch.setattr(offload_worker, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(OffloadWorker, "add", stop)
+    assert offload(store, fill(store)) is None
+    assert "it has done nothing for 0.2 s; it is begun anew" in caplog.text
+    assert stopped[0].returncode == -signal.SIGKILL
+    assert len(files(tmp_path)) == 1
+
+
+def test_the_store_is_closed_while_one_hangs(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[subprocess.Popen[bytes]] = []
+
+    def stop(process: OffloadWorker, given: int) -> None:
+        os.kill(process._process.pid, signal.SIGSTOP)
+        stopped.append(process._process)
+
+    at_each_piece(monkeypatch, stop)
+    said: list[StoreError | None] = []
+    store.offload(TOPIC, fill(store), 1, said.append, offset=0)
+    until(store, lambda: stopped)
+    store.close()
+    assert stopped[0].returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("why", ["forbidden", "no-python", "dies"])
+def test_where_there_can_be_no_process_the_thread_makes_it(
+    store: TieredStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+) -> None:
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise RuntimeError("not by me, says an audit hook")
+
+    if why == "forbidden":
+        monkeypatch.setattr(offload_worker.subprocess, "Popen", forbidden)
+    elif why == "no-python":
+        monkeypatch.setattr(sys, "executable", "/opt/program")
+    else:
+        dying = [sys.executable, "-c", "raise SystemExit(3)"]
+        monkeypatch.setattr(offload_worker.pythons, "command", lambda module: (dying, dict(os.environ)))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert offload(store, fill(store)) is None
+    assert caplog.text.count("ledgers are offloaded by this process") == 1
+    assert len(files(tmp_path)) == 2
+    assert store.makers._process is None
+
+
+def started(tmp_path: Path) -> OffloadWorker:
+    process = OffloadWorker()
+    process.open(str(tmp_path), str(tmp_path))
+    return process
+
+
+def test_one_without_standard_streams_says_what_is_wrong_with_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a library of it prints is taken for no answer, and gets into no file."""
+    arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
+    arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
+    monkeypatch.setattr(offload_worker.pythons, "command", lambda module: (arguments, environment))
+    monkeypatch.setattr(offload_worker, "STEP", 0)
+    process = started(tmp_path)
+    try:
+        with pytest.raises(OffloadWriteFailed, match="File name too long"):
+            process.begin(OffloadRequest("a" * 300, TOPIC, -1, 1, "u"))
+        making = process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
+        descriptors = Path(f"/proc/{process._process.pid}/fd")
+        if descriptors.exists():
+            assert {os.readlink(descriptors / str(number)) for number in range(3)} == {os.devnull}
+        making.abandon()
+        with pytest.raises(OffloadWriteFailed, match="a is not being made"):
+            process.finish("a")
+    finally:
+        process.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities")
+def test_the_work_has_stepped_back_but_where_it_hurries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offload_worker, "STEP", 2)  # so that it gets on beside other tests
+
+    def threads(process: OffloadWorker) -> list[tuple[int, bool]]:
+        """The niceness of each, and whether it only has what nobody else wants."""
+        tasks = [int(each.name) for each in Path(f"/proc/{process._process.pid}/task").iterdir()]
+        return [
+            (os.getpriority(os.PRIO_PROCESS, each), os.sched_getscheduler(each) == os.SCHED_IDLE)
+            for each in tasks
+        ]
+
+    process = started(tmp_path)
+    group = Path(f"/proc/{process._process.pid}/autogroup")
+
+    def group_niceness() -> str:
+        return group.read_text().rpartition(" ")[2].strip() if group.exists() else ""
+
+    try:
+        here = os.getpriority(os.PRIO_PROCESS, 0)
+        quiet = min(19, here + 2)
+        making = process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
+        assert os.getsid(process._process.pid) == process._process.pid
+        assert group_niceness() in ("", str(2 + GROUP_STEP))
+        assert (quiet, False) in threads(process)
+        assert (quiet, True) not in threads(process)
+        making.add([b"one"], hurries=False)
+        making.add([b"two"], hurries=False)
+        assert threads(process).count((quiet, True)) == 1
+        count = len(threads(process))
+        making.add([b"three"], hurries=False)
+        assert len(threads(process)) == count
+        making.add([b"four"], hurries=True)
+        assert threads(process).count((here, False)) >= 2, "one that reads, and one that hurries"
+        assert group_niceness() in ("", "0", str(2 + GROUP_STEP)), "it cannot be changed at any time"
+        assert making.finish().summary.entries == 4
+    finally:
+        process.close()
+
+
+def test_who_is_left_nothing_gets_on_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy for hours an offload comes to its end, too."""
+    clock, paces = [0.0], list[str]()
+    monkeypatch.setattr(offload_worker, "STEP", 0)
+    monkeypatch.setattr(offload_worker, "NICE_PIECES", 2)
+    process = started(tmp_path)
+    ask = process._ask
+
+    def slowly(message: dict[str, Any], *body: bytes) -> dict[str, Any]:
+        clock[0] += 0.9 if len(paces) < 2 else 1.1
+        paces.extend(filter(None, [message.get("pace")]))
+        return ask(message, *body)
+
+    monkeypatch.setattr(process, "_ask", slowly)
+    monkeypatch.setattr(offload_worker, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    try:
+        making = process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
+        for number in range(8):
+            making.add([b"entry"], hurries=number == 5)
+        assert paces == ["nice", "idle", "idle", "nice", "nice", "hurry", "idle", "nice"]
+        assert making.finish().summary.entries == 8
+    finally:
+        process.close()
+
+
+PROGRAM = """
+import os, pathlib, signal, sys, time
+sys.path.insert(0, {source!r})
+from geminga.ledger import making_elsewhere
+from geminga.ledger.offload_worker import MakerProcess
+from geminga.ledger.store import FileStore
+from geminga.ledger.tier_storage import place_at
+from geminga.ledger.tiered import TieredStore
+
+making_elsewhere.SMALL_BYTES, making_elsewhere.STEP = -1, 0
+def add(process, file, entries, *, hurries):
+    print(process._process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+MakerProcess.add = add
+store = TieredStore(FileStore.open("store"), place_at("tier"))
+ledger = store.create_ledger({topic!r})
+store.append(ledger, b"entry", lambda error: None)
+while store.is_writing:
+    store.poll()
+store.offload({topic!r}, ledger, 1, lambda error: print(error, flush=True), offset=0)
+while True:
+    store.poll()
+    time.sleep(0.01)
+"""
+
+
+def test_it_does_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
+    # The program is none that could be imported again, and what lies around it is not imported either.
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong one')")
+    source = str(Path(offload_worker.__file__).parents[2])
+    given = [sys.executable, "-P", "-c", PROGRAM.format(source=source, topic=TOPIC)]
+    ended = subprocess.run(given, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    number = int(ended.stdout)
+    deadline = time.monotonic() + 60
+    while _is_running(number):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _is_running(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+        state = Path(f"/proc/{number}/stat")
+        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
+def test_a_place_without_room_is_said_by_the_process_and_mends_itself(
+    store: TieredStore, tmp_path: Path
+) -> None:
+    import resource
+
+    assert offload(store, fill(store)) is None
+    process, ledger = process_of(store), fill(store)
+    for limit in (0, 1000):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        for _ in range(2):
+            error = offload(store, ledger)
+            assert f"ledger {ledger} cannot be offloaded to {tmp_path}/tier: " in str(error)
+            assert "File too large" in str(error)
+            until(store, lambda: not store.catalog.suspects())
+            assert len(files(tmp_path)) == 1
+            assert not open_files(process.pid, tmp_path)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert offload(store, ledger) is None
+    assert process_of(store) is process
+    assert not open_files(process.pid, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
+def test_one_that_gets_no_memory_any_more_is_replaced(
+    store: TieredStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has is not given back while it goes on: each ledger after that would fail, too."""
+    import resource
+
+    assert offload(store, fill(store)) is None
+    process = process_of(store)
+    size = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+    ledger, written = store.create_ledger(TOPIC), list[StoreError | None]()
+    for number in range(12):
+        store.append(ledger, os.urandom(1 << 20) + b"%d" % number, written.append)
+    until(store, lambda: len(written) == 12)
+    assert offload(store, ledger) is None
+    assert "the process that makes files of ledgers got no memory any more; it is begun anew" in caplog.text
+    assert process_of(store) is not process
+    assert process.poll() == NO_MEMORY
+    assert len(files(tmp_path)) == 2
+    until(store, lambda: not store.catalog.suspects())
+
+
+def open_files(process: int, folder: Path) -> list[str]:
+    """What a process has open of a folder."""
+    found = []
+    for each in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(each))
+    return [each for each in found if each.startswith(str(folder))]
+
+
+def test_the_store_is_closed_while_the_process_comes_up(
+    store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing waits for nothing that has not begun, and the next opening finds the place let go of."""
+    monkeypatch.setattr(
+        offload_worker.pythons, "command", lambda module: (["sleep", "600"], dict(os.environ))
+    )
+    store.offload(TOPIC, fill(store), 1, lambda error: None, offset=0)
+    until(store, lambda: store.makers._process)
+    process = process_of(store)
+    store.close()
+    assert process.returncode == -signal.SIGKILL
+    found = claims.load(store.place)
+    assert found is not None
+    assert not found.open
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"unread": "x"}', b'{"failed": "x"}', b'{"version": 7}', b"[]"])
+def test_one_that_comes_up_as_another_program_is_of_no_use(answer: bytes) -> None:
+    with answering(answer) as process, pytest.raises(WorkerUnavailable):
+        process.open("a", "b")
+    assert process.is_dead
+    assert process._socket.fileno() == -1

@@ -1,0 +1,107 @@
+"""The map of places: against a dictionary that knows every entry."""
+
+from __future__ import annotations
+
+import random
+
+from geminga.mirror.position_map import PositionMap, behind
+from geminga.mirror.positions import NOWHERE, Position
+
+
+def grown(chance: random.Random, entries: int) -> tuple[PositionMap, dict[Position, Position]]:
+    places, known = PositionMap(NOWHERE), {}
+    source, target = Position(3, 0), Position(100, 0)
+    for _ in range(entries):
+        places.add(source, target)
+        known[source] = target
+        kind = chance.random()
+        source = Position(source.ledger, source.entry + (1 if kind > 0.2 else chance.randint(2, 4)))
+        if kind < 0.05:
+            source = Position(source.ledger + chance.randint(1, 3), 0)
+        target = Position(target.ledger, target.entry + (1 if chance.random() > 0.1 else 3))
+        if chance.random() < 0.03:
+            target = Position(target.ledger + 1, 0)
+    return places, known
+
+
+def test_how_far_it_reaches() -> None:
+    for seed in range(30):
+        chance = random.Random(seed)
+        places, known = grown(chance, 100)
+        for target in [*known.values(), Position(0, 0), Position(1000, 0), Position(100, 5)]:
+            reach = places.reach(target)
+            within = {source for source, place in known.items() if place <= target}
+            if reach is None:
+                assert within == set(known)
+            else:
+                assert {source for source in known if source <= reach} == within != set(known)
+    assert PositionMap(NOWHERE).reach(Position(5, 5)) is None
+
+
+def test_it_says_what_was_added() -> None:
+    for seed in range(30):
+        chance = random.Random(seed)
+        places, known = grown(chance, 200)
+        sources = sorted(known)
+        for _ in range(100):
+            asked = Position(chance.randint(2, sources[-1].ledger + 1), chance.randint(-1, 60))
+            below = [one for one in sources if one <= asked]
+            assert places.floor(asked) == (known[below[-1]] if below else None)
+            assert places.exact(asked) == known.get(asked)
+            other = Position(chance.randint(2, sources[-1].ledger + 1), chance.randint(-1, 60))
+            low, high = min(asked, other), max(asked, other)
+            found = [
+                Position(ledger, entry)
+                for ledger, first, last in places.between(low, high)
+                for entry in range(first, last + 1)
+            ]
+            assert found == [known[one] for one in sources if low < one <= high]
+
+
+def test_a_stretch_is_one_run() -> None:
+    places = PositionMap(NOWHERE)
+    for entry in range(10_000):
+        places.add(Position(1, entry), Position(9, entry + 5))
+    assert len(places) == 1
+    assert places.between(Position(1, 9), Position(1, 11)) == [(9, 15, 16)]
+
+
+def test_it_keeps_so_many_runs_and_says_what_it_knows() -> None:
+    places = PositionMap(NOWHERE, runs_max=100)
+    for entry in range(1000):
+        places.add(Position(1, 2 * entry), Position(9, entry))
+    assert len(places) <= 100
+    assert places.complete_from > Position(1, 0)
+    assert places.exact(Position(1, 1998)) == Position(9, 999)
+    assert places.floor(Position(1, 3)) is None
+
+
+def test_older_places_come_before() -> None:
+    places, older = PositionMap(Position(5, 0)), PositionMap(Position(2, 0))
+    places.add(Position(5, 0), Position(8, 0))
+    older.add(Position(2, 0), Position(7, 0))
+    places.put_before(older)
+    assert places.complete_from == Position(2, 0)
+    assert places.between(NOWHERE, Position(5, 0)) == [(7, 0, 0), (8, 0, 0)]
+
+
+def test_the_targets_own_entries_up_to_a_place() -> None:
+    for seed in range(30):
+        chance = random.Random(seed)
+        places, known = grown(chance, 200)
+        targets = sorted(known.values())
+        for _ in range(50):
+            last, after = chance.choice(targets), chance.choice([NOWHERE, *targets])
+            last = Position(last.ledger, last.entry + chance.randint(-1, 1))
+            reach, found = places.targets(last)
+            assert reach == NOWHERE, "nothing is missing"
+            entries = [
+                Position(ledger, entry)
+                for ledger, first, end in behind(after, found)
+                for entry in range(first, end + 1)
+            ]
+            assert entries == [one for one in targets if after < one <= last]
+    places = PositionMap(Position(1, 5))
+    assert places.targets(Position(9, 7)) == (Position(9, 7), [])
+    places.add(Position(1, 5), Position(9, 3))
+    assert places.targets(Position(9, 7)) == (Position(9, 3), [(9, 3, 3)])

@@ -1,0 +1,281 @@
+"""Runs of messages that go one by one: together as long as nothing happens to one of them alone."""
+
+import pytest
+
+from geminga import errors
+from geminga.producer.partition import SendErrorVerdict
+from geminga.producer.unbatched_run import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN_MESSAGES_MAX, UnbatchedRun
+from geminga.wire.frames import ReceiptFrame
+from geminga.wire.receipt_runs import ReceiptRun
+
+NOT_ALLOWED, PERSISTENCE = 22, 2
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["plain", "keyed"])
+def keyed(request):
+    """Every test with messages of which some have keys, too."""
+    global KEYED
+    KEYED = request.param
+
+
+KEYED = False
+
+
+def run_of(bench, payloads, **settings):
+    """A connected partition with one run of these messages, whose tokens are their payloads."""
+    b = bench(batching_enabled=False, memory=10_000, shared=50, **settings).connect()
+    add(b, payloads)
+    return b
+
+
+def key_of(payload):
+    return payload[:1].decode() * (len(payload) % 5)
+
+
+def add(b, payloads):
+    size = sum(map(len, payloads))
+    assert b.partition.backlog.take(len(payloads), size)
+    keys = list(map(key_of, payloads)) if KEYED else None
+    b.partition.add_singles(list(payloads), list(payloads), size, b.now, keys)
+
+
+def check_keys(sent):
+    for each in sent:
+        assert each.metadata.partition_key == (key_of(each.payload) if KEYED else "")
+        assert each.metadata.HasField("partition_key") == bool(each.metadata.partition_key)
+
+
+def receipts(b, sequence_id, count, entry_id=0, highest=-1):
+    first = ReceiptFrame(3, sequence_id, highest, 7, entry_id)
+    b.partition.receipts(ReceiptRun(first, count), b.now)
+
+
+def told(b):
+    """Token: place, or the error."""
+    found = {}
+    for settled in b.settled():
+        if settled.error is not None:
+            start = settled.done if isinstance(settled, UnbatchedRun) else 0
+            found.update((token, settled.error) for token in settled.tokens[start:])
+        else:
+            ids = getattr(settled, "entry_ids", None) or [settled.entry_id]
+            found.update(zip(settled.tokens, ids, strict=True))
+    return found
+
+
+PAYLOADS = [b"a", b"bb", b"", b"dddd", b"e"]
+
+
+def test_a_run_is_written_as_its_messages_and_settled_in_parts(bench):
+    b = run_of(bench, PAYLOADS)
+    sent = b.written()
+    check_keys(sent)
+    assert [each.payload for each in sent] == PAYLOADS
+    assert [each.command.sequence_id for each in sent] == [0, 1, 2, 3, 4]
+    assert not any(each.is_batch for each in sent)
+    assert b.permits_used == (5, 5, 8)
+    receipts(b, 0, 2, entry_id=10)
+    assert told(b) == {b"a": 10, b"bb": 11}
+    assert b.permits_used == (3, 3, 5)
+    b.receipt(2, entry_id=12)
+    receipts(b, 3, 2, entry_id=13)
+    assert told(b) == {b"": 12, b"dddd": 13, b"e": 14}
+    assert b.permits_used == (0, 0, 0)
+    assert (len(b.partition.pending), b.partition.pending.messages, b.partition.last_sequence_id) == (0, 0, 4)
+    statistics = b.partition.statistics()
+    assert (statistics.sent_messages, statistics.sent_batches, statistics.acknowledged_messages) == (5, 5, 5)
+
+
+def test_receipts_may_name_several_runs_and_what_stands_behind_them(bench):
+    b = run_of(bench, PAYLOADS)
+    add(b, [b"f", b"g"])
+    b.add(b"alone")
+    assert len(b.written()) == 8
+    receipts(b, 0, 8)
+    assert told(b) == {token: n for n, token in enumerate([*PAYLOADS, b"f", b"g", b"alone"])}
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_late_receipts_are_counted_and_wrong_ones_end_the_connection(bench):
+    b = run_of(bench, PAYLOADS)
+    b.written()
+    receipts(b, 0, 2)
+    receipts(b, 0, 2)
+    assert b.partition.counters.late_receipts == 2
+    assert len(told(b)) == 2
+    with pytest.raises(errors.ProtocolError, match="while 2 has none yet"):
+        receipts(b, 3, 1)
+    with pytest.raises(errors.ProtocolError, match="were sent"):
+        b.receipt(2, highest=4)
+    receipts(b, 2, 3)
+    assert len(told(b)) == 3
+
+
+@pytest.mark.parametrize("done", [0, 1, 4])
+def test_after_a_reconnect_only_what_has_no_receipt_goes_again(bench, done):
+    b = run_of(bench, PAYLOADS)
+    first = b.written()
+    if done:
+        receipts(b, 0, done)
+    b.partition.disconnected(None)
+    b.connect()
+    again = b.written()
+    assert [each.payload for each in again] == PAYLOADS[done:]
+    check_keys(again)
+    assert [each.metadata for each in again] == [each.metadata for each in first[done:]]
+    assert b.partition.counters.resent_operations == 5 - done
+    receipts(b, done, 5 - done)
+    assert b.permits_used == (0, 0, 0)
+
+
+@pytest.mark.parametrize("refused", range(5))
+def test_one_of_them_is_refused_and_the_others_go_on(bench, refused):
+    b = run_of(bench, PAYLOADS)
+    b.written()
+    done = min(refused, 1)
+    if done:
+        receipts(b, 0, 1)
+    assert b.partition.send_error(NOT_ALLOWED, refused, "no", b.now) is SendErrorVerdict.NOTHING
+    outcome = told(b)
+    assert isinstance(outcome.pop(PAYLOADS[refused]), errors.NotAllowedError)
+    for sequence_id in range(done, 5):
+        if sequence_id != refused:
+            b.receipt(sequence_id, entry_id=sequence_id)
+    outcome.update(told(b))
+    assert sorted(outcome) == sorted(set(PAYLOADS) - {PAYLOADS[refused]})
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_another_error_sends_them_again(bench):
+    b = run_of(bench, PAYLOADS)
+    b.written()
+    assert b.partition.send_error(PERSISTENCE, 2, "disk", b.now) is SendErrorVerdict.DETACH
+    b.partition.disconnected(None)
+    b.connect()
+    assert [each.payload for each in b.written()] == PAYLOADS
+
+
+def test_a_broker_that_takes_less_after_a_reconnect(bench):
+    b = run_of(bench, [b"x" * 10, b"y" * 900, b"z" * 10])
+    b.partition.disconnected(None)
+    b.max_message_size = 300
+    b.connect()
+    sent = b.written()
+    check_keys(sent)
+    assert [each.payload for each in sent] == [b"x" * 10, b"z" * 10]
+    (failed,) = told(b).items()
+    assert failed[0] == b"y" * 900
+    assert isinstance(failed[1], errors.MessageTooBig)
+    b.receipt(0)
+    b.receipt(2)
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_ids_move_behind_those_that_the_broker_knows(bench):
+    b = bench(batching_enabled=False)
+    b.partition.start()
+    add(b, PAYLOADS)
+    b.connect(last_sequence_id=100)
+    assert [each.command.sequence_id for each in b.written()] == [101, 102, 103, 104, 105]
+    b.add(b"next")
+    assert [each.command.sequence_id for each in b.written()] == [106]
+
+
+def test_a_time_out_fails_what_has_no_receipt(bench):
+    b = run_of(bench, PAYLOADS, send_timeout_seconds=1.0)
+    b.written()
+    receipts(b, 0, 3)
+    told(b)
+    b.partition.tick(1.0)
+    assert {token: type(error) for token, error in told(b).items()} == {
+        b"dddd": errors.Timeout,
+        b"e": errors.Timeout,
+    }
+    assert b.permits_used == (0, 0, 0)
+
+
+def test_who_watches_the_end_of_a_run_is_told_with_the_last_receipt(bench):
+    b = run_of(bench, PAYLOADS)
+    b.written()
+    b.partition.pending.tail.watchers = ["watcher"]
+    receipts(b, 0, 4)
+    assert [settled.watchers for settled in b.settled()] == [None]
+    receipts(b, 4, 1)
+    assert [settled.watchers for settled in b.settled()] == [["watcher"]]
+
+
+def test_a_run_is_bounded(topic, connect):
+    producer = topic(0, batching_enabled=False, max_pending_messages=0)
+    (partition,) = producer.partitions
+    connect(partition)
+    payloads = [b"x"] * (RUN_MESSAGES_MAX + 3) + [b"y" * PAYLOAD_BYTES_MAX] * 40
+    assert producer.takes_singles
+    assert producer.add_singles(payloads, payloads, 0, 0.0) == len(payloads)
+    runs = list(partition.pending)
+    assert runs[0].count == RUN_MESSAGES_MAX
+    assert all(run.size <= RUN_BYTES_MAX for run in runs)
+    assert [payload for run in runs for payload in run.payloads] == payloads
+    large = [b"z", b"z" * (PAYLOAD_BYTES_MAX + 1), b"z"]
+    assert producer.add_singles(large, large, 0, 0.0) == 1
+    assert producer.add_singles(large, large, 1, 0.0) == 1
+    assert producer.add_singles(large, large, 2, 0.0) == 3
+
+
+def test_as_many_as_have_permits(topic, connect):
+    producer = topic(3, batching_enabled=False, max_pending_messages=4)
+    for partition in producer.partitions:
+        connect(partition)
+    payloads = [b"%d" % n for n in range(20)]
+    assert producer.add_singles(payloads, payloads, 0, 0.0) == 12
+    taken = [run.payloads for partition in producer.partitions for run in partition.pending]
+    assert [len(each) for each in taken] == [4, 4, 4]
+    assert sorted(p for each in taken for p in each) == sorted(payloads[:12])
+    assert all(each == sorted(each, key=int) for each in taken)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batching_enabled": True},
+        {"batching_enabled": False, "chunking_enabled": True},
+        {"batching_enabled": False, "compression_type": "ZSTD"},
+    ],
+)
+def test_only_where_messages_go_as_they_are(topic, settings):
+    from geminga.producer.settings import CompressionType
+
+    if "compression_type" in settings:
+        settings = {**settings, "compression_type": CompressionType[settings["compression_type"]]}
+    assert not topic(0, **settings).takes_singles
+
+
+def test_keys_decide_the_partition(topic, connect):
+    producer = topic(3, batching_enabled=False)
+    for partition in producer.partitions:
+        connect(partition)
+    keys = [f"key-{number % 7}" if number % 3 else "" for number in range(60)]
+    payloads = [b"%d" % number for number in range(60)]
+    assert producer.add_singles(payloads, payloads, 0, 0.0, keys) == 60
+    places = {}
+    for partition in producer.partitions:
+        (run,) = partition.pending
+        assert run.payloads == sorted(run.payloads, key=int)
+        for payload, key in zip(run.payloads, run.keys, strict=True):
+            assert keys[int(payload)] == key
+            if key:
+                places.setdefault(key, partition)
+                assert places[key] is partition
+                assert producer.router.of_key(key, 3) == partition.index
+    assert len(places) == 7
+
+
+def test_a_key_whose_partition_is_full_ends_the_runs(topic, connect):
+    producer = topic(2, batching_enabled=False, max_pending_messages=2)
+    for partition in producer.partitions:
+        connect(partition)
+    of_first, of_other = (
+        next(key for key in "abcdefghij" if producer.router.of_key(key, 2) == index) for index in (0, 1)
+    )
+    keys = [of_first, of_other, of_first, of_first, of_other]
+    assert producer.add_singles([b"x"] * 5, [None] * 5, 0, 0.0, keys) == 3
+    assert [len(partition.pending) for partition in producer.partitions] == [1, 1]

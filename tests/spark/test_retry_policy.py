@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+from scripted_cluster import Outage
+
+from geminga.errors import ConnectError, TopicNotFound
+from geminga.spark.retry_policy import RetryPolicy
+
+
+@pytest.mark.parametrize("failures", [0, 1, 7])
+def test_passing_failures_are_waited_out(failures: int) -> None:
+    outage = Outage(failures)
+    RetryPolicy(30, outage.clock, outage.sleep).call("asking", outage)
+    assert outage.left == 0
+
+
+def test_patience_ends_with_the_time_that_the_work_was_given() -> None:
+    outage = Outage(1 << 30)
+    with pytest.raises(ConnectError) as caught:
+        RetryPolicy(30, outage.clock, outage.sleep).call("asking", outage)
+    assert 25 < outage.now <= 30
+    assert caught.value.__notes__ == ["asking failed for 30 s (option operationTimeoutMs)"]
+
+    def slow() -> None:
+        outage.now += 31
+        outage()
+
+    left = outage.left
+    with pytest.raises(ConnectError):
+        RetryPolicy(30, outage.clock, outage.sleep).call("asking", slow)
+    assert outage.left == left - 1, "what took all the time is not begun again"
+
+
+def test_other_failures_are_raised_at_once() -> None:
+    outage = Outage(0)
+
+    def missing() -> None:
+        raise TopicNotFound("no topic t")
+
+    with pytest.raises(TopicNotFound):
+        RetryPolicy(30, outage.clock, outage.sleep).call("asking", missing)
+    assert outage.now == 0
