@@ -253,17 +253,17 @@ class _Facts:
         if exceeded is None:
             return None
         own = exceeded.subscription == name
-        first = should_yield = None
+        first = enough = None
         if own and detailed:
             first = self._relief(self.subscription.wanted_behind(self.subscription.wanted_from + 1))
-            should_yield = self._relief(quota.enough_from(self.topic, exceeded))
+            enough = self._relief(quota.enough_from(self.topic, exceeded))
         return QuotaFacts(
             text=str(exceeded),
             subscription=exceeded.subscription,
             oldest=f"{exceeded.oldest[0]}:{exceeded.oldest[1]}",
             details=tuple(asdict(exceeded).items()),
             first=first,
-            should_yield=should_yield,
+            enough=enough,
         )
 
     def _relief(self, offset: int) -> Relief:
