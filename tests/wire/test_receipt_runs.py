@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from geminga.wire import receipt_runs
 from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame, encode_command, encode_send_receipt
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun, ReceiptRunDecoder
+from geminga.wire.varint import varints
 
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 
@@ -102,3 +104,18 @@ def test_the_receipts_of_a_run_count_as_frames() -> None:
         counts.append(sum(f.count if isinstance(f, ReceiptRun) else 1 for f in frames))
         frames = decoder.feed(b"", 4)
     assert counts == [4, 4, 2]
+
+
+def test_receipts_without_runs_cost_in_proportion_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def counted(first: int, count: int) -> list[bytes]:
+        compared.append(count)
+        return varints(first, count)
+
+    monkeypatch.setattr(receipt_runs, "varints", counted)
+    count = 10_000
+    batches = b"".join(receipt(20_000 + n, 20_000 + n) for n in range(0, 10 * count, 10))
+    frames = ReceiptRunDecoder().feed(batches, count)
+    assert len(frames) == count
+    assert sum(compared) <= 16 * count

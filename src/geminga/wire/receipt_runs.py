@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import repeat
 from struct import Struct
 
 from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame
@@ -16,6 +17,8 @@ from geminga.wire.varint import varint, varints
 
 _BODY_START = 12
 """Where the body begins: behind two sizes, the command's type, and the body's tag and size."""
+_FIRST_PIECE = 8
+"""Frames that are compared first with what they should be."""
 
 
 class ReceiptRun(Frame):
@@ -97,26 +100,25 @@ def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_ma
     head = data[start:body] + head
     tail = data[body + len(known) : frame_end]
     shape = _shape(len(head), len(sequence), len(middle), len(entry), len(tail))
-    there = memoryview(data)[frame_end : frame_end + count * shape.size]
-    heads, sequences, middles, entries, tails = zip(*shape.iter_unpack(there), strict=True)
-    counting, counted = varints(sequence_id + 1, count), varints(entry_id + 1, count)
-    if (
-        heads.count(head) == middles.count(middle) == tails.count(tail) == count
-        and list(sequences) == counting
-        and list(entries) == counted
-    ):
-        return count
-    wanted = zip(counting, counted, strict=True)
-    for index, (number, place) in enumerate(wanted):
-        if (
-            heads[index] != head
-            or sequences[index] != number
-            or middles[index] != middle
-            or entries[index] != place
-            or tails[index] != tail
+    # Most runs end soon, and thousands of frames may follow: pieces of growing size are compared.
+    found, size = 0, _FIRST_PIECE
+    while found < count:
+        piece = min(size, count - found)
+        there = memoryview(data)[frame_end + found * shape.size :][: piece * shape.size]
+        heads, sequences, middles, entries, tails = zip(*shape.iter_unpack(there), strict=True)
+        counting, counted = varints(sequence_id + found + 1, piece), varints(entry_id + found + 1, piece)
+        if not (
+            heads.count(head) == middles.count(middle) == tails.count(tail) == piece
+            and list(sequences) == counting
+            and list(entries) == counted
         ):
-            return index
-    return count
+            wanted = zip(repeat(head), counting, repeat(middle), counted, repeat(tail))
+            rows = zip(heads, sequences, middles, entries, tails, strict=True)
+            pairs = enumerate(zip(rows, wanted, strict=False))
+            return found + next(index for index, (row, one) in pairs if row != one)
+        found += piece
+        size *= 2
+    return found
 
 
 __all__ = ["ReceiptRun", "ReceiptRunDecoder"]
