@@ -86,12 +86,17 @@ class Stream:
         assert not self.exactly_once or not surplus, told
 
 
+def _python_path() -> str:
+    """Return where Spark's processes find the faults and, as this process does, the package."""
+    return os.pathsep.join([CHAOS, os.environ.get("PYTHONPATH", "")])
+
+
 def started(folder: Path, master: str, streams: list[dict[str, Any]], **settings: str) -> Process:
     job = {"master": master, "settings": {**SETTINGS, **settings}, "streams": streams}
     command = [sys.executable, f"{CHAOS}/application.py", json.dumps(job)]
     return Process.start(
         f"application-{uuid4().hex[:6]}", folder, command,
-        PYTHONPATH=os.pathsep.join([CHAOS, os.environ.get("PYTHONPATH", "")]), PYSPARK_PYTHON=sys.executable,
+        PYTHONPATH=_python_path(), PYSPARK_PYTHON=sys.executable,
         SPARK_LOCAL_IP="127.0.0.1",
     )  # fmt: skip
 
@@ -163,7 +168,7 @@ def test_executors_that_are_killed_and_twins_of_slow_tasks(audience: Audience, t
                 "spark.speculation.quantile": "0.5", "spark.speculation.minTaskRuntime": "500ms",
                 "spark.deploy.maxExecutorRetries": "-1", "spark.task.maxFailures": "8",
                 "spark.excludeOnFailure.enabled": "false",
-                "spark.executorEnv.PYTHONPATH": CHAOS,
+                "spark.executorEnv.PYTHONPATH": _python_path(),
             },
         )  # fmt: skip
         finish(application)
