@@ -86,7 +86,7 @@ def opened(entry: bytes) -> Steps[OpenedBatch | None]:
             body = bytes(parsed.payload)
         return (yield from _walk(metadata, body))
     except (CorruptPayload, StructError, IndexError) as error:
-        log.debug("a batch cannot be opened: %s", error)
+        log.debug("cannot parse a batch: %s", error)
         return None
 
 

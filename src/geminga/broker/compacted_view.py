@@ -204,7 +204,7 @@ class CompactedLedger:
         try:
             self._store.delete_ledgers([self.ledger_id])
         except StoreError as error:
-            log.error("topic %s: compacted ledger %d is left over: %s", self.topic, self.ledger_id, error)
+            log.error("topic %s: cannot delete compacted ledger %d: %s", self.topic, self.ledger_id, error)
 
 
 class CompactedScan:

@@ -141,16 +141,16 @@ class DiskGuard:
             self.refusal = f"the disk is full: {self._figures()}"
             self._store.refuse_entries(StoreFull(self.refusal))
             log.error(
-                "%s: nothing is published until there is more; acknowledging and deleting go on. Free space, "
-                "or lower the mark (disk_low_water_bytes): it goes on by itself", self.refusal,
+                "%s: publishing is refused; acknowledging and deleting still work. Free space "
+                "or lower disk_low_water_bytes; publishing then resumes automatically", self.refusal,
             )  # fmt: skip
         elif before is DiskLevel.FULL:
             self.refusal = ""
             self._store.refuse_entries(None)
-            log.warning("the disk has room again: %s; publishing goes on", self._figures())
+            log.warning("the disk has free space again: %s; publishing resumes", self._figures())
         elif level is DiskLevel.LOW and self._scheduler.now - self._told_low_at >= WARNING_SECONDS:
             self._told_low_at = self._scheduler.now
-            log.warning("the disk has little room: %s", self._figures())
+            log.warning("the disk is running out of space: %s", self._figures())
         if DiskLevel.PLENTY in (level, before):
             self._store.give_back(eagerly=level is not DiskLevel.PLENTY)
             if level is not DiskLevel.PLENTY:
@@ -231,8 +231,8 @@ class DiskGuard:
         self._warned_at = now
         gives_way = self._settings.disk_retention_gives_way and self._settings.retention_minutes > 0
         log.warning(
-            "at %s a second the disk is full in %s, long before acknowledged messages may be deleted (%s): "
-            "%s. A shorter retention, a limit a topic (retention_megabytes) or a larger disk helps",
+            "at %s a second the disk is full in %s, long before retention allows deleting messages (%s): "
+            "%s. Shorten retention, limit it by size (retention_megabytes) or use a larger disk",
             amount(self.bytes_per_second), duration(self.seconds_left),
             retention_text(self._settings.retention_minutes),
             "then the oldest of them are deleted earlier" if gives_way else "then publishing stops",

@@ -102,7 +102,7 @@ class LatestPerKey:
             elif head.marker_type is None:
                 self._note_single(ordinal, head, entry)
         except CorruptPayload as error:
-            log.debug("an entry cannot be read: %s", error)
+            log.debug("cannot parse an entry: %s", error)
             self._keep_whole(ordinal)
         return self._noted(1)
 

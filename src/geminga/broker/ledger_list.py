@@ -62,7 +62,7 @@ def load(store: EntryStore, owner: str, now_ms: int) -> LedgerList:
         found.ledgers.append((info, (base, created_ms)))
         found.end = base + info.entries
     if found.was_mended:
-        log.error("topic %s: its list of ledgers was damaged, it is put together from what is there", owner)
+        log.error("topic %s: its list of ledgers was damaged; rebuilding it from the stored ledgers", owner)
     found.end = max(found.end, *(base for base, _ in known.values()), 0)
     for ledger_id, (base, _) in known.items():
         lost = store.lost_entries_max(ledger_id) if ledger_id != END_MARKER else 0
@@ -91,7 +91,7 @@ def _with_adopted(store: EntryStore, owner: str, known: Iterable[int]) -> list[S
     listed = {info.ledger_id for info in infos}
     adopted = [each for each in known if each not in listed and store.adopt_ledger(each, owner)]
     if adopted:
-        log.warning("topic %s: ledgers %s had lost their owner and are its own again", owner, adopted)
+        log.warning("topic %s: adopted its ledgers %s, which had lost their owner", owner, adopted)
     return store.ledgers(owner) if adopted else infos
 
 

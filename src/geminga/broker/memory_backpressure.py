@@ -201,7 +201,7 @@ class MemoryBackpressure:
         if self._scheduler.now - self._logged_at >= LOG_SECONDS:
             self._logged_at = self._scheduler.now
             log.warning(
-                "%r: connection closed: %d bytes of a frame came in and the rest did not, while all peers "
+                "%r: connection closed: received %d bytes of a frame but not the rest, while all peers "
                 "together have %d (received_bytes_max; %d connections so far)",
                 peer, account.size, self.received_bytes, self.dropped,
             )  # fmt: skip

@@ -51,4 +51,4 @@ class RateLimitedLogger:
 
     def _tell_left_out(self) -> None:
         count, self._left_out = self._left_out, 0
-        log.warning("%d more lines about connections like these were left out", count)
+        log.warning("%d more log lines of this kind were suppressed", count)

@@ -1,7 +1,8 @@
-"""Who may have a request of the web port answered: credentials first, then what the route needs.
+"""Authentication and authorization of requests to the web port: credentials first, then the route's
+permission.
 
-Without good credentials every path answers 401, whether it exists or not; what a role may not do answers 403,
-whether it would have found something or not.
+Without good credentials every path answers 401, whether it exists or not; a forbidden request answers 403,
+whether the resource exists or not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Key = tuple[str, str]
 
 
 class RequiredPermission(Enum):
-    """What a role needs for a route; the text completes "This needs …"."""
+    """Permission that a role needs for a route; the text completes "This needs …"."""
 
     NOTHING = "nothing, not even credentials"
     CREDENTIALS = "credentials of any role"
@@ -38,12 +39,12 @@ class RequiredPermission(Enum):
 
 
 def key_of(method: str, resource: web.AbstractResource | None) -> Key | None:
-    """What the table of permissions calls a route; None where there is none."""
+    """Return the key of a route in the table of permissions; None if the request matches no route."""
     return None if resource is None else ("GET" if method == "HEAD" else method, resource.canonical)
 
 
 class AuthorizationMiddleware:
-    """Who may have a request answered."""
+    """Authorization of web requests."""
 
     def __init__(
         self,
@@ -51,18 +52,19 @@ class AuthorizationMiddleware:
         authorization: Authorization | None,
         permissions: Mapping[Key, RequiredPermission],
     ) -> None:
-        """Without ``authorization`` it is enough to be known. A route that is no key is refused."""
+        """Without ``authorization`` every authenticated role is allowed. A route missing from ``permissions``
+        is refused."""
         self._permissions = permissions
         self._authentication = authentication
         self._authorization = authorization
 
     @property
     def schemes(self) -> str:
-        """The value of ``WWW-Authenticate``."""
+        """Value of the header ``WWW-Authenticate``."""
         return self._authentication.schemes
 
     async def admit(self, request: web.Request, now_ms: int) -> None:
-        """Raises `AdminRefusal`: 401 for who is not known, 403 for what is not allowed."""
+        """Raise `AdminRefusal`: 401 for an unauthenticated request, 403 for a forbidden one."""
         key = key_of(request.method, request.match_info.route.resource)
         needs = self._permissions.get(key) if key is not None else None
         if needs is RequiredPermission.NOTHING:
@@ -77,7 +79,7 @@ class AuthorizationMiddleware:
             )
 
     async def sight(self, request: web.Request, now_ms: int) -> tuple[str, Callable[[str], bool]] | None:
-        """Who asks, and which topics, by name, that role may look at in a list of all; None: every one."""
+        """Return the role and a test for the topics it may see in lists; None if it may see all topics."""
         authorization = self._authorization
         if authorization is None:
             return None

@@ -103,7 +103,9 @@ class Compensation:
         if own is not None:
             seconds = number_of(own)
             if seconds is None or seconds < 0:
-                log.warning("%r: property %s=%r is no number of seconds", self._subscription, PROPERTY, own)
+                log.warning(
+                    "%r: property %s=%r is not a number of seconds", self._subscription, PROPERTY, own
+                )
             else:
                 rule = replace(rule, after_seconds=seconds)
         self._rule = rule
@@ -161,7 +163,7 @@ class Compensation:
         if self._logged_messages and now - self._logged_at < LOG_SECONDS:
             return
         log.info(
-            "%r: %d messages pushed again that were not acknowledged within %g s",
+            "%r: redelivered %d messages that were not acknowledged within %g s",
             self._subscription,
             self.messages - self._logged_messages,
             self._rule.after_seconds,

@@ -220,7 +220,7 @@ class ReadingDispatcher:
     def _reading_failed(self, error: StoreError) -> None:
         if self._retry is None:
             seconds = BUSY_RETRY_SECONDS if isinstance(error, StoreBusy) else READ_RETRY_SECONDS
-            log.error("%r: reading failed, next try in %g s: %s", self.subscription, seconds, error)
+            log.error("%r: reading failed, retrying in %g s: %s", self.subscription, seconds, error)
             self._retry = self.scheduler.after(seconds, self._try_again, self.subscription)
 
     def _try_again(self) -> None:

@@ -109,7 +109,7 @@ class DynamicSettings:
             text = value.base.decode("utf-8", "replace")
             if name not in DYNAMIC:
                 self._unknown.add(name)
-                log.error("the setting %s that was changed is not in force: this version has none such", name)
+                log.error("changed setting %s ignored: this version has no such setting", name)
                 continue
             try:
                 if value.lost is not None:
@@ -118,14 +118,14 @@ class DynamicSettings:
             except RuleViolation as broken:
                 self.lost.add(name)
                 log.error(
-                    "the setting %s that was changed is not in force, and nothing is deleted by rules until "
-                    "it is set again or deleted: %s", name, broken,
+                    "changed setting %s is unreadable and ignored; nothing is deleted by policies until "
+                    "it is set again or removed: %s", name, broken,
                 )  # fmt: skip
             else:
                 self.changed[name] = text
         if self.changed:
             told = ", ".join(f"{name}={text}" for name, text in sorted(self.changed.items()))
-            log.info("administrators have changed settings, which goes before those of the start: %s", told)
+            log.info("settings changed at run time override those of the start: %s", told)
 
     def watch(self, watcher: Callable[[BrokerSettings], None]) -> None:
         """``watcher`` is called with the settings after each change."""

@@ -62,7 +62,7 @@ class TlsPort:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.error("nobody can be accepted for %g s: %s", AGAIN_SECONDS, error.strerror)
+                log.error("no connection is accepted for %g s: %s", AGAIN_SECONDS, error.strerror)
                 self._loop.remove_reader(self._listener.fileno())
                 self._again = self._loop.call_later(AGAIN_SECONDS, self._listen)
                 return

@@ -440,7 +440,7 @@ class BrokerServer:
         except Exception:
             for listener, _ in listeners:
                 listener.close()
-            log.exception("the web server did not start; the binary protocol goes on without it")
+            log.exception("the web server did not start; the binary protocol continues without it")
         finally:
             self.web_ready.set()
 
@@ -520,7 +520,7 @@ class BrokerServer:
         if now - self._refusal_logged_at >= _REFUSAL_LOG_SECONDS:
             self._refusal_logged_at = now
             log.warning(
-                "the limit of %d connections is reached, %s is refused (%d so far)",
+                "the limit of %d connections is reached, %s was refused (%d so far)",
                 self.connections_max, _peer_text(address),
                 self.connections_refused,
             )  # fmt: skip
@@ -608,7 +608,7 @@ class BrokerServer:
             self.store_failure = self.store.failure
             self.store_stopped.set()
             log.critical(
-                "the store has stopped, nothing more is receipted until the broker is restarted: %s",
+                "the store has stopped; nothing more is persisted until the broker is restarted: %s",
                 self.store_failure,
             )
 

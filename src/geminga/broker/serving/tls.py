@@ -46,9 +46,9 @@ class TlsFiles:
         try:
             self._current = self._load()
         except InvalidConfiguration as error:
-            log.error("changed TLS certificates cannot be used, the last ones stay in force: %s", error)
+            log.error("cannot use the changed TLS certificates, keeping the previous ones: %s", error)
             return False
-        log.info("TLS certificates have changed and are in force for new connections")
+        log.info("new connections use the changed TLS certificates")
         return True
 
     def _look(self) -> Stamp:

@@ -61,7 +61,7 @@ class ChangedSettings:
                 )
                 is_sure = bool(found.get(_IS_SURE, True))
         except (StoreError, InvalidConfiguration, TypeError) as error:
-            log.warning("topics are looked at, for the settings of the last life are not known: %s", error)
+            log.warning("checking all topics: the settings of the previous run cannot be read: %s", error)
         if before is None or _rules(before, is_sure=is_sure) != self._rules_now():
             self._changed(self._namespaces.under(before, is_sure=is_sure))
 

@@ -182,7 +182,7 @@ class Compaction:
             steps, self._steps = self._steps, None
             if steps is not None:
                 steps.close()
-            log.info("%r is given up: %s", self, why)
+            log.info("%r cancelled: %s", self, why)
             self.status, self.last_error = CompactionStatus.NOT_RUN, why
             self._give_up_new()
             self.topic.compactions.leave(self)
@@ -212,7 +212,7 @@ class Compaction:
             try:
                 self.topic.store.delete_ledgers([new])
             except StoreError as error:
-                log.error("%r: ledger %d is left over: %s", self, new, error)
+                log.error("%r: cannot delete ledger %d: %s", self, new, error)
 
     # --- the job ---
     def _run(self) -> Job:
@@ -268,7 +268,7 @@ class Compaction:
                     break
             if survivors.closed:
                 log.warning(
-                    "%r: %d entries are encrypted batches or cannot be read and stay whole",
+                    "%r: %d entries are encrypted or unreadable batches and are kept whole",
                     self,
                     survivors.closed,
                 )
@@ -537,7 +537,7 @@ class Compaction:
         if old is not None:
             old.replaced()
         log.info(
-            "%r: %d messages left out, %d entries of %d bytes are kept", self, self.removed, new.entries,
+            "%r: removed %d messages, kept %d entries of %d bytes", self, self.removed, new.entries,
             new.size_bytes,
         )  # fmt: skip
         self._end(None)
@@ -583,7 +583,7 @@ def recall(topic: CompactedTopic) -> None:
         if named is not None:
             log.error("topic %s: its compacted ledger %s is lost to damage", topic.text, named)
         if found is not None:
-            log.warning("topic %s: compacted ledger %d is its own", topic.text, found.ledger_id)
+            log.warning("topic %s: found its compacted ledger %d", topic.text, found.ledger_id)
             subscription.cursor.properties = _named(found)
             subscription.write_snapshot(None)
     topic.compacted = found

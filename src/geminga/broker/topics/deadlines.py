@@ -188,7 +188,7 @@ def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
         try:
             due = arrived_ms(ledger, wanted_from, topic.scheduler.now_ms) + min(limits) * 1000
         except StoreError as error:
-            log.warning("%r: the age of its oldest message is not known: %s", topic, error)
+            log.warning("%r: cannot read the age of the oldest message: %s", topic, error)
             due = topic.scheduler.now_ms + HELD_MS
     return due
 
@@ -240,7 +240,7 @@ def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
         try:
             topic.save_record()
         except StoreError as error:
-            log.warning("%r: that it is in use is not written down: %s", topic, error)
+            log.warning("%r: cannot record when it was last used: %s", topic, error)
 
 
 def recall(topic: TimedTopic) -> None:

@@ -153,7 +153,7 @@ class Deduplication:
             # Should damage take this write, an older snapshot and more of the entries say the same.
             self._write_snapshot(same=True)
         except StoreError as error:
-            log.warning("deduplication snapshot %s is not written: %s", self._key, error)
+            log.warning("cannot write deduplication snapshot %s: %s", self._key, error)
 
     def cover(self, offset: int) -> None:
         """Entries below ``offset`` are deleted, or go far away: a snapshot must account for them first.

@@ -37,13 +37,13 @@ def keep(topic: PersistentTopic) -> None:
         try:
             step(topic)
         except StoreStopped as error:
-            log.error("%r: housekeeping failed: %s", topic, error)
+            log.error("%r: maintenance failed: %s", topic, error)
             return
         except StoreBusy as error:
-            log.info("%r: housekeeping waits for the disk: %s", topic, error)
+            log.info("%r: maintenance waits for the disk: %s", topic, error)
             topic.touch()
         except StoreError as error:
-            log.error("%r: housekeeping failed: %s", topic, error)
+            log.error("%r: maintenance failed: %s", topic, error)
 
 
 def expire(topic: PersistentTopic) -> None:
@@ -66,8 +66,8 @@ def expire(topic: PersistentTopic) -> None:
         if expired:
             log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
             topic.scheduler.event_log.tell(
-                "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired, unit="entries",
-                text=f"older than the time to live of {seconds} s",
+                "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired,
+                unit="entries", text=f"older than the time to live of {seconds} s",
             )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
             if unused_ms >= READER_LEFTOVER_SECONDS * 1000:
                 topic.forget_subscription(subscription)
         elif minutes and unused_ms >= minutes * 60_000:
-            log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
+            log.info("%r: deleted after %d minutes without use", subscription, minutes)
             topic.scheduler.event_log.tell(
                 "forgotten", now_ms, topic.text, subscription.name, count=1, unit="subscriptions",
                 text=f"deleted: nobody had used it for {minutes} minutes",

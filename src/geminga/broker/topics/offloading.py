@@ -332,7 +332,7 @@ class Offload:
             self._offloads_from_ms = 0
             self.last_ledger = ledger_id
             self.succeeded_ms = self.topic.scheduler.now_ms
-            log.info("%r: ledger %d is offloaded to %s", self, ledger_id, self.tier.location)
+            log.info("%r: ledger %d offloaded to %s", self, ledger_id, self.tier.location)
         self._queue.popleft()
         self.begin()
 
@@ -362,7 +362,7 @@ class Offload:
         try:
             self.tier.sweep()
         except StoreError as stopped:
-            log.warning("%r: files that may be left over are looked for later: %s", self, stopped)
+            log.warning("%r: leftover files are searched for later: %s", self, stopped)
         if not self._is_over:
             # What was just offloaded may be unneeded here at once, also where the next ledger could not go.
             self.topic.scheduler.after(0.0, self._check_again, self)

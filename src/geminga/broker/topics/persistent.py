@@ -171,10 +171,10 @@ class PersistentTopic:
         subscription.harmed = harmed
         self._enter(subscription)
         if begins_anew:
-            log.error("%s was lost to damage: it begins at the oldest entry, all come again", what)
+            log.error("%s was lost to damage: it restarts at the oldest entry, redelivering all", what)
             subscription.writer.write_snapshot(None)
         elif value.lost is not None:
-            log.error("%s lost acknowledgements to damage: their entries come again", what)
+            log.error("%s lost acknowledgements to damage: their entries are redelivered", what)
 
     # --- what all topics share ---
     @property

@@ -111,7 +111,7 @@ def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         for producer in topic.access.everyone():
             producer.hold()
     elif holding is None and before is not None:
-        log.info("%r: the backlog is within its quota again, producers may come back", topic)
+        log.info("%r: the backlog is within its quota again, producers may reconnect", topic)
         topic.scheduler.event_log.tell(
             "quota", topic.scheduler.now_ms, topic.text, before.subscription,
             text="the backlog is within its quota again, producers may come back",
@@ -183,10 +183,10 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)
-            log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
+            log.warning("%r: %d entries evicted because the backlog quota is exceeded", subscription, evicted)
             topic.scheduler.event_log.tell(
-                "evicted", topic.scheduler.now_ms, topic.text, subscription.name, count=evicted, unit="entries",
-                text="given up unacknowledged: the backlog quota is exceeded",
+                "evicted", topic.scheduler.now_ms, topic.text, subscription.name, count=evicted,
+                unit="entries", text="given up unacknowledged: the backlog quota is exceeded",
             )  # fmt: skip
 
 

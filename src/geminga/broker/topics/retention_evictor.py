@@ -108,7 +108,7 @@ class RetentionEvictor:
         ledgers, size = self.ledgers - self._told[0], self.bytes - self._told[1]
         self._told, self._told_at = (self.ledgers, self.bytes), self._scheduler.now
         log.warning(
-            "retention gives way to lack of room: the %d oldest acknowledged ledgers are deleted, %d bytes",
+            "disk space is low: deleted the %d oldest acknowledged ledgers, %d bytes, before their retention",
             ledgers, size,
         )  # fmt: skip
 
@@ -116,7 +116,7 @@ class RetentionEvictor:
         try:
             topic = self._topics.find(name)
         except Refused as refused:
-            log.debug("topic %s cannot give way: %s", name, refused)
+            log.debug("topic %s cannot free space: %s", name, refused)
             return
         if isinstance(topic, PersistentTopic) and expiry.give_up(topic, info.ledger_id):
             self._freed += info.size_bytes

@@ -133,7 +133,7 @@ class TopicMaintenance:
         unused_ms = scheduler.now_ms - topic.last_used_ms
         loaded_seconds = scheduler.now - topic.loaded_at
         if expiry.is_inactive(topic):
-            log.info("%r: deleted, it has been inactive for %d s", topic, unused_ms // 1000)
+            log.info("%r: deleted after %d s of inactivity", topic, unused_ms // 1000)
             self._topics.delete_topic(topic.name, None)
             return
         are_many = self._topics.loaded_count > MANY_TOPICS
@@ -199,7 +199,7 @@ class TopicMaintenance:
         try:
             return self._topics.find(name)
         except Refused as refused:
-            log.error("topic %s cannot be looked after: %s", name, refused)
+            log.error("topic %s: maintenance failed: %s", name, refused)
             return None
 
     def _care_for(self, topic: Topic) -> None:
@@ -207,7 +207,7 @@ class TopicMaintenance:
         if isinstance(topic, PersistentTopic):
             expiry.keep(topic)
         if expiry.is_inactive(topic):
-            log.info("%r: deleted, it has been inactive", topic)
+            log.info("%r: deleted because of inactivity", topic)
             self._topics.delete_topic(topic.name, None)
         elif topic.idle:
             self._topics.let_go(topic)

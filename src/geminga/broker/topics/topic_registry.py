@@ -644,7 +644,7 @@ class TopicRegistry:
         try:
             return self._namespaces.topic_policies(topic.name)
         except StoreError as error:
-            log.error("%r: its policies cannot be read, and nothing is deleted by them: %s", topic, error)
+            log.error("%r: cannot read its policies, and deletes nothing by them: %s", topic, error)
             return cautious(topic.policies)
 
     def _is_here(self, topic: Topic) -> bool:
