@@ -1,7 +1,7 @@
-"""What happens to a topic's messages by themselves: expiry, backlog quotas (`quota`), trimming.
+"""Automatic deletion of a topic's messages: TTL, backlog quotas (`quota`), trimming.
 
-The rules are Pulsar's. A message leaves when every durable subscription has acknowledged it and
-retention lets it go; TTL acknowledges old messages for subscriptions that did not.
+The rules are Pulsar's. A message is deleted when every durable subscription has acknowledged it and retention
+is over; TTL acknowledges old messages on all subscriptions.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ log = logging.getLogger("geminga.broker")
 OPEN_LEDGER_UNUSED_SECONDS = 300
 """The ledger that a topic writes to is deleted only when nothing was written for this long."""
 READER_LEFTOVER_SECONDS = 60
-"""A reader that was told to come back after a seek and does not is forgotten after this."""
+"""Time after which a reader that does not reconnect after a seek is removed."""
 
 
 def keep(topic: PersistentTopic) -> None:
-    """Expire old messages, look at the backlog quota, delete what nobody needs any more.
+    """Expire old messages, check the backlog quota, delete unneeded ledgers.
 
-    How old a message is may not be known now, in a place that is slow or away: the other steps are done.
+    If the age of messages cannot be read now, from slow or unreachable storage, the other steps are still
+    done.
     """
     for step in _STEPS:
         try:
@@ -72,10 +73,10 @@ def expire(topic: PersistentTopic) -> None:
 
 
 def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
-    """The first entry from ``first`` on that came at ``before_ms`` or later.
+    """Return the first entry from ``first`` on that was published at ``before_ms`` or later.
 
-    The broker's clock tells which ledgers are past as a whole, the producers' clocks only where to cut the
-    one ledger that is not: see `landmarks.arrived_ms`.
+    The broker's clock decides which ledgers are too old as a whole, the producers' clocks only the offset
+    within the one ledger that is not: see `position_lookup.arrived_ms`.
     """
     ledger, now_ms = topic.ledger, topic.scheduler.now_ms
     index = max(0, ledger.index_of(first))
@@ -98,7 +99,7 @@ def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
 
 
 def forget_unused_subscriptions(topic: PersistentTopic) -> None:
-    """Delete subscriptions that nobody has used for as long as the policies say, and leftover readers."""
+    """Delete subscriptions unused for longer than the policies allow, and leftover readers."""
     now_ms = topic.scheduler.now_ms
     minutes = topic.policies.subscription_expiration_minutes
     for subscription in list(topic.subscriptions.values()):
@@ -118,7 +119,7 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
 
 
 def readers_due(topic: PersistentTopic) -> int:
-    """When the first reader that has left over is to be forgotten."""
+    """Return when the first leftover reader is to be removed."""
     left = (
         each.last_active_ms for each in topic.subscriptions.values() if not (each.durable or each.consumers)
     )
@@ -126,7 +127,7 @@ def readers_due(topic: PersistentTopic) -> int:
 
 
 def is_inactive(topic: Topic) -> bool:
-    """Whether the policies want a topic deleted that nobody has been connected to for so long."""
+    """Return whether the policies delete the topic because of its inactivity."""
     policies = topic.policies
     unused_ms = topic.scheduler.now_ms - topic.last_used_ms
     is_due = policies.delete_inactive_topics and unused_ms >= policies.inactive_topic_seconds * 1000
@@ -134,9 +135,9 @@ def is_inactive(topic: Topic) -> bool:
 
 
 def trim(topic: PersistentTopic) -> int:
-    """Delete ledgers that every durable subscription is past and retention lets go; returns how many.
+    """Delete ledgers that all durable subscriptions have passed and retention allows; return their number.
 
-    The one that is written to goes too, when nothing has come for a while: the next entry begins another.
+    The current ledger is deleted, too, after a time without writes: the next entry begins another.
     """
     compaction.prepare(topic)
     policies = topic.policies
@@ -168,10 +169,11 @@ def trim(topic: PersistentTopic) -> int:
 
 
 def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
-    """Delete a topic's oldest ledger before retention lets it go: room is short. Whether it was deleted.
+    """Delete a topic's oldest ledger before the end of its retention to free space; return whether it was
+    deleted.
 
-    That is for the oldest of its ledgers alone, and when every durable subscription is past it. What the
-    policies keep for ever stays. Of one that is offloaded only the copy here goes, whoever needs it.
+    Only the oldest ledger, once every durable subscription has passed it. Ledgers that policies keep forever
+    stay. Of an offloaded ledger only the local copy is deleted, even if it is needed.
     """
     policies, ledger, offload = topic.policies, topic.ledger, topic.offload
     if (
@@ -191,7 +193,7 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
 
 
 def _delete(topic: PersistentTopic, ledgers: int) -> None:
-    """Delete so many of the oldest ledgers; who reads there without having to goes on behind them."""
+    """Delete the oldest ledgers; non-durable subscriptions in them continue behind."""
     if ledgers:
         topic.delete_ledgers(ledgers)
         start = topic.ledger.start
@@ -209,4 +211,4 @@ _STEPS: Final[tuple[Callable[[PersistentTopic], object], ...]] = (
     compaction.check,
     offloading.check,
 )
-"""Of `keep`, in their order."""
+"""Steps of `keep`, in their order."""

@@ -1,6 +1,6 @@
 """Figures of topics that are not in memory: their subscriptions, backlogs and sizes, without loading them.
 
-An unused topic leaves memory, and its backlog must stay in the metrics: a dead consumer's backlog is what the
+An unused topic leaves memory, and its backlog must stay in the metrics: alerts are for dead consumers'
 alert is for. Nothing of a topic changes while it is not in memory. So its figures are added to the sums of
 its namespace when it leaves memory, and subtracted when it is loaded. Topics that were not in memory when the
 metrics were first asked for are read from the store once, in background work.
@@ -49,7 +49,7 @@ Backlogs = dict[str, int]
 
 
 class RestingTopics:
-    """See the module. ``sums`` are by namespace, ``listed`` by topic."""
+    """Figures of topics not in memory. ``sums`` are by namespace, ``listed`` by topic."""
 
     def __init__(
         self,
