@@ -82,8 +82,8 @@ class TimedTopic(IdleTopic, Protocol):
 def ledger_seconds(policies: Policies, seconds_max: float) -> float:
     """Return for how many seconds a ledger takes entries.
 
-    Expired entries free their space by whole ledgers, and within a ledger the age of an entry is known
-    only by the producers' clocks. So short TTLs have short ledgers, unless retention would keep very many of them.
+    Expired entries free their space by whole ledgers, and within a ledger only producers' clocks show the
+    age of an entry. So short TTLs have short ledgers, unless retention would keep very many of them.
     """
     wanted = [seconds_max]
     if policies.message_ttl_seconds > 0:
