@@ -1,5 +1,4 @@
-"""Authentication and authorization of requests to the web port: credentials first, then the route's
-permission.
+"""Authentication and authorization of requests to the web port.
 
 Without good credentials every path answers 401, whether it exists or not; a forbidden request answers 403,
 whether the resource exists or not.
@@ -52,8 +51,8 @@ class AuthorizationMiddleware:
         authorization: Authorization | None,
         permissions: Mapping[Key, RequiredPermission],
     ) -> None:
-        """Without ``authorization`` every authenticated role is allowed. A route missing from ``permissions``
-        is refused."""
+        """Without ``authorization`` authenticated roles may do everything. Routes not in ``permissions`` are
+        refused."""
         self._permissions = permissions
         self._authentication = authentication
         self._authorization = authorization

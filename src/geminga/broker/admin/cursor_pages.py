@@ -21,8 +21,7 @@ RANGES_MAX: Final = 10_000
 def cursor_page(
     topic: PersistentTopic, subscription: PersistentSubscription, after: int | None, limit: int
 ) -> Json:
-    """Return at most ``limit`` ranges, and as many batches, behind ``after``, the ``next`` of the page
-    before.
+    """Return at most ``limit`` ranges, and as many batches, behind ``after``, the previous page's ``next``.
 
     The fields are those of internal statistics, and ``next``: None on the last page.
     """

@@ -235,8 +235,7 @@ class _Facts:
         )
 
     def _frees(self, offset: int) -> int:
-        """Return the bytes that the subscription stops retaining once everything before ``offset`` is
-        acknowledged."""
+        """Return the bytes that are no longer retained once everything before ``offset`` is acknowledged."""
         return self.ledger.size_from(self.subscription.wanted_from) - self.ledger.size_from(offset)
 
     def _damaged(self) -> tuple[tuple[str, str], ...]:

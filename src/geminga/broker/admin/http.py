@@ -88,8 +88,7 @@ class Server(Protocol):
     def tls_port(
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPortInfo:
-        """Speak TLS on a listening socket; ``admits(address)`` returns whether one more connection is
-        allowed."""
+        """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
 
     @property
     def connections(self) -> Collection[object]:

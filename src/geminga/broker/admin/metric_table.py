@@ -31,8 +31,7 @@ class MetricScope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. ``kind`` is ``gauge`` or ``counter``; ``labels`` are additional to those of the scope
-    ``of``."""
+    """One metric. ``kind`` is ``gauge`` or ``counter``; ``labels`` are added to those of the scope ``of``."""
 
     name: str
     of: MetricScope

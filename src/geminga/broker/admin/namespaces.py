@@ -78,8 +78,7 @@ async def _delete_topic(resource: Resource, topic: TopicName) -> None:
 async def topics_of(
     resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
 ) -> AsyncIterator[TopicName]:
-    """Yield all topics of a namespace in order, each partition as a topic; other requests are served in
-    between.
+    """Yield all topics of a namespace in order, each partition as a topic, serving other requests in between.
 
     What is created or deleted meanwhile may be among them or not.
     """

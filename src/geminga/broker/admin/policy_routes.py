@@ -182,8 +182,7 @@ TEXTS: Final = {
         "Minutes after which subscriptions without consumers are deleted; 0: never."
     ),
 }
-"""Description of each policy by the last part of its path; ``docs/reference/rest.md`` is generated from it.
-"""
+"""Description of each policy by the last part of its path, used in ``docs/reference/rest.md``."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

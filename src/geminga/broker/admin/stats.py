@@ -129,8 +129,7 @@ def _read_and_open(subscription: PersistentSubscription) -> Json:
 
 
 def _oldest(subscriptions: dict[str, Json]) -> Json:
-    """Return the age of the oldest waiting message, and its subscription, which Apache Pulsar omits without a
-    backlog."""
+    """Return the age of the oldest waiting message, and its subscription, omitted without a backlog."""
     ages = {name: each.get("oldestBacklogMessageAgeSeconds", -1) for name, each in subscriptions.items()}
     name = max(ages, key=ages.__getitem__, default="")
     if ages.get(name, -1) < 0:

@@ -551,8 +551,7 @@ class _OverviewCache:
 
     # --- topics that rest ---
     def _resting_names(self) -> Iterator[tuple[str, str] | None]:
-        """Yield topics and subscriptions that are stored but not in memory; None for each that does not
-        match."""
+        """Yield topics and subscriptions that are stored but not in memory; None for each without a match."""
         in_memory = self._broker.topics.in_memory_text
         for key in self._broker.store.names(_CURSORS):
             topic, _, subscription = key[len(_CURSORS) :].partition("\x00")

@@ -75,7 +75,7 @@ def messages_of(
     wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None = None,
 ) -> Iterator[Json]:
-    """Yield the messages of an entry that match, as JSON; ``open_ones(index)`` is true for open ones of a
+    """Yield the matching messages of an entry, as JSON; ``open_ones(index)`` is true for open ones of a
     batch.
 
     An entry that cannot be decoded (encrypted, damaged, a chunk) is described once.
@@ -94,8 +94,7 @@ def messages_of(
 
 
 def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: MessageFilter) -> Iterator[Json]:
-    """Yield the messages of an entry in admin REST's form: decompressed, its metadata as ``X-Pulsar-``
-    headers."""
+    """Yield the messages of an entry in admin REST's form: decompressed, metadata as ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(
         producer_name=headers.get("X-Pulsar-producer-name", ""),
         sequence_id=max(0, _number(headers.get("X-Pulsar-sequence-id", ""))),
@@ -235,7 +234,7 @@ def _version(raw: bytes) -> int:
 
 
 def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: MessageFilter) -> Json:
-    """Return messages behind an entry (without one: the newest), oldest first: ``{"messages", "next", ...}``.
+    """Return messages behind an entry (without one: the newest): ``{"messages", "next", ...}``.
 
     With a filter the last `BEHIND_MAX` entries are searched over several answers; without one a client that
     is behind is moved to the newest. ``skipped`` counts entries that were not read, ``examined`` those that

@@ -9,8 +9,7 @@ from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.scheduler import Scheduler, Timer
 
 PROBE_SECONDS: Final = 5.0
-"""Silence after a PING after which a connection is closed if another client wants its name or subscription.
-"""
+"""Seconds of silence after a PING until a holder of a wanted name or subscription is disconnected."""
 Decided = Callable[[], None]
 
 

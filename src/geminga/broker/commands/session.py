@@ -12,9 +12,9 @@ CLOSED                nothing is read            nothing is read
 
 A protocol violation closes the connection; other connections are not affected.
 
-A peer may disconnect while received commands are unhandled. Commands without an answer are still handled, in
-turn with other work, above all acknowledgements: without them messages would be redelivered. Clients that need
-a producer name or a subscription of the peer wait for that: it is often the same client reconnecting.
+After a peer has disconnected, its received commands that need no answer are still handled, in turn with other
+work, above all acknowledgements: without them messages would be redelivered. Clients that need a producer name
+or a subscription of the peer wait for that: it is often the same client reconnecting.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ Handler = Callable[["Session", pb.BaseCommand], Job | None]
 """A long command returns a job; the peer's next command waits for its end."""
 
 _QUICK = frozenset((Command.PING, Command.PONG, Command.FLOW, Command.ACK, SEND))
-"""Commands that are handled even when a turn's time is used up, so that a quiet peer does not wait for
-others."""
+"""Commands handled even when a turn's time is used up, so that quiet peers do not wait for others."""
 _CALM = frozenset((Command.PING, Command.PONG))
 """Commands that write nothing: a peer that sends only these is read from although the store is behind."""
 _UNANSWERED = frozenset(
@@ -99,8 +98,7 @@ class CommandTable(ByFields):
 
 
 class Session:
-    """Session of a connection. ``receive`` handles bytes, ``output`` takes answers. Topics use it as a
-    `Peer`."""
+    """Session of a connection. ``receive`` handles bytes, ``output`` takes answers. To topics it is a `Peer`."""
 
     __slots__ = (
         "_bytes",
@@ -228,7 +226,7 @@ class Session:
             scheduler.leave()
 
     def _handle_frames(self, data: Buffer) -> Job:
-        """Return a job that handles the peer's commands, within a turn's time and the peer's reading speed."""
+        """Return a job that handles the peer's commands, within a turn's time and while the peer reads."""
         try:
             yield from self._frames(data)
         except Exception as error:
@@ -425,8 +423,7 @@ class Session:
             self._slices.start(leaving, self)
 
     def _leave(self) -> Job:
-        """Return a job that closes the peer's handles, which may be tens of thousands of producers and
-        consumers."""
+        """Return a job that closes the peer's producers and consumers, possibly tens of thousands."""
         watchers, self.watchers = self.watchers, {}
         ends = chain[Callable[[], object]](
             (each.close for each in watchers.values()),

@@ -117,8 +117,7 @@ class Subscription(Protocol):
 
 
 class Consumer:
-    """Consumer of a subscription. ``permits`` counts messages; it may fall below 0, since entries are sent
-    whole.
+    """Consumer of a subscription. ``permits`` counts messages; below 0 after a batch larger than the permits.
 
     ``pending`` maps, for Shared and Key_Shared, the offset of each entry that was sent and is not
     acknowledged to the number of its open messages; ``unacked_messages`` is their sum.

@@ -217,8 +217,7 @@ class Cursor:
         return max(0, messages - self._tally[0] - self._parts), max(0, size - self._tally[1])
 
     def hole_count(self) -> int:
-        """Return the number of runs of open messages before an acknowledged one, those inside batches
-        included.
+        """Return the number of runs of open messages before an acknowledged one, also inside batches.
 
         With more partly acknowledged batches than `HOLES_COUNTED_BATCHES_MAX` each of them counts as one.
         """
@@ -248,8 +247,7 @@ class Cursor:
         return bits is None or bool(bits & self._batch_end(offset))
 
     def messages_open(self, start: int, stop: int) -> int:
-        """Return the open messages in ``start <= offset < stop``, behind the mark; cost grows with the holes
-        between."""
+        """Return the open messages in ``start <= offset < stop``, behind the mark; cost grows with the holes."""
         return self.messages_begun(start, stop) - sum(self.parts(start, stop))
 
     def messages_begun(self, start: int, stop: int) -> int:

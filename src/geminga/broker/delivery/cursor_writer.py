@@ -22,8 +22,7 @@ class CursorWriter:
         self._closed = False
         self._waiting: list[Done] = []
         self._pending: deque[list[Done]] | None = None
-        """Created with the first write: an empty deque takes 760 bytes, for every subscription of idle
-        topics."""
+        """Created with the first write: an empty deque takes 760 bytes in each idle subscription."""
 
     def when_durable(self, done: Done) -> None:
         """Call ``done`` when everything acknowledged so far is durable: at once if it is."""

@@ -155,8 +155,7 @@ class RangeSet:
             key, offset = key + 1, 0
 
     def next_present(self, value: int, stop: int) -> int:
-        """Return the first number in ``value <= n < stop`` that is in the set; ``stop`` without one
-        there."""
+        """Return the first number in ``value <= n < stop`` that is in the set; ``stop`` without one."""
         if not self._count:
             return stop
         chunks = self._chunks

@@ -110,8 +110,7 @@ class OwningTopic(SubscribedTopic, Protocol):
 
 
 class PersistentSubscription:
-    """Subscription with a durable or in-memory cursor. ``type`` is the type of the connected consumers, or of
-    the last one; None before the first.
+    """Subscription. ``type`` is that of the connected consumers, or of the last one; None before the first.
 
     ``start_position`` is the start of a reader of compacted data that has not acknowledged any of the topic's
     own entries: it may be before those. None is the beginning.

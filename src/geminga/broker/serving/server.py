@@ -328,8 +328,7 @@ class BrokerServer:
 
     # --- life ---
     async def start(self) -> None:
-        """Start; on return the broker listens and answers, and the web server follows within a moment
-        (`web_ready`).
+        """Start: on return the broker answers; the web server follows within a moment (`web_ready`).
 
         Raises `PortInUse`, `UsageError` for other bad addresses, and the store's errors
         (`StoreLocked`, `NotAStore`, `StoreDamaged`).
@@ -448,8 +447,7 @@ class BrokerServer:
     def tls_port(
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPort:
-        """Speak TLS on a listening socket; ``admits(address)`` returns whether one more connection is
-        allowed."""
+        """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
         assert self.tls is not None
         return TlsPort(listener, make, admits, self.tls.context, self.settings.handshake_seconds)
 

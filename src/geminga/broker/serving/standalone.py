@@ -136,8 +136,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 @contextlib.contextmanager
 def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asyncio.Event]:
-    """Return an event that the first SIGINT or SIGTERM sets; the second ends the process. `_IGNORED` are
-    logged.
+    """Return an event that the first SIGINT or SIGTERM sets; the second exits. `_IGNORED` are logged.
 
     The loop's own handlers run on the loop alone, which closing the store blocks.
     """

@@ -27,9 +27,8 @@ Admitted = Callable[[Refused | None], None]
 WAITING_MAX = 10_000
 """Producers that may wait for exclusive access to one topic."""
 EPOCH_MAX = 1 << 62
-"""Highest topic epoch that is accepted from a producer, unless it is the topic's own: brokers do not assign
-higher ones, and the following epochs must fit into 64 bits. Its producer gets the topic's next epoch instead.
-"""
+"""Highest topic epoch accepted from a producer, unless it is the topic's own: brokers assign no higher ones,
+and further epochs must fit into 64 bits. Its producer gets the topic's next epoch instead."""
 
 
 class OwnedTopic(Protocol):
@@ -134,8 +133,7 @@ class ProducerAccess:
             )
 
     def _fence_all(self, winner: Producer) -> None:
-        """Revoke access of all other producers: their clients are notified to reconnect, and are refused
-        then.
+        """Revoke access of all other producers: their clients are notified, reconnect, and are refused.
 
         Apache Pulsar's broker does not notify them. There, the next SEND of a fenced producer closes its
         whole connection, with all other producers and consumers of the client.

@@ -34,8 +34,7 @@ FIELDS: Final = (
 """Settings by which maintenance becomes due (`deadlines.acts_earlier`)."""
 
 Compare = Callable[[str, Policies | None], None]
-"""``compare("tenant/namespace", before)`` applies the change there; None if the former policies are unknown.
-"""
+"""``compare("tenant/namespace", before)`` applies the change there; ``before`` is None if unknown."""
 
 
 class ChangedSettings:

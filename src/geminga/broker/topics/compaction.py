@@ -170,8 +170,7 @@ class Compaction:
         topic.compactions.enter(self)
 
     def begin(self) -> None:
-        """Start, when the compaction is first in the queue; soon, because most queued ones may have nothing
-        to do."""
+        """Start, when first in the queue: without delay, because most queued compactions have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
         self._rest()
@@ -376,8 +375,7 @@ class Compaction:
                 raise CompactionFailed(f"more than {DAMAGES_MAX} runs of entries are damaged, as {text}")
 
     def _same_damage(self, before: list[str] | None) -> list[str]:
-        """Return the damaged runs. New ones since the last pass are fatal, because messages are known by
-        number."""
+        """Return the damaged runs. New ones since the last pass are fatal: messages are known by number."""
         if before is not None and before != self._damaged:
             raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
         return list(self._damaged)

@@ -31,7 +31,7 @@ log = logging.getLogger("geminga.broker")
 
 CAUGHT_UP: Final = "delete_when_subscriptions_caught_up"
 HELD_MS: Final = 3_600_000
-"""Delay of the next check of a topic whose oldest entries a subscription holds, unless retention is longer.
+"""Delay of the next check of a topic whose oldest entries a subscription holds, or retention if longer.
 
 In memory, the topic is checked when they are acknowledged; this is for what a crash left behind.
 """

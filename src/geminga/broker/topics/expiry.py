@@ -169,8 +169,7 @@ def trim(topic: PersistentTopic) -> int:
 
 
 def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
-    """Delete a topic's oldest ledger before the end of its retention to free space; return whether it was
-    deleted.
+    """Delete a topic's oldest ledger before its retention ends, to free space; return whether it was deleted.
 
     Only the oldest ledger, once every durable subscription has passed it. Ledgers that policies keep forever
     stay. Of an offloaded ledger only the local copy is deleted, even if it is needed.

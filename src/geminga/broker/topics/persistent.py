@@ -455,7 +455,7 @@ class PersistentTopic:
             raise storage_refusal(error) from error
 
     def initial_subscription(self, name: str) -> None:
-        """Create a subscription so that messages before the first consumer (of a dead letter topic) are
+        """Create a subscription (of a dead letter topic) so that messages before its first consumer are
         retained."""
         if name == COMPACTION or name in self.subscriptions:
             return

@@ -1,8 +1,8 @@
 """Automatic maintenance of topics in rounds of background work.
 
 A round checks the topics in memory that changed (`maintenance_queue`) and those not in memory that are due
-(`expiry_index`), and continues walks over topics whose policies have changed. Its cost depends on what is due, not on
-the number of topics. Topics that are not in memory are read ahead, many at a time.
+(`expiry_index`), and continues walks over topics whose policies have changed. Its cost depends on the topics
+that are due, not on all. Topics that are not in memory are read ahead, many at a time.
 
 A check expires, trims and compacts or offloads a topic (`expiry`). An unused topic is deleted if its policies
 want it, or leaves memory after a while; then the index schedules its next check.

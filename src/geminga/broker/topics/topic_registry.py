@@ -63,8 +63,7 @@ class TopicRegistry:
         namespaces.watch(lambda namespace, base, _: self.policies_changed(namespace, base))
         namespaces.watch_settings(lambda _: self.policies_changed(None, None))
         self.no_room: Callable[[], str] = lambda: ""
-        """Reason why topics are not auto-created now; empty if they are. Administrators may create topics
-        anyway."""
+        """Reason why topics are not auto-created now; empty if they are. Administrators still may."""
 
     # --- what exists ---
     def watch(self, change: TopicChange) -> None:
@@ -485,8 +484,7 @@ class TopicRegistry:
             raise storage_refusal(error) from error
 
     def _make_partitions(self, name: TopicName, first: int, count: int, done: Done | None) -> Job:
-        """Return a job that writes the partitions' records, and again the topic's, whose write reports for
-        all."""
+        """Return a job that writes the partitions' records, then the topic's again, which reports for all."""
         slices, store = self._services.slices, self._store
         tell = done or (lambda error: None)
         try:
@@ -530,7 +528,7 @@ class TopicRegistry:
     def delete_partitions(
         self, name: TopicName, count: int, done: Done, forget: Callable[[], None] = lambda: None
     ) -> None:
-        """Delete a partitioned topic: its partitions, in steps, then its record. Creating it is refused
+        """Delete a partitioned topic: its partitions, in steps, then its record. Its creation is refused
         meanwhile.
 
         ``forget`` is called at the end to delete its other data: once the record is deleted a new topic of
@@ -593,8 +591,7 @@ class TopicRegistry:
         self._loaded.clear()
 
     def policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
-        """Apply changed policies to the topics in memory; changes made during a run are applied in one
-        further run."""
+        """Apply changed policies to the topics in memory; changes made during a run are applied in the next."""
         self._changed_policies[namespace, base] = None
         if not self._is_telling:
             self._is_telling = True
@@ -656,8 +653,7 @@ class TopicRegistry:
 
 
 class _PendingLoad:
-    """Topic that is being loaded, and its waiting callers. Outdated once the topic was loaded or created
-    otherwise."""
+    """Topic that is being loaded, and its waiting callers. Outdated once it was loaded otherwise."""
 
     __slots__ = ("is_outdated", "waiting")
 
@@ -667,8 +663,7 @@ class _PendingLoad:
 
 
 _FRESH = "fresh"
-"""Field in the record of a partitioned topic: the first partition without the subscriptions, and their names.
-"""
+"""Field in the record of a partitioned topic: the first partition that lacks subscriptions, their names."""
 DELETED_AT_ONCE = 32
 """Partitions that are read ahead together for deletion."""
 LOADS_AT_ONCE = 256
