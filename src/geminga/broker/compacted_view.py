@@ -6,8 +6,8 @@ offset and its ids, so that it can be read after the topic's own ledgers were de
     offset  ledger id  entry id        8 bytes each, big endian
     the entry, as it is delivered
 
-The last one is its *seal*: a JSON object, written after all others. A ledger without seal was left by a crash,
-and is deleted.
+The last one is its *seal*: a JSON object, written after all others. A ledger without seal was left by a
+crash, and is deleted.
 """
 
 from __future__ import annotations

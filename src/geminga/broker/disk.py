@@ -6,9 +6,9 @@ The disk is the file system of the data folder, or ``disk_limit_bytes`` of it. T
 *plenty*   at least twice the mark (more on small disks): no restrictions.
 *low*      less: the store frees space more eagerly, and retained messages are deleted early
            (`geminga.broker.topics.retention_evictor`).
-*full*     less than the mark, or a write failed: entries are refused, and producers are blocked as by a backlog
-           quota, until a quarter more than the mark is free. Topics are not auto-created. The space below the
-           mark is for acknowledgements, deletions, trimming, cursors, policies and administrators.
+*full*     less than the mark, or a write failed: entries are refused, and producers are blocked as by a
+           backlog quota, until a quarter more than the mark is free. Topics are not auto-created. The space
+           below the mark is for acknowledgements, deletions, trimming, cursors, policies and administrators.
 
 Pending entries may take at most half of the space above the mark, so that a burst does not exceed it by far.
 

@@ -110,7 +110,7 @@ class CountBlock:
         return self.first + len(self.sizes)
 
 
-# What ledgers without a block share, as most are.
+# Shared by all ledgers without a block, which are most.
 _NO_BLOCKS: list[CountBlock] = []
 _NO_FIRSTS: list[int] = []
 _NO_PREFIXES: list[Tally] = []
@@ -232,7 +232,7 @@ class LedgerCounts:
             try:
                 self._read(RecordReader(part, self._key), entries)
             except StoreDamaged:
-                # What follows cannot be placed; the entries say it again.
+                # The following blocks have no known index; the entries are counted again.
                 break
 
     def _read(self, reader: RecordReader, entries: int) -> None:
@@ -585,7 +585,7 @@ class EntryCounts:
                         ledger_id = reader.varint()
                         totals[ledger_id] = reader.varint(), reader.varint()
                 except StoreDamaged:
-                    continue  # the blocks and the entries say it again
+                    continue  # they can be recomputed from the blocks and the entries
         return totals
 
     # --- ledgers from before counts were kept ---

@@ -198,7 +198,7 @@ class LatestPerKey:
             self._open_chunks[name] = chunks
             self._open_bytes += _open_size(name, chunks)
             while self._open_bytes > OPEN_CHUNKS_BYTES_MAX:
-                # What is left of the oldest stays, and may have a rest.
+                # The chunks of the oldest stay, and its remaining ones may follow.
                 oldest = next(iter(self._open_chunks))
                 self._open_bytes -= _open_size(oldest, self._open_chunks[oldest])
                 self._keep_all(self._open_chunks.pop(oldest))
@@ -266,7 +266,7 @@ class LatestPerKey:
         """End the pass; return whether another pass over the same entries is needed."""
         yield from self._keep_newest()
         for chunks in self._open_chunks.values():
-            self._keep_all(chunks)  # the rest may come yet
+            self._keep_all(chunks)  # its remaining chunks may follow
         self._open_chunks, self._has_forgotten = {}, False
         self._newest_bytes = self._open_bytes = self._chunks_bytes = 0
         self._total = self._ordinal

@@ -121,7 +121,7 @@ class RollingTopic(Protocol):
 
 
 class ManagedLedger:
-    """Ledgers of a topic. Entries at ``start <= offset < confirmed`` are readable; ``end`` is the next offset."""
+    """Ledgers of a topic. Entries at ``start <= offset < confirmed`` are readable; ``end`` is the next."""
 
     __slots__ = (
         "_bases", "_cache", "_current", "_owner", "_store", "_topic",

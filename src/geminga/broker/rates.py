@@ -37,5 +37,5 @@ def iso_time(milliseconds: int) -> str:
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, OSError, ValueError):
-        return str(milliseconds)  # what clients say of times is any number
+        return str(milliseconds)  # clients may send any number as a time
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -60,7 +60,7 @@ class Timer:
         self.about = about
 
     def cancel(self) -> None:
-        self.callback = self.about = None  # who has it may be what it is about: no cycle is left
+        self.callback = self.about = None  # the holder may be ``about`` itself: avoid a cycle
 
 
 class Scheduler:
@@ -156,7 +156,7 @@ class Scheduler:
 
         Callbacks that exceed this turn's time stay due, and so does `deadline`.
         """
-        # No more are taken out than are run: there may be 100,000 of them, and a turn for each few.
+        # Take out no more than are run: there may be 100,000 of them, and several turns.
         heap, last, later = self._heap, next(self._order), list[tuple[float, int, Timer]]()
         while heap and heap[0][0] <= self.now:
             entry = heapq.heappop(heap)

@@ -217,7 +217,7 @@ class BrokerSettings(ByFields):
 
     # --- policies where a namespace sets none ---
     deduplication: bool = False
-    """Drop what a producer name has published before with the same or a higher sequence id."""
+    """Drop messages of a producer name whose sequence id is not higher than its last one."""
     deduplication_producers_max: int = 10_000
     """Producer names that a topic keeps; those unused for longest are dropped first."""
     retention_minutes: int = 7 * 24 * 60
@@ -515,7 +515,7 @@ class BrokerSettings(ByFields):
 
     @property
     def ledger_bytes_default(self) -> int:
-        """`ledger_bytes_max`, or less where the disk is small: a ledger is what trimming deletes."""
+        """`ledger_bytes_max`, or less if the disk is small, because trimming deletes whole ledgers."""
         limit = self.disk_limit_bytes
         return self.ledger_bytes_max if limit is None else min(self.ledger_bytes_max, limit // DISK_PARTS)
 

@@ -70,7 +70,7 @@ class AuthorizationMiddleware:
             return
         role = await self._role(request, now_ms)
         if key is None or self._authorization is None:
-            return  # no such path, which the router says
+            return  # no such path: the router answers 404
         if needs is None or not _permitted(self._authorization, role, needs, request):
             wanted = "a rule, and has none" if needs is None else needs.value
             raise AdminRefusal(
@@ -108,7 +108,7 @@ class AuthorizationMiddleware:
         judged: asyncio.Future[Judgement] = asyncio.get_running_loop().create_future()
 
         def report(found: Judgement) -> None:
-            if not judged.done():  # the request may be gone
+            if not judged.done():  # the request may have been freed
                 judged.set_result(found)
 
         self._authentication.aside(judge, report)

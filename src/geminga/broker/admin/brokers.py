@@ -95,7 +95,7 @@ class BrokersResource(Resource):
         return bare_text(__version__)
 
     async def leader(self, _request: web.Request) -> web.Response:
-        """This broker: there is no other."""
+        """This broker, the only one."""
         settings = self.server.settings
         return answer({"serviceUrl": settings.admin_url, "brokerId": settings.broker_id})
 
@@ -129,7 +129,7 @@ class BrokersResource(Resource):
     # --- configuration ---
     def _configuration(self) -> dict[str, str]:
         settings, dynamic = self.server.settings, self.server.broker.dynamic
-        # What is not for reprs (secrets) is not for administrators' eyes either.
+        # Fields left out of reprs are secrets, also for administrators.
         own = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.repr
         }

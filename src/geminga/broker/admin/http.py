@@ -335,7 +335,7 @@ async def answer_pieces(
     except Exception as error:
         if response is None:
             raise
-        if not isinstance(error, ConnectionError):  # a peer that has gone is no fault
+        if not isinstance(error, ConnectionError):  # a disconnected peer is no error
             log.exception("%s %s failed half-way", request.method, request.path)
         if request.transport is not None:
             request.transport.abort()
@@ -416,10 +416,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer every refusal with a status and ``{"reason": ...}``."""
     try:
         headers = request.headers
-        # Not request.host, which may ask a name server where there is no such header.
+        # Not request.host, which may query a name server if the header is missing.
         host = headers.get("Host", "")
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
-        # An idle broker's clock stands where the last entry into the core left it.
+        # An idle broker's clock is that of the last entry into the core.
         request.app[SERVER].call(lambda: None)
         authorization_middleware = request.app.get(DOORKEEPER)
         if authorization_middleware is not None:

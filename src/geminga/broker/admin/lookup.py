@@ -28,7 +28,7 @@ class LookupResource(Resource):
         if addresses is None:
             raise AdminRefusal(500, no_listener(listener, settings.advertised_listeners))
         if not listener and settings.lookup_through_service_url and request.url.host:
-            # The name this client came by is the one name that is known to work for it.
+            # The only name that surely works for this client is the one that it has used.
             addresses = settings.own_addresses(request.url.host)
         found = {
             "brokerUrl": addresses.pulsar,

@@ -69,7 +69,7 @@ class Exposition:
         """Yield the lines with their line ends."""
         for name, (texts, values) in self._samples.items():
             metric = METRICS.get(name)
-            if metric is not None:  # a test holds that it is there; no scrape fails for want of words
+            if metric is not None:  # tests check that it is there; a scrape does not fail
                 yield f"# HELP {name} {metric.text}\n# TYPE {name} {metric.kind}\n"
             for text, value in zip(texts, values, strict=True):
                 yield f"{name}{text} {number(value)}\n"

@@ -64,7 +64,7 @@ async def _delete_topics(resource: Resource, tenant: str, namespace: str) -> Non
                 deletion = deletions.create_task(_delete_topic(resource, topic))
                 deletion.add_done_callback(lambda _: free.release())
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the others ended with it, and it says what is wrong
+        raise failures.exceptions[0] from None  # the task group has cancelled the others; this is the cause
 
 
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:
@@ -80,7 +80,7 @@ async def topics_of(
 ) -> AsyncIterator[TopicName]:
     """Yield all topics of a namespace in order, each partition as a topic, serving other requests in between.
 
-    What is created or deleted meanwhile may be among them or not.
+    Topics created or deleted meanwhile may be included or not.
     """
     for domain in sorted(domains):
         async for name in resource.walk_names(resource.actions.walk(f"{tenant}/{namespace}", domain)):

@@ -60,7 +60,7 @@ class WebHosts:
 
 
 def _machine_names() -> Iterable[str]:
-    # Not getfqdn: it may ask a name server, and wait for it.
+    # Not getfqdn, which may wait for a name server.
     return [socket.gethostname()]
 
 

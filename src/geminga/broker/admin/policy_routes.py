@@ -36,7 +36,7 @@ from geminga.ledger.api import Done
 
 @dataclass(frozen=True, slots=True)
 class PolicyRoute:
-    """``segment`` is the path's last part; ``by_cluster`` policies are kept in a map from cluster."""
+    """``segment`` is the path's last part; ``by_cluster`` policies are stored in a map from cluster."""
 
     segment: str
     field: str
@@ -310,7 +310,7 @@ class NamespacePoliciesResource(_PolicyResource):
         router.add_get(f"{self.path}/antiAffinity", self.anti_affinity)
         router.add_post(f"{self.path}/antiAffinity", self.set_anti_affinity)
         router.add_delete(f"{self.path}/antiAffinity", self.remove_anti_affinity)
-        # Only there: Apache Pulsar's client asks the first version of the interface for it.
+        # Apache Pulsar's client sends this request to version 1 of the API.
         router.add_get("/admin/namespaces/{cluster}/antiAffinity/{group}", self.anti_affinity_namespaces)
         bookies = f"{self.path}/persistence/bookieAffinity"
         router.add_get(bookies, self.bookie_affinity)
@@ -339,12 +339,12 @@ class NamespacePoliciesResource(_PolicyResource):
         return done_answer()
 
     async def anti_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown: one broker has nowhere else to put a namespace."""
+        """Stored and shown, without effect: there is only one broker."""
         found = self.read(request, "antiAffinityGroup")
         return done_answer() if found is None else bare_text(found)
 
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown. Body: a name."""
+        """Stored and shown, without effect. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
         text = (await sent(request)).decode("utf-8", "replace").strip()
         try:
@@ -368,11 +368,11 @@ class NamespacePoliciesResource(_PolicyResource):
         )
 
     async def bookie_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown: there are no bookies."""
+        """Stored and shown, without effect: there are no bookies."""
         return answer_or_empty(self.read(request, "bookieAffinityGroup"))
 
     async def set_bookie_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown."""
+        """Stored and shown, without effect."""
         await self.write(request, "bookieAffinityGroup", await object_body(request))
         return done_answer()
 
@@ -387,12 +387,12 @@ class NamespacePoliciesResource(_PolicyResource):
         return done_answer(200)
 
     async def resource_group(self, request: web.Request) -> web.Response:
-        """Kept and shown: rates of namespaces and topics limit."""
+        """Stored and shown, without effect: set rates of namespaces and topics instead."""
         found = self.read(request, "resource_group_name")
         return answer_or_empty(None) if found is None else bare_text(found)
 
     async def set_resource_group(self, request: web.Request) -> web.Response:
-        """Kept and shown."""
+        """Stored and shown, without effect."""
         await self.write(request, "resource_group_name", part(request, "group"))
         return done_answer()
 

@@ -122,7 +122,7 @@ class SchemasResource(Resource):
         count = len(self.server.broker.schemas.versions(topic))
         if not count:
             return done_answer()
-        # Schemas are not in ledgers here: only the version numbers say something.
+        # Schemas are not stored in ledgers here: only the version numbers have a meaning.
         index = [{"ledgerId": -1, "entryId": number, "version": number} for number in range(count)]
         return answer({"info": index[-1], "index": index})
 

@@ -107,7 +107,7 @@ _OTHER_NAMES = {
 
 
 def stats_among_all(topic: Topic, now: float, broker_id: str) -> Json:
-    """One topic's part of ``broker-stats/topics``: as `topic_stats`, and what only that list has."""
+    """Return one topic's part of ``broker-stats/topics``: `topic_stats` and further fields."""
     found = topic_stats(topic, now, broker_id)
     found |= {name: found[known] for name, known in _OTHER_NAMES.items()}
     found |= {"producerCount": len(found["publishers"]), "filteredEntriesCount": 0}

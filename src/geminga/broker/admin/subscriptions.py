@@ -156,7 +156,7 @@ class SubscriptionsResource(TopicResourceBase):
         topic, name = self._one_with_subscription(request)
         count = whole_number(part(request, "count"), "numMessages")
         if one_of(("entries", "messages"))("unit", request.query.get("unit", "entries")) == "entries":
-            # What Apache Pulsar calls messages here: a batch counts as one.
+            # Apache Pulsar's meaning of messages here: a batch counts as one.
             await self.durable(lambda done: self.actions.skip(topic, name, count, done))
             return done_answer()
         skipped = 0

@@ -94,7 +94,7 @@ def messages_of(
 
 
 def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: MessageFilter) -> Iterator[Json]:
-    """Yield the messages of an entry in admin REST's form: decompressed, metadata as ``X-Pulsar-`` headers."""
+    """Yield the messages of an entry as admin REST returns it: decompressed, with ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(
         producer_name=headers.get("X-Pulsar-producer-name", ""),
         sequence_id=max(0, _number(headers.get("X-Pulsar-sequence-id", ""))),

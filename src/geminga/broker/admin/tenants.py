@@ -130,7 +130,7 @@ class ClustersResource(Resource):
         return done_answer()
 
     async def no_policies(self, request: web.Request) -> web.Response:
-        """Always 404: there is one broker, and nothing to isolate."""
+        """Always 404: isolation policies need several brokers."""
         name = part(request, "cluster")
         self.namespaces.cluster(name)
         raise AdminRefusal(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")

@@ -373,7 +373,7 @@ class TopicActions:
         found.skip_to(found.cursor.behind_open(count, found.topic.ledger.confirmed), done)
 
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
-        """Skip the next ``count`` open messages, those of a batch individually; return how many were skipped."""
+        """Skip the next ``count`` open messages, those of batches individually; return the number skipped."""
         found = self._movable(name, subscription)
         if not self.count_entries(name):
             raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")

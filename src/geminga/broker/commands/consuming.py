@@ -304,7 +304,7 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
         else:
             session.output.write(answers.success(request_id))
 
-    # The one that asks is not told that its consumer is closed: it knows.
+    # The requesting client is not notified that its consumer is closed.
     del session.consumers[body.consumer_id]
     subscription.remove(consumer)
     subscription.delete(deleted)
@@ -333,7 +333,7 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         except Refused as refused:
             session.refuse(request_id, refused)
         except StoreBusy as busy:
-            # Looking for a moment among old entries takes several reads; what was read is remembered.
+            # The search by time takes several reads among old entries; the entries read are cached.
             if session.scheduler.now < deadline and session.consumers.get(body.consumer_id) is consumer:
                 session.scheduler.after(SEEK_AGAIN_SECONDS, seek, session)
             else:

@@ -77,7 +77,7 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
 
 
 def on_lookup(session: Session, command: pb.BaseCommand) -> None:
-    """Answer that this broker owns the topic. The name may be a pattern, which Java looks up before a watch."""
+    """Answer that this broker owns the topic. The name may be a pattern: Java looks it up before a watch."""
     body = command.lookupTopic
     try:
         name = parse_topic(body.topic)

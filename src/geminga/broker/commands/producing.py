@@ -322,7 +322,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     if frame.num_messages != 1:
         if frame.num_messages < 1:
             raise ProtocolViolation(f"SEND with {frame.num_messages} messages")
-        # Permits follow what consumers will see, which is what the entry itself says.
+        # Permits count the messages that consumers see, by the entry's own metadata.
         head = head_of(frame.entry)
         frame.num_messages, counted = count_of(head), backlog_count_of(head)
     highest = frame.highest_sequence_id

@@ -12,9 +12,9 @@ CLOSED                nothing is read            nothing is read
 
 A protocol violation closes the connection; other connections are not affected.
 
-After a peer has disconnected, its received commands that need no answer are still handled, in turn with other
-work, above all acknowledgements: without them messages would be redelivered. Clients that need a producer name
-or a subscription of the peer wait for that: it is often the same client reconnecting.
+After a peer has disconnected, its received commands that need no answer are still handled, in turn with
+other work, above all acknowledgements: without them messages would be redelivered. Clients that need a
+producer name or a subscription of the peer wait for that: it is often the same client reconnecting.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class CommandTable(ByFields):
 
 
 class Session:
-    """Session of a connection. ``receive`` handles bytes, ``output`` takes answers. To topics it is a `Peer`."""
+    """Session of a connection. ``receive`` handles bytes, ``output`` takes answers; implements `Peer`."""
 
     __slots__ = (
         "_bytes",
@@ -241,7 +241,7 @@ class Session:
     def _failed(self, error: Exception) -> None:
         """Close the connection after an exception in a command."""
         if isinstance(error, (ProtocolError, ProtocolViolation)):
-            error.__traceback__ = None  # its frames hold what was received
+            error.__traceback__ = None  # its frames reference received data
             self._complain("%s: connection closed: %s", self, error)
         elif isinstance(error, StoreError):
             self._complain("%s: connection closed: the store failed: %s", self, error, level=logging.ERROR)
@@ -270,7 +270,7 @@ class Session:
     def _frames(self, data: Buffer) -> Job:
         decoder, slices, output, late = self.decoder, self._slices, self.output, self._late
         table, connected = self._table, SessionState.CONNECTED
-        # Whether that is enough for this turn is looked at only when there is more to do.
+        # The turn's time is checked only when there is more to do.
         should_yield, look, handled, has_gone = False, True, False, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.

@@ -146,7 +146,7 @@ class WatchedList:
         self._lists.hold(len(added) - len(removed), refuse=False)
         self.names = merged
         yield from self._hash()
-        watchers = list(self._watchers)  # who comes later has it all
+        watchers = list(self._watchers)  # later watchers receive the whole list
         for some_added, some_removed in _in_parts(added, removed):
             for watcher in watchers:
                 if watcher in self._watchers:

@@ -85,7 +85,7 @@ class Subscription(Protocol):
         """Add permits."""
 
     def dispatch(self) -> None:
-        """Send what can be sent now."""
+        """Send the entries that consumers can take now."""
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         """Acknowledge individual ids. Raises `Refused` if some were not accepted."""

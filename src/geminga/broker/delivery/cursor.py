@@ -247,7 +247,7 @@ class Cursor:
         return bits is None or bool(bits & self._batch_end(offset))
 
     def messages_open(self, start: int, stop: int) -> int:
-        """Return the open messages in ``start <= offset < stop``, behind the mark; cost grows with the holes."""
+        """Return the open messages in ``start <= offset < stop``, behind the mark; cost grows with holes."""
         return self.messages_begun(start, stop) - sum(self.parts(start, stop))
 
     def messages_begun(self, start: int, stop: int) -> int:

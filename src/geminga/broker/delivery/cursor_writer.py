@@ -45,7 +45,7 @@ class CursorWriter:
             self._refused(waiting, error)
             return
         if cursor.wants_snapshot:
-            # Behind the delta, so that it says nothing new: should damage take it, nothing is lost.
+            # Redundant after the delta: if damage takes it, nothing is lost.
             with contextlib.suppress(StoreError):
                 self._store.put(self._key, cursor.take_snapshot(), same=True)
 

@@ -64,7 +64,7 @@ class DelayedEntries:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._due = _nobody_waits  # what refers back to the owner is let go
+        self._due = _nobody_waits  # drop the reference back to the owner
 
     def _arm(self) -> None:
         timer, scheduler = self._timer, self._scheduler

@@ -88,7 +88,7 @@ class Dispatcher(Protocol):
         """Remove a consumer; its pending entries are redelivered."""
 
     def dispatch(self) -> None:
-        """Send what can be sent now."""
+        """Send the entries that consumers can take now."""
 
     def new_entries(self) -> None:
         """Like `dispatch`, when only new entries were stored."""
@@ -183,7 +183,7 @@ class ReadingDispatcher:
                 return None
         if len(self._fetching) >= FETCHES_MAX:
             return None
-        # Between many holes it is cheaper to read over what is acknowledged.
+        # Between many holes it is cheaper to read acknowledged entries, too.
         end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
         end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
         self._fetching[offset] = end
@@ -228,7 +228,7 @@ class ReadingDispatcher:
         self.dispatch()
 
     def dispatch(self) -> None:
-        # Sending may cause a flush, which may tell us that the connection is writable again.
+        # Sending may cause a flush, after which the connection may be writable again.
         if self._dispatching:
             return
         entries, size = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
@@ -256,7 +256,7 @@ class ReadingDispatcher:
             if self._exhausted:
                 self._continue_in(0.0)
         except Exception:
-            # What could not be sent is still to be sent, and perhaps nothing else happens that asks for it.
+            # Unsent entries remain, and perhaps no other event triggers dispatching them.
             self._continue_in(READ_RETRY_SECONDS)
             raise
         finally:

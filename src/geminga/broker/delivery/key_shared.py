@@ -121,7 +121,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self._route_all(waiting)
         for slot in list(self._suspended):
             bound = self._bound.get(slot)
-            # It may have gone back to the consumer that its entries wait for.
+            # The slot may have returned to the consumer that its entries wait for.
             if bound is None or self.selector.select(slot) in (None, bound[0]):
                 self._route_all(self._suspended.pop(slot))
 
@@ -221,7 +221,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 break
             moved = True
             if not found or offset != expected:
-                # Acknowledged meanwhile, or gone: however many of these there are, others may stand behind.
+                # Acknowledged meanwhile, or trimmed: further entries may follow any number of these.
                 self._dequeue(queue)
                 self._slots.pop(expected, None)
                 self._entries_left -= 1

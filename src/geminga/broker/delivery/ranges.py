@@ -1,9 +1,9 @@
 """Set of whole numbers that stays small and fast for millions of scattered ranges.
 
-Cursors keep in it which entries behind their mark-delete position are acknowledged. The numbers are
-kept as bitmaps of 1,024 numbers a chunk, so that adding one number costs the same whether the set
+Cursors store in it the acknowledged entries behind their mark-delete position. The numbers are
+stored as bitmaps of 1,024 numbers a chunk, so that adding one number costs the same whether the set
 holds ten ranges or ten million, and ten million alternating holes take about six megabytes. Ranges
-are half-open: ``start <= value < stop``. docs/decisions/ack-holes.md has what was measured.
+are half-open: ``start <= value < stop``. docs/decisions/ack-holes.md has the measurements.
 """
 
 from __future__ import annotations

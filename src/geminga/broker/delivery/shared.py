@@ -252,7 +252,7 @@ class SharedDispatcher(ReadingDispatcher):
                     run += 1
                 offset, found = self._read(offsets[at], run)
                 if not found or offset != offsets[at]:
-                    # Unreadable now (kept for later), or trimmed away (gone).
+                    # Unreadable now (kept for later), or trimmed.
                     if self._waits:
                         return False
                     at += 1
@@ -266,7 +266,7 @@ class SharedDispatcher(ReadingDispatcher):
                     offset, at = offset + 1, at + 1
             return True
         finally:
-            # Also when sending fails: what was taken out of the line and not sent goes back.
+            # Also when sending fails: entries taken from the queue and not sent are queued again.
             self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)
 
     def _send_new(self, consumer: Consumer) -> bool:
@@ -324,7 +324,7 @@ class SharedDispatcher(ReadingDispatcher):
             return pushed
         again: dict[Consumer, list[int]] = {}
         left: list[int] = []
-        # In the order of the deliveries: what is sent again goes to the end.
+        # In the order of the deliveries: redelivered entries move to the end.
         for offset, sent_at in self._sent_at.items():
             if sent_at > delivered_before:
                 break

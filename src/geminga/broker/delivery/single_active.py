@@ -100,7 +100,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         ranked, partition = self._ranked, self.subscription.partition
         if not ranked:
             return None
-        # Those of the best priority, and on the ring those whose points are nearest: mostly one.
+        # The consumers of the best priority with the nearest points on the ring: mostly one.
         best = bisect_right(ranked, ranked[0][:2], key=lambda rank: rank[:2])
         at = partition % best if partition >= 0 else best - 1
         return ranked[at][-1]
@@ -108,7 +108,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
     def _switched(self) -> None:
         self._switch = None
         if self.active is not None:
-            # What was acknowledged meanwhile by the one before is not sent again.
+            # Entries that the previous consumer has acknowledged meanwhile are not sent again.
             self._rewind()
             for consumer in self._ranks:
                 if consumer in self._started:
@@ -160,7 +160,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         ledger, start = self.topic.ledger, self.subscription.start_position
         is_behind = self.cursor.durable and self.cursor.is_behind  # readers are moved by trimming, too
         if is_behind or mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
-            # A start behind the mark was the end once ("latest"): what has come since is not behind that.
+            # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
             return CompactedScan(view, offset=mark) if mark < view.horizon else None
         # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
         if start is None:
@@ -258,7 +258,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self.active.unacked_since_ms = 0
         is_reader = self.active is not None and self.active.read_compacted and self._is_placed
         if is_reader and self._compacted is None and view is not None and behind < min(offset, view.horizon):
-            # What it has not read yet was trimmed, and the newest of each key is still there.
+            # Unread entries were trimmed; the compacted ledger has the newest of each key.
             self._compacted = CompactedScan(view, offset=behind)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:

@@ -32,11 +32,11 @@ def meaning(schema: pb.Schema) -> bytes:
         data = b""
     elif schema.type in _RECORDS:
         try:
-            # Behind a byte that no definition begins with, so that no text is taken for what another means.
+            # The prefix, with which no definition begins, distinguishes normalized JSON from other text.
             data = b"\0" + json.dumps(json.loads(data, parse_float=_number), sort_keys=True).encode()
         except (ValueError, RecursionError):
-            pass  # no JSON: it means what it says
-    from hashlib import blake2b  # with OpenSSL behind it: no start waits for it
+            pass  # not JSON: compared as text
+    from hashlib import blake2b  # loaded here, because loading OpenSSL would delay each start
 
     return blake2b(b"%d:%b" % (schema.type, data), digest_size=16).digest()
 
@@ -156,7 +156,7 @@ def _record_problem(
     except NotAvro:
         return ""  # accepted before such were refused
     if ours is None or theirs is None:
-        # Old-style JSON schemas: one may be followed by an Avro definition, but not the other way round.
+        # Old-style JSON schemas: an Avro definition may follow one, but not the reverse.
         return "" if theirs is None else "an Avro definition is not followed by an old-style JSON schema"
     found = unreadable(reader=ours, writer=theirs, budget=budget) if reads else ""
     return found or (unreadable(reader=theirs, writer=ours, budget=budget) if is_read else "")

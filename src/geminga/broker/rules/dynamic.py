@@ -40,7 +40,7 @@ def _seconds_of_ms(text: str) -> float:
     try:
         return _number(text) / 1000 if _number(text) >= 0 else -1.0
     except OverflowError:
-        return inf  # which the setting refuses, and says what it takes
+        return inf  # the setting's check refuses it with the allowed values
 
 
 class _Dynamic(NamedTuple):
@@ -91,7 +91,7 @@ DYNAMIC: Final[Mapping[str, _Dynamic]] = MappingProxyType(
 
 
 class DynamicSettings:
-    """Settings in force: ``current`` is the result, ``changed`` the texts that override those of the start."""
+    """Settings in force: ``current`` is the result, ``changed`` the texts that override the start's."""
 
     def __init__(self, store: EntryStore, settings: BrokerSettings) -> None:
         self.current = settings

@@ -376,7 +376,7 @@ class NamespaceRegistry:
     def create_namespace(
         self, tenant: str, namespace: str, document: Json | None = None, done: Done | None = None
     ) -> None:
-        """Create a namespace. ``document`` is a policies object, None for defaults; raises `RuleViolation`."""
+        """Create a namespace. ``document`` is a policies object, None: defaults; raises `RuleViolation`."""
         self.tenant(tenant)
         check_name("namespace", namespace)
         name = f"{tenant}/{namespace}"
@@ -676,6 +676,7 @@ def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> Non
         age_bad = kind == "message_age" and 0 < minutes * 60 <= quota["limitTime"]
         if size_bad or age_bad:
             raise RuleViolation(
-                InvalidRequest.NOT_ALLOWED, f"Retention Quota must exceed configured backlog quota for {where}: "
-                f"retention {megabytes} MB, {minutes} min; backlog quota {quota}"
-            )  # fmt: skip
+                InvalidRequest.NOT_ALLOWED,
+                f"Retention Quota must exceed configured backlog quota for {where}: "
+                f"retention {megabytes} MB, {minutes} min; backlog quota {quota}",
+            )

@@ -168,7 +168,7 @@ class BasicMethod:
             raise Unauthenticated(_TOO_MANY)
         if self._is_known(user, mark):
             return Principal(role=user, method="basic")
-        # What is from here on is done by one at a time (`takes_long`); who is above only looks.
+        # From here on one call at a time (`takes_long`); the code above only reads.
         counted = user in self._right
         if counted:
             self._guesses.add(who, now_ms)  # for every result: timing shows that it was not recognised
@@ -182,7 +182,7 @@ class BasicMethod:
         if counted:
             self._guesses.forgive(who)  # of old hashes several passwords are right
         self._right[user] = mark
-        self._saved_ms += cost_ms  # who is right has guessed nothing
+        self._saved_ms += cost_ms  # a right password is no guess
         return Principal(role=user, method="basic")
 
     def _mark(self, text: bytes) -> bytes:
@@ -193,7 +193,7 @@ class BasicMethod:
         return known is not None and hmac.compare_digest(known, mark)
 
     def _hash_of(self, user: str) -> str:
-        """Return a user's hash; for an unknown user a fixed other one, so that timing does not reveal users."""
+        """Return a user's hash; for unknown users a fixed other one, so that timing does not reveal users."""
         hashed = self._users.get(user)
         if hashed is None:
             number = int.from_bytes(self._mark(b"user:" + user.encode())[:8])

@@ -198,9 +198,10 @@ def retention(field: str, value: Any) -> dict[str, Any]:
     minutes, megabytes = kept["retentionTimeInMinutes"], kept["retentionSizeInMB"]
     if (minutes == 0) != (megabytes == 0):
         raise RuleViolation(
-            InvalidRequest.MALFORMED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
-            "either both are 0 (delete at once) or none is (-1 is no limit)"
-        )  # fmt: skip
+            InvalidRequest.MALFORMED,
+            f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
+            "either both are 0 (delete at once) or none is (-1 is no limit)",
+        )
     return kept
 
 

@@ -186,7 +186,7 @@ class SchemaRegistry:
     def find(self, name: TopicName, schema: pb.Schema) -> int:
         """Return the version that is equivalent to a schema, -1 if no version is."""
         versions = self.versions(name)
-        # Mostly it is there word for word: nothing is parsed then.
+        # Mostly the same text is stored: nothing is parsed then.
         for version, known in enumerate(versions):
             if _is_there(known) and _equal(schema, known):
                 return version
@@ -280,7 +280,7 @@ class SchemaRegistry:
             if is_enough():
                 yield None
                 if self._deletions != deletions:
-                    return  # perhaps these are gone
+                    return  # versions may have been deleted
         self._keep_meanings(key, meanings)
 
     # --- changes ---

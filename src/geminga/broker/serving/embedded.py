@@ -73,7 +73,7 @@ class EmbeddedBroker:
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``, what clients connect to."""
+        """``pulsar://host:port`` for clients."""
         return self._server.settings.service_url
 
     @property

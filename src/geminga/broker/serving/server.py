@@ -95,7 +95,7 @@ class PeerConnection(asyncio.Protocol):
 
     # --- from the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are not a subclass
         server = self._server
         peer = transport.get_extra_info("peername")
         if not server.admits(peer, self._was_admitted):
@@ -495,7 +495,7 @@ class BrokerServer:
         deadline = time.monotonic() + TAKE_IN_SECONDS_MAX
         while time.monotonic() < deadline:
             seen = scheduler.now
-            await asyncio.sleep(0)  # the loop looks at the sockets behind this, ...
+            await asyncio.sleep(0)  # the loop reads the sockets after this, ...
             await asyncio.sleep(0)  # ... and has read them behind this
             if scheduler.now == seen:
                 return

@@ -33,7 +33,7 @@ class TlsFiles:
         self.context.sni_callback = self._chosen
 
     def _chosen(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        # Called for every handshake, with or without a name: it gets what is current.
+        # Called for every handshake, with or without a name: returns the current context.
         connection.context = self._current
 
     def refresh(self) -> bool:

@@ -170,7 +170,7 @@ class Compaction:
         topic.compactions.enter(self)
 
     def begin(self) -> None:
-        """Start, when first in the queue: without delay, because most queued compactions have nothing to do."""
+        """Start, when first in the queue: at once, because most queued compactions have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
         self._rest()
@@ -363,7 +363,7 @@ class Compaction:
     def _next_entry(self, offset: int, begin: int) -> int:
         ledger = self.topic.ledger
         if ledger.start > begin:
-            # A truncation: the newest of some keys would be left out, and what they were before with it.
+            # Truncated: keys whose newest message was deleted would lose their compacted one, too.
             raise CompactionFailed("the topic was truncated meanwhile")
         return ledger.skip_gap(offset)
 
@@ -493,7 +493,7 @@ class Compaction:
 
     def _written(self, ledger_id: int, size: int, error: StoreError | None) -> None:
         if ledger_id != self._new:
-            return  # given up
+            return  # cancelled
         self._unwritten -= size
         if error is not None:
             self._write_error = error
@@ -569,7 +569,7 @@ def recall(topic: CompactedTopic) -> None:
     for info in sorted(infos, key=lambda each: (str(each.ledger_id) == named, each.ledger_id), reverse=True):
         seal = seal_of(topic.store, info.ledger_id, info.entries)
         if seal is None and str(info.ledger_id) == named:
-            # Its seal alone is lost: the cursor knows how far it goes.
+            # Only the seal is lost: the cursor's properties contain the horizon.
             horizon = int(subscription.cursor.properties[HORIZON_PROPERTY])
             seal = Seal(horizon, (*topic.ledger.position_before(horizon), -1))
         is_gone = named is None and seal is not None and seal.horizon < topic.ledger.start

@@ -310,7 +310,7 @@ def _arm(topic: TimedTopic, when_ms: int) -> None:
         before = topic.due.arm(topic.text, topic.record, when_ms)
         topic.save_record()
     except StoreError:
-        # What the store says holds on; a key of none is taken away when it is read.
+        # The stored time remains valid; an outdated key is removed when it is read.
         topic.record.due_ms = due_ms
         raise
     topic.due.disarm(topic.text, before)

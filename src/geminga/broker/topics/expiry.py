@@ -180,7 +180,7 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
         and offload.has(ledger_id)
         and not (offload.is_borrowed and offload.is_here(ledger_id))
     ):
-        return offload.give_way(ledger_id)  # nothing, when the copy has gone meanwhile
+        return offload.give_way(ledger_id)  # False if the copy was deleted meanwhile
     if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
         return False
     if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:

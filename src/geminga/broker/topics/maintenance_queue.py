@@ -57,7 +57,7 @@ class MaintenanceQueue(Generic[T]):
     def _plan(self, topic: T, number: int) -> None:
         planned = topic.look_round
         if planned:
-            if planned <= number:  # as `GONE` is
+            if planned <= number:  # as for `GONE`
                 return
             self._drop(topic)
         topic.look_round = number

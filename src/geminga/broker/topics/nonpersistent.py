@@ -120,7 +120,7 @@ class NonPersistentSubscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.add_permits(permits, self.topic.scheduler.now_ms)
 
-    # Nothing is kept, so there is nothing to acknowledge, to deliver again or to move.
+    # Nothing is stored, so there is nothing to acknowledge, to redeliver or to move.
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         return
 

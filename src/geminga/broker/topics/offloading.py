@@ -219,7 +219,7 @@ class Offload:
                     offload = ledger.written_ms(index) + policies.offload_threshold_seconds * 1000
                     break
         if self._offloads_from_ms and policies.offload_threshold_bytes >= 0:
-            offload = 0  # what failed was due, and nothing may come that tells so again
+            offload = 0  # failed work was due, and perhaps no other event triggers it
         return min(max(drop, self._drops_from_ms), max(offload, self._offloads_from_ms))
 
     @property
@@ -246,7 +246,7 @@ class Offload:
     def check(self) -> None:
         """Start the work that is due by the policies."""
         if self.is_running or self.tier.borrowed:
-            return  # which the store has said; a copy keeps what it has
+            return  # the store logs that; a copy keeps its files
         now_ms, work = self.topic.scheduler.now_ms, list[tuple[int, bool]]()
         if now_ms >= self._drops_from_ms:
             self._drops_from_ms = 0
@@ -364,7 +364,7 @@ class Offload:
         except StoreError as stopped:
             log.warning("%r: leftover files are searched for later: %s", self, stopped)
         if not self._is_over:
-            # What was just offloaded may be unneeded here at once, also where the next ledger could not go.
+            # A just offloaded ledger may be unneeded here at once, also if the next one failed.
             self.topic.scheduler.after(0.0, self._check_again, self)
 
     def _check_again(self) -> None:

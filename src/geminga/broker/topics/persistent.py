@@ -413,7 +413,7 @@ class PersistentTopic:
                 raise Refused(pb.NotAllowedError, f"Subscription {existing.name} is {kind}")
             # A reader's subscription without consumers remains because of a seek, which set its position.
             return existing
-        # Where it begins may take several tries to find (`StoreBusy`): before that there is nothing of it.
+        # Finding the start may take several tries (`StoreBusy`): nothing is created before.
         offset, is_behind = self._beginning(request)
         created = self._create_subscription(request, offset, is_behind=is_behind)
         created.start_position = request.start or (EARLIEST if request.earliest else LATEST)
@@ -431,7 +431,7 @@ class PersistentTopic:
             offset = offset_by_time(ledger, moment_ms, now_ms)
             return offset, self.is_behind(offset, moment_ms=moment_ms)
         if request.start is not None and not request.durable:
-            # The entry of a reader's start id is delivered; the client drops what it knows.
+            # The entry of a reader's start id is delivered; the client drops the messages it has read.
             return ledger.offset_from(*request.start), False
         if request.earliest:
             return ledger.start, False
@@ -592,7 +592,7 @@ class PersistentTopic:
             except StoreError as refused:
                 done(refused)
 
-        # Its report comes behind those of the entries.
+        # Its report follows those of the entries.
         self.save_record(arrived)
 
     def _truncate_below(self, stop: int, done: Done) -> None:

@@ -161,7 +161,7 @@ class TopicMaintenance:
                 if not isinstance(each, PrefetchRequest):
                     part.append(each)
                 if len(part) == TOPICS_AT_ONCE or isinstance(each, PrefetchRequest):
-                    # Before the next page: what was read here is not read again in this life.
+                    # Before the next page: keys read here are not read again in this run.
                     yield from self._visit_all(part)
                     part = []
                 if isinstance(each, PrefetchRequest):

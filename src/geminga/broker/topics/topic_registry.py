@@ -175,7 +175,7 @@ class TopicRegistry:
             record = TopicRecord.decode(value, f"record of topic {text}")
             topic = PersistentTopic(self._services, name, record, self._namespaces.topic_policies(name))
         except StoreError as error:
-            # Nothing is kept of the attempt: the next request tries again.
+            # The failed attempt is not cached: the next request tries again.
             log.error("topic %s cannot be loaded: %s", text, error)
             raise storage_refusal(error) from error
         self._enter(topic)
@@ -591,7 +591,7 @@ class TopicRegistry:
         self._loaded.clear()
 
     def policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
-        """Apply changed policies to the topics in memory; changes made during a run are applied in the next."""
+        """Apply changed policies to the topics in memory; changes during a run are applied in the next."""
         self._changed_policies[namespace, base] = None
         if not self._is_telling:
             self._is_telling = True
