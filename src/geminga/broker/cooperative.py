@@ -123,8 +123,7 @@ class CooperativeScheduler:
     def start(self, job: Job, about: object, done: Done | None = None) -> None:
         """Start ``job`` at once if there is time; it takes turns until it is done or suspended.
 
-        A job passes its result to ``done``, if given. It receives an error instead if the job fails, or at
-        `close`.
+        A job passes its result to ``done``, if given. ``done`` receives an error if the job fails, or at `close`.
         """
         if len(self._jobs) >= JOBS_MAX:
             raise AssertionError(f"{JOBS_MAX} jobs wait")
@@ -183,8 +182,7 @@ class CooperativeScheduler:
             self._running = before
 
     def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
-        """Wait, as a part of a job, for the single call of the callback given to ``begin``; return its
-        argument."""
+        """Wait, as a part of a job, for the call of the callback given to ``begin``; return its argument."""
         assert self._running is not None
         job, about = self._running
         reports: list[T] = []

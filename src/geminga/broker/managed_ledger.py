@@ -217,8 +217,7 @@ class ManagedLedger:
         return segment.ledger_id, offset - segment.base
 
     def position_before(self, offset: int) -> tuple[int, int]:
-        """Return the id before an entry, as mark-delete positions are shown; entry -1 before a ledger's
-        first."""
+        """Return the id before an entry, as of mark-delete positions; entry -1 before a ledger's first."""
         if offset > self.start:
             return self.position(offset - 1)
         return (self.segments[0].ledger_id, -1) if self.segments else (-1, -1)

@@ -51,8 +51,7 @@ class AuthorizationMiddleware:
         authorization: Authorization | None,
         permissions: Mapping[Key, RequiredPermission],
     ) -> None:
-        """Without ``authorization`` authenticated roles may do everything. Routes not in ``permissions`` are
-        refused."""
+        """Without ``authorization`` authenticated roles may do everything. Other routes are refused."""
         self._permissions = permissions
         self._authentication = authentication
         self._authorization = authorization

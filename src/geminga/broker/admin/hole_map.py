@@ -2,8 +2,7 @@
 
 A range of entries is cut into cells, each with its numbers of acknowledged and of partly acknowledged
 entries. The cost depends on the number of cells and, in bits, on the entries between them, so ten million
-holes are as cheap to draw as ten. A range with no more entries than cells is listed entry by entry, down to
-the messages of batches.
+holes are as cheap to draw as ten. A range with no more entries than cells lists entries and messages.
 
 Positions are offsets: entries counted from the topic's first, over all ledgers.
 """

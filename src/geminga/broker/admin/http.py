@@ -233,8 +233,7 @@ def whole_number(text: object, what: str, minimum: int = 0) -> int:
 
 
 async def sent(request: web.Request) -> bytes:
-    """Return the body. 408 if it is not received completely, 400 if it cannot be read; neither the answer nor
-    the log quotes it."""
+    """Return the body. 408 if it is not received completely, 400 if it cannot be read; it is never quoted."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()

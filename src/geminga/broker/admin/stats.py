@@ -1,7 +1,6 @@
 """Topic statistics of the admin API and CONSUMER_STATS, in the format that Pulsar's tools expect.
 
-Field names are Pulsar's. Fields of features that this broker does not have (replication, transactions)
-contain their empty value.
+Field names are Pulsar's. Fields of absent features (replication, transactions) are empty.
 """
 
 from __future__ import annotations

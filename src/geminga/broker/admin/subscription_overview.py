@@ -505,8 +505,7 @@ class _OverviewCache:
 
     @staticmethod
     def _leave_out(survey: SubscriptionScan) -> Iterator[None]:
-        """Keep the rows with the most trouble, by powers of two of their backlogs. Counts in steps instead of
-        sorting."""
+        """Keep the rows with the most trouble, by powers of two of their backlogs. Counts in steps."""
         ranks: Counter[tuple[int, int]] = Counter()
         for number, line in enumerate(survey.lines.values(), 1):
             ranks[_rank(line)] += 1

@@ -75,8 +75,7 @@ def messages_of(
     wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None = None,
 ) -> Iterator[Json]:
-    """Yield the matching messages of an entry, as JSON; ``open_ones(index)`` is true for open ones of a
-    batch.
+    """Yield the matching messages of an entry, as JSON; ``open_ones(index)``: whether open in a batch.
 
     An entry that cannot be decoded (encrypted, damaged, a chunk) is described once.
     """
@@ -237,8 +236,7 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
     """Return messages behind an entry (without one: the newest): ``{"messages", "next", ...}``.
 
     With a filter the last `BEHIND_MAX` entries are searched over several answers; without one a client that
-    is behind is moved to the newest. ``skipped`` counts entries that were not read, ``examined`` those that
-    were.
+    is behind is moved to the newest. ``skipped`` counts entries not read, ``examined`` those read.
     """
     ledger = topic.ledger
     end = ledger.confirmed

@@ -145,8 +145,7 @@ class ClustersResource(Resource):
         return answer(found)
 
     async def set_migration(self, request: web.Request) -> web.Response:
-        """Register a migration; clients are not redirected. ``?migrated=``; body: the other cluster's
-        addresses."""
+        """Register a migration; clients are not redirected. ``?migrated=``; body: addresses."""
         name = part(request, "cluster")
         note = {"migrated": query_flag(request, "migrated"), "migratedClusterUrl": await object_body(request)}
         await self.durable(lambda done: self.namespaces.note_cluster(name, "migration", note, done))

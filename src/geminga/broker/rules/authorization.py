@@ -42,8 +42,7 @@ class Authorization:
         return given is not None and _allows(given, "namespace_auth", role, action)
 
     def may(self, role: str, action: str, topic: TopicName) -> bool:
-        """Return whether ``role`` may do ``action`` with the topic; partitions follow their partitioned
-        topic."""
+        """Return whether ``role`` may do ``action`` with the topic, or with the topic of a partition."""
         if self.may_in_namespace(role, action, topic.tenant, topic.namespace):
             return True
         given = self._namespaces.permissions(topic.tenant, topic.namespace)

@@ -333,8 +333,7 @@ class _Resolution:
         return next((branch for branch in reader.branches if branch.kind in wider), None)
 
     def _are_equivalent(self, left: AvroType, right: AvroType) -> bool:
-        """Return whether two types have the same structure, namespaces aside; branches of such unions are
-        compared one by one."""
+        """Return whether two types have the same structure, namespaces aside; unions branch by branch."""
         if (left, right) in self._different:
             return False
         seen: set[tuple[AvroType, AvroType]] = set()

@@ -455,8 +455,7 @@ class PersistentTopic:
             raise storage_refusal(error) from error
 
     def initial_subscription(self, name: str) -> None:
-        """Create a subscription (of a dead letter topic) so that messages before its first consumer are
-        retained."""
+        """Create the subscription of a dead letter topic before its first consumer, to retain messages."""
         if name == COMPACTION or name in self.subscriptions:
             return
         if not self.policies.auto_create_subscriptions:
