@@ -1,7 +1,7 @@
-"""Background work: long, nobody waits for it, and it leaves most of the time to others.
+"""Long background work that takes at most a third of the time.
 
-It is a job as `slices` has them, done in slices with pauses between them: it takes a third of the time at
-most, however much there is. What it waits for, it waits for in `BackgroundJobs.wait`.
+The work is a job of `geminga.broker.cooperative`, run in slices with pauses between them. It waits only in
+`BackgroundJobs.wait`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from geminga.broker.scheduler import Scheduler
 
 SLICE_SECONDS: Final = 0.005
 SLICE_STEPS_MAX: Final = 500
-"""A slice ends at the first of these ..."""
+"""A slice ends at the first of these limits."""
 PAUSE_SECONDS: Final = 0.01
-"""... and the next one comes so much later."""
+"""Pause until the next slice."""
 
 T = TypeVar("T")
 
 
 class BackgroundJobs:
-    """One such work at a time. ``about`` names it in the log."""
+    """One piece of background work at a time. ``about`` names it in the log."""
 
     def __init__(self, scheduler: Scheduler, slices: CooperativeScheduler, about: object) -> None:
         self._scheduler = scheduler
@@ -37,7 +37,7 @@ class BackgroundJobs:
         return self._work is not None
 
     def start(self, work: Job, over: Callable[[], None]) -> None:
-        """Begin with it now; ``over`` is called when it is done, or has failed, which is logged."""
+        """Start the work now; ``over`` is called when it is done, or has failed, which is logged."""
         assert self._work is None
         self._work, self._over = work, over
         self._slice()
@@ -64,7 +64,7 @@ class BackgroundJobs:
         self._over()
 
     def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
-        """A part of the work: gives what is reported to what ``begin`` is handed, once. See `CooperativeScheduler.wait`."""
+        """Wait, as a part of the work, for what ``begin`` reports. See `CooperativeScheduler.wait`."""
         reports: list[T] = []
         is_parked = False
 

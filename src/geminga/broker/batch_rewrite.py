@@ -1,7 +1,6 @@
-"""Batches as compaction sees them: opened for the keys of their messages, and made anew with fewer of them.
+"""Batches in compaction: parsed for the keys of their messages, and rewritten with fewer messages.
 
-A few kilobytes may hold a million messages: what takes long is done in steps, which whoever calls takes
-one by one.
+A few kilobytes may hold a million messages: slow work is a generator of steps, which the caller runs.
 """
 
 from __future__ import annotations
@@ -22,44 +21,44 @@ from geminga.wire.strict import parse
 log = logging.getLogger("geminga.broker")
 
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A batch that says it is larger than this, decompressed, is not looked into."""
+"""Largest decompressed size of a batch that is parsed; larger ones are kept whole."""
 BATCH_MESSAGES_MAX: Final = 1_000_000
-"""Nor one of more messages, which no client of ours makes."""
+"""Most messages of a batch that is parsed, more than any client of Geminga makes."""
 STEP_MESSAGES: Final = 1_000
-"""So many are looked at in a step."""
+"""Messages that are processed in a step."""
 _SIZE = Struct(">I")
 _HEAD = Struct(">IBB")
 _KEY, _PAYLOAD_SIZE = 0x12, 0x18
 _OTHER_MIN = 0x28
-"""The first tag behind those of the payload's size and of whether it was compacted out."""
+"""The first tag after those of the payload's size and of the compacted-out flag."""
 _MARK_OUT = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
 _EMPTIED = _SIZE.pack(len(_MARK_OUT)) + _MARK_OUT
 _AGAIN = re.compile(rb"[\x12\x18\x20]")
-"""What may be one of the first fields once more behind the others, of which the last one counts."""
+"""Tags of the first fields when repeated after the others, where the last one counts."""
 _ONES = re.compile("1+")
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work in steps, and what it comes to."""
+"""Work in steps, and its result."""
 
 
 class OpenedBatch(NamedTuple):
-    """A batch that was opened."""
+    """Parsed batch."""
 
     metadata: pb.MessageMetadata
     body: bytes
     starts: Sequence[int]
-    """Where each message begins, and the end of the last."""
+    """Offset of each message, and the end of the last."""
     keys: list[bytes | None]
-    """None for a message that has none, and for one that was compacted out before."""
+    """None for a message without a key, and for one that was compacted out before."""
     is_emptied: Sequence[int]
-    """Whether it has a key and no value, of each."""
+    """For each message whether it has a key and no value."""
     unkeyed: Sequence[int]
-    """The indexes of those without a key that were not compacted out."""
+    """Indexes of messages without a key that were not compacted out."""
 
 
 def at_once(steps: Steps[T]) -> T:
-    """All of the steps."""
+    """Run all of the steps and return the result."""
     while True:
         try:
             next(steps)
@@ -68,7 +67,7 @@ def at_once(steps: Steps[T]) -> T:
 
 
 def opened(entry: bytes) -> Steps[OpenedBatch | None]:
-    """The messages of a batch; None when it cannot be looked into."""
+    """Parse the messages of a batch; None if it is unreadable."""
     try:
         parsed = parse_entry(entry, verify=False)
         metadata = parsed.metadata
@@ -86,7 +85,7 @@ def opened(entry: bytes) -> Steps[OpenedBatch | None]:
             body = bytes(parsed.payload)
         return (yield from _walk(metadata, body))
     except (CorruptPayload, StructError, IndexError) as error:
-        log.debug("a batch cannot be opened: %s", error)
+        log.debug("cannot parse a batch: %s", error)
         return None
 
 
@@ -159,12 +158,12 @@ def _walk(metadata: pb.MessageMetadata, body: bytes) -> Steps[OpenedBatch]:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """A key as it travels: protobuf gives one that is no UTF-8 as bytes."""
+    """Return a key in wire format: protobuf returns bytes for invalid UTF-8."""
     return key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
 
 
 def rebatched(entry: bytes, kept: int) -> Steps[bytes]:
-    """A batch with only those of its messages that ``kept`` has a bit for; the others are marked."""
+    """Return a batch with only the messages whose bits are set in ``kept``; the others are marked."""
     batch = yield from opened(entry)
     if batch is None:
         return entry

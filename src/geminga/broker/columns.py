@@ -1,8 +1,8 @@
 """Columns of whole numbers: compact in memory and on disk, with cheap sums.
 
-A column keeps what its least number is, and for each number how far above that it lies, in as few bytes
-as the farthest needs; none at all when all are equal. Entry sizes of one producer take a byte each, the
-message counts of unbatched entries nothing.
+A column stores its least number, and each number's difference to it in as few bytes as the largest needs;
+none if all numbers are equal. Entry sizes of one producer take a byte each, the message counts of unbatched
+entries nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import compress
 from geminga.broker.records import RecordReader, put_varint
 
 _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
-"""The array type for numbers of so many bytes."""
+"""The array type code by bytes per number."""
 _COLUMN_OVERHEAD_BYTES = 160
 _BIT_VALUES = bytes.maketrans(b"01", b"\x00\x01")
 
 
 class IntegerColumn:
-    """Non-negative numbers of up to 64 bits; they do not change."""
+    """Immutable column of non-negative numbers of up to 64 bits."""
 
     __slots__ = ("_above", "_count", "_least")
 
@@ -38,7 +38,7 @@ class IntegerColumn:
         return self._count
 
     def __getitem__(self, index: int) -> int:
-        """The number at ``0 <= index < len``."""
+        """Return the number at ``0 <= index < len``."""
         return self._least if self._above is None else self._least + self._above[index]
 
     def __iter__(self) -> Iterator[int]:
@@ -47,19 +47,19 @@ class IntegerColumn:
         return iter([self._least + number for number in self._above])
 
     def sum(self, start: int, stop: int) -> int:
-        """The sum of the numbers at ``start <= index < stop``."""
+        """Return the sum of the numbers at ``start <= index < stop``."""
         total = self._least * (stop - start)
         return total if self._above is None else total + sum(self._above[start:stop])
 
     def all_are(self, number: int, start: int, stop: int) -> bool:
-        """Whether the numbers at ``start <= index < stop`` are all the same as ``number``."""
+        """Return whether the numbers at ``start <= index < stop`` all equal ``number``."""
         if self._above is None:
             return self._least == number
         above = number - self._least
         return above >= 0 and self._above[start:stop].count(above) == stop - start
 
     def sum_where(self, bits: int) -> int:
-        """The sum of the numbers at the places that are set in ``bits``, the first one's the lowest."""
+        """Return the sum of the numbers at the indexes set in ``bits``; the lowest bit is index 0."""
         total = self._least * bits.bit_count()
         if self._above is None or not bits:
             return total
@@ -68,7 +68,7 @@ class IntegerColumn:
 
     @property
     def held_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Return the approximate memory in bytes."""
         above = self._above
         return _COLUMN_OVERHEAD_BYTES + (0 if above is None else len(above) * above.itemsize)
 
@@ -84,7 +84,7 @@ class IntegerColumn:
 
     @staticmethod
     def decode(reader: RecordReader) -> IntegerColumn:
-        """The inverse of `encode`; raises `StoreDamaged`."""
+        """Parse the compact form; raises `StoreDamaged`."""
         column = IntegerColumn(())
         column._count = reader.varint()
         column._least = reader.varint()

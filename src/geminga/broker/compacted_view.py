@@ -1,13 +1,13 @@
-"""A compacted ledger: the newest message of each key, below a horizon, under the ids of its publishing.
+"""Compacted ledger: the newest message of each key, below a horizon, with the original message ids.
 
-Its entries are those of the topic that hold a message worth keeping, in the topic's order. Each has its
-offset and its ids in front, so that it can be read when the topic's own ledgers are long gone::
+Its entries are those of the topic with a message that was kept, in the topic's order. Each is preceded by its
+offset and its ids, so that it can be read after the topic's own ledgers were deleted::
 
     offset  ledger id  entry id        8 bytes each, big endian
     the entry, as it is delivered
 
-The last one is its *seal*: a JSON object, written when all others were. A ledger without seal is what a crash
-left, and is nobody's.
+The last one is its *seal*: a JSON object, written after all others. A ledger without seal was left by a
+crash, and is deleted.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ log = logging.getLogger("geminga.broker")
 
 _HEAD = Struct(">QQQ")
 _SEAL = (1 << 64) - 1
-"""In place of an offset."""
+"""Value of a seal's offset field."""
 _ENTRY_BYTES_MAX = 1 << 30
 ENTRIES_PER_FETCH = 1_000
 BYTES_PER_FETCH = 1024 * 1024
-"""So much is read from the disk at once."""
+"""Bytes that are read from the disk at once."""
 
 Position = tuple[int, int]
 """Ledger and entry id."""
 EARLIEST, LATEST = (-1, -1), ((1 << 63) - 1, (1 << 63) - 1)
-"""Before and behind all others."""
+"""Before and behind all other positions."""
 
 
 class CompactedEntry(NamedTuple):
-    """An entry with the place it has in the topic."""
+    """An entry with its offset and ids in the topic."""
 
     offset: int
     ledger_id: int
@@ -50,9 +50,9 @@ class CompactedEntry(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """What a compacted ledger holds. ``horizon`` is the first offset that it does not speak of.
+    """Content of a compacted ledger's seal. ``horizon`` is the first offset that was not compacted.
 
-    ``last`` is the id of its newest message, with the index in its batch; -1 for none.
+    ``last`` is the id of its newest message, with the index in its batch; -1 if it is empty.
     """
 
     horizon: int
@@ -60,7 +60,7 @@ class Seal(NamedTuple):
 
 
 def owner_of(topic: str) -> str:
-    """Whose a topic's compacted ledgers are in the store: no topic has such a name."""
+    """Return the owner's name of a topic's compacted ledgers in the store, which is no topic's name."""
     return f"compacted\x00{topic}"
 
 
@@ -78,7 +78,7 @@ def sealed(seal: Seal) -> bytes:
 
 
 def seal_of(store: EntryStore, ledger_id: int, entries: int) -> Seal | None:
-    """The seal of a ledger of so many entries; None when it has none. Raises `StoreBusy`."""
+    """Return the seal of a ledger with ``entries`` entries; None if it has none. Raises `StoreBusy`."""
     if not entries:
         return None
     try:
@@ -97,7 +97,7 @@ def seal_of(store: EntryStore, ledger_id: int, entries: int) -> Seal | None:
 
 
 class CompactedLedger:
-    """A sealed one. ``entries`` leaves the seal out. It stays as long as somebody reads it (`pinned`)."""
+    """Sealed compacted ledger. ``entries`` excludes the seal. It is kept while it is read (`pinned`)."""
 
     __slots__ = ("_store", "_to_go", "entries", "ledger_id", "pinned", "seal", "size_bytes", "topic")
 
@@ -115,11 +115,11 @@ class CompactedLedger:
 
     @property
     def horizon(self) -> int:
-        """The offset from which on the topic itself is to be read."""
+        """The offset from which the topic's own entries are to be read."""
         return self.seal.horizon
 
     def find(self, *, offset: int = -1, position: Position | None = None) -> int:
-        """The index of the first entry at or behind an offset, or an id. Raises `StoreError`.
+        """Return the index of the first entry at or behind an offset, or an id. Raises `StoreError`.
 
         It reads a few entries.
         """
@@ -134,7 +134,7 @@ class CompactedLedger:
             middle = (low + high) // 2
             found = self._look(middle)
             if found is None:
-                # What is damaged is stepped over by whoever reads: look on the left of it.
+                # Readers skip damaged entries: continue to the left.
                 high = middle
                 continue
             behind = found.offset < offset if position is None else found[1:3] < position
@@ -149,7 +149,7 @@ class CompactedLedger:
         return unframed(found[0]) if found else None
 
     def fetch(self, index: int, done: Callable[[list[bytes], StoreError | None], None]) -> list[bytes] | None:
-        """Entries from ``index`` on, in their frames: at once, or None, and ``done`` later."""
+        """Return entries from ``index`` on, in their frames, or None and call ``done`` later."""
         count = min(ENTRIES_PER_FETCH, self.entries - index)
         return self._store.fetch(
             self.ledger_id,
@@ -161,10 +161,7 @@ class CompactedLedger:
         )
 
     def behind_damage(self, index: int, error: StoreError) -> int | None:
-        """Where to go on when reading at ``index`` failed; None where that is no matter of the entry.
-
-        What is lost is said out loud.
-        """
+        """Return the index behind damage found at ``index``, and log it; None if the error is another one."""
         damage = error.damage if isinstance(error, EntriesDamaged) else None
         if damage is None or damage.last_entry_id is None:
             return None
@@ -176,7 +173,7 @@ class CompactedLedger:
         return behind
 
     def is_below(self, *, position: Position | None = None, moment_ms: int | None = None) -> bool:
-        """Whether all that it holds lies before an id, or was published before a moment."""
+        """Return whether all its entries are before an id, or were published before a moment."""
         if position is not None:
             return position > self.seal.last[:2]
         if not self.entries:
@@ -195,7 +192,7 @@ class CompactedLedger:
             self._delete()
 
     def replaced(self) -> None:
-        """There is a newer one: this goes when nobody reads it any more."""
+        """Delete the ledger after its last read, because a newer one replaces it."""
         self._to_go = True
         if not self.pinned:
             self._delete()
@@ -204,18 +201,18 @@ class CompactedLedger:
         try:
             self._store.delete_ledgers([self.ledger_id])
         except StoreError as error:
-            log.error("topic %s: compacted ledger %d is left over: %s", self.topic, self.ledger_id, error)
+            log.error("topic %s: cannot delete compacted ledger %d: %s", self.topic, self.ledger_id, error)
 
 
 class CompactedScan:
-    """Somebody's way through a compacted ledger, a little at a time, without waiting for the disk."""
+    """Scan of a compacted ledger by one reader, a little at a time, without waiting for the disk."""
 
     __slots__ = ("_buffer", "_fetching", "_index", "_offset", "_position", "ledger")
 
     def __init__(
         self, ledger: CompactedLedger, *, offset: int = -1, position: Position | None = None
     ) -> None:
-        """It begins at or behind an offset, or an id."""
+        """Start at or behind an offset, or an id."""
         self.ledger = ledger
         ledger.pin()
         self._offset, self._position = offset, position
@@ -224,9 +221,9 @@ class CompactedScan:
         self._fetching = False
 
     def next(self, arrived: Callable[[StoreError | None], None]) -> CompactedEntry | None:
-        """The entry to come, which stays until `take`. None at the end, and while the disk is asked.
+        """Return the next entry, which stays until `take`. None at the end, and while the disk is read.
 
-        ``arrived`` is called when it has answered. Raises `StoreError`.
+        ``arrived`` is called after that. Raises `StoreError`.
         """
         if self._index < 0:
             self._index = self.ledger.find(offset=self._offset, position=self._position)

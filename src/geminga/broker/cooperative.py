@@ -1,15 +1,14 @@
-"""Turns: how long one turn of the event loop may work before others are heard again.
+"""Cooperative scheduling: limits the work in one iteration of the event loop.
 
-Whatever may take long is a *job*: an iterator that works a little at each step and says by ending that it
-is done. What it has to wait for, the disk above all, it waits for in `CooperativeScheduler.wait`, and nobody with it. Jobs
-take turns, one step each; when `TURN_SECONDS` of a turn are used up the rest waits for the next one, and in
-between the loop reads sockets and runs timers. So a peer with a heap of commands, or with one that walks over
-every topic, slows itself down and not the others.
+Long work is a *job*: a generator that does a little at each step and ends when it is done. It waits, above
+all for the disk, in `CooperativeScheduler.wait`, without blocking others. Jobs take turns, one step each;
+when `TURN_SECONDS` of a turn are used up the rest waits for the next one, and in between the loop reads
+sockets and runs timers. So a peer with very many commands, or with a command that reads every topic, slows
+down itself and not the others.
 
-A turn is what happens between two calls of `turn`. The shell tells what it spends on entries into the
-core (`begin`, `end`) and calls `turn` soon after ``wake`` was called. What entries spend in between counts
-against that turn, up to half of it: the loop may have looked at sockets just before. The clock is handed in,
-as chance and time are elsewhere: in simulations it is virtual.
+A turn is the time between two calls of `turn`. The server reports the time of entries into the core (`begin`,
+`end`) and calls `turn` soon after ``wake`` was called. Entries in between count against that turn, up to half
+of it: the loop may just have read sockets. The clock is injected: in simulations it is virtual.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.api import Done
 
 TURN_SECONDS: Final = 0.02
-"""What one turn of the loop may work for the core before the loop looks at everybody again."""
+"""Core's working time in one iteration of the event loop."""
 STEP_SECONDS: Final = 0.002
-"""What one step of a job should take while others wait; `CooperativeScheduler.should_yield` says when it is used up."""
+"""Duration of a job's step while others wait; see `CooperativeScheduler.should_yield`."""
 JOBS_MAX: Final = 100_000
-"""Jobs that may wait, far above one for each connection and resource: more is a broken invariant."""
+"""Most waiting jobs, far above one for each connection and resource: more are a broken invariant."""
 
 SUSPENDED: Final = True
-"""Yielded by a job that cannot go on until something happens: whoever waits for that starts it again."""
+"""Yielded by a job that waits for an event: its callback starts the job again."""
 
 DONE: Final = object()
-"""What `CooperativeScheduler.first_step` gives when a job is done."""
+"""Returned by `CooperativeScheduler.first_step` when a job is done."""
 
 Job = Generator[bool | None, None, None]
 T = TypeVar("T")
 
 
 class CooperativeScheduler:
-    """See the module."""
+    """Scheduler of jobs in turns of limited duration."""
 
     __slots__ = (
         "_asked_at",
@@ -64,7 +63,7 @@ class CooperativeScheduler:
         wake: Callable[[], None],
         failed: Callable[[object, Exception], None],
     ) -> None:
-        """``wake`` asks the shell for a `turn`; ``failed(about, error)`` is told what a job raised."""
+        """``wake`` requests a `turn`; ``failed(about, error)`` receives a job's exception."""
         self._clock = clock
         self._wake = wake
         self._failed = failed
@@ -76,18 +75,18 @@ class CooperativeScheduler:
         self._running: tuple[Job, object] | None = None
         self._owed: dict[Job, Done] = {}
         self._suspended: set[Job] = set()
-        """Those that wait for a report. Whoever is to report may be gone, with the only reference: of a job
-        and its parts, which refer to each other, the job must not be let go of before they have ended."""
+        """Suspended jobs. The reporter may be gone with the only reference: a job and its parts, which refer
+        to each other, must not be freed before they have ended."""
         self.steps = 0
         self.longest_seconds = 0.0
 
     # --- entries into the core ---
     def begin(self, now: float) -> None:
-        """An entry into the core begins; ``now`` is the clock's time."""
+        """Begin an entry into the core; ``now`` is the clock's time."""
         self._began = self._step_began = now
 
     def end(self) -> None:
-        """It ends: what it took counts."""
+        """End the entry; its duration counts."""
         now = self._clock()
         took = now - self._began
         if took > self.longest_seconds:
@@ -99,17 +98,17 @@ class CooperativeScheduler:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """What measures how long work takes."""
+        """Clock that measures the duration of work."""
         return self._clock
 
     @property
     def over(self) -> bool:
-        """Whether this turn's time is used up: what can wait should `wait`."""
+        """Whether this turn's time is used up, so that deferrable work should `wait`."""
         return self._spent + self._clock() - self._began >= TURN_SECONDS
 
     @property
     def should_yield(self) -> bool:
-        """Whether the job that runs should yield: its step took long and others wait, or the turn is over."""
+        """Whether the running job should yield: its step took long and others wait, or the turn is over."""
         now = self._clock()
         if self._spent + now - self._began >= TURN_SECONDS:
             return True
@@ -118,14 +117,13 @@ class CooperativeScheduler:
     # --- jobs ---
     @property
     def waiting(self) -> int:
-        """Jobs that are not done."""
+        """Number of unfinished jobs."""
         return len(self._jobs)
 
     def start(self, job: Job, about: object, done: Done | None = None) -> None:
-        """Begin with ``job`` at once if there is time; it takes turns until it is done or parked.
+        """Start ``job`` at once if there is time; it takes turns until it is done or suspended.
 
-        ``done``, if given, is what the job itself tells its outcome to. It is told why here when the job does
-        not get that far: because it failed, or at `close`.
+        A job passes its result to ``done``, if given. ``done`` receives an error if the job fails, or at `close`.
         """
         if len(self._jobs) >= JOBS_MAX:
             raise AssertionError(f"{JOBS_MAX} jobs wait")
@@ -137,7 +135,7 @@ class CooperativeScheduler:
         self._ask()
 
     def turn(self) -> None:
-        """A new turn of the loop: every job has a step, again and again while there is time."""
+        """Run a turn of the loop: steps of all jobs, repeatedly while there is time."""
         self._woken = False
         self._spent = max(0.0, min(self._spent - self._asked_at, TURN_SECONDS / 2))
         self._began = self._clock()
@@ -154,7 +152,7 @@ class CooperativeScheduler:
                 self._ask()
 
     def _step(self, job: Job, about: object) -> bool:
-        """One step; whether there are more."""
+        """Run one step; return whether there are more."""
         self.steps += 1
         self._step_began = self._clock()
         before, self._running = self._running, (job, about)
@@ -173,9 +171,9 @@ class CooperativeScheduler:
             self._running = before
 
     def first_step(self, job: Job, about: object) -> object:
-        """A job's first step, here and now: what it yields, or `DONE` when that was all.
+        """Run a job's first step now; return what it yields, or `DONE` if that was all.
 
-        Whoever asks for it decides by that whether the job has to `start`. What it raises comes through.
+        By that the caller decides whether the job has to `start`. Exceptions propagate.
         """
         before, self._running = self._running, (job, about)
         try:
@@ -184,7 +182,7 @@ class CooperativeScheduler:
             self._running = before
 
     def wait(self, begin: Callable[[Callable[[T], None]], object]) -> Generator[bool | None, None, T]:
-        """A part of a job: gives what is reported to what ``begin`` is handed, once; parked until then."""
+        """Wait, as a part of a job, for the call of the callback given to ``begin``; return its argument."""
         assert self._running is not None
         job, about = self._running
         reports: list[T] = []
@@ -204,7 +202,7 @@ class CooperativeScheduler:
         return reports[0]
 
     def close(self) -> None:
-        """No job goes on: whoever waits for one is told so."""
+        """Stop all jobs and report an error to those waiting for them."""
         self._jobs.clear()
         owed, self._owed = self._owed, {}
         for job, done in owed.items():
@@ -216,7 +214,7 @@ class CooperativeScheduler:
             self._tell(done, job, ends)
 
     def _tell(self, done: Done, about: object, error: StoreError) -> None:
-        """What that raises keeps nobody else from going on, nor the broker from ending."""
+        """Call ``done``; its exception is logged and does not stop other jobs or the broker's end."""
         try:
             done(error)
         except Exception as failure:

@@ -1,12 +1,12 @@
-"""The broker without I/O: bytes and time in, bytes out.
+"""Broker without I/O: bytes and time in, bytes out.
 
-A shell (`server`, or a test) owns the sockets, the clock and the thread. It opens a session for each
-connection, feeds it what arrives, calls `Broker.poll` when the store wakes it up and `Broker.tick`
-when `Broker.deadline` has come. Everything is called on one thread.
+A server (`serving.server`, or a test) owns the sockets, the clock and the thread. It opens a session for each
+connection, passes it received bytes, calls `Broker.poll` when the store wakes it up and `Broker.tick` at
+`Broker.deadline`. Everything is called on one thread.
 
-Within one call nothing waits. What is written to an `PeerOutput` belongs together and may be sent at the
-end of the call; acknowledgements that came in during one call are handed to the store as one delta a
-cursor, at its end, or together with others when the store has written what it is writing.
+Within one call nothing waits. Bytes written to a `PeerOutput` may be sent together at the end of the call;
+acknowledgements received during one call are passed to the store as one delta per cursor, at its end, or
+together with others when the store has finished its present write.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENTRY_CACHE_BYTES = 16 * 1024 * 1024
 
 
 class Broker:
-    """See the module. ``deadline`` is when `tick` wants to be called, in monotonic seconds."""
+    """Broker core. ``deadline`` is the next time for `tick`, in monotonic seconds."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Broker:
         authentication: Authenticator | None = None,
         instance_id: str = "",
     ) -> None:
-        """``clock`` measures what work takes, ``wake`` asks for `turn` soon; without a clock all is quick.
+        """``clock`` measures work (without one durations are 0), ``wake`` requests `turn` soon.
 
-        Without ``authentication`` nobody is asked who they are and everybody may do everything.
+        Without ``authentication`` all connections may do everything.
         """
         self.store = store
         self.settings = settings
@@ -122,7 +122,7 @@ class Broker:
             self.namespaces.watch_permissions(self._permissions_changed)
         self._table = TABLE if self.authorization is None else GUARDED_TABLE
         self.rate_limited_log = RateLimitedLogger(self.scheduler)
-        """What is wrong with peers is told there."""
+        """Log of peers' faults."""
         self._services = Services(
             version=f"Geminga {__version__}",
             settings=settings,
@@ -141,7 +141,7 @@ class Broker:
         )
 
     def _use(self, settings: BrokerSettings) -> None:
-        """What an administrator may change while the broker runs."""
+        """Apply settings that an administrator changed while the broker runs."""
         self._limit(settings)
         self.namespaces.use(settings, is_sure=not self.dynamic.lost)
 
@@ -163,9 +163,9 @@ class Broker:
     def open_session(
         self, output: PeerOutput, address: str, now: float, certificate_name: str | None = None
     ) -> Session:
-        """A connection was accepted; ``address`` is its peer's for logs and stats.
+        """Open the session of an accepted connection; ``address`` is its peer's for logs and stats.
 
-        ``certificate_name`` is the common name of a client certificate that TLS has verified.
+        ``certificate_name`` is the common name of a verified client certificate.
         """
         self.scheduler.enter(now)
         return Session(self._services, self._table, output, address, certificate_name)
@@ -177,13 +177,13 @@ class Broker:
 
     @property
     def sessions(self) -> set[Session]:
-        """The sessions that have not ended, with all that they had open."""
+        """The sessions that have not ended, with their handles."""
         return cast("set[Session]", self._services.peers)
 
     def poll(self, now: float, now_ms: int) -> None:
-        """Take in what the store reports: receipts go out and new entries to consumers.
+        """Handle the store's reports: receipts are sent, and new entries dispatched.
 
-        What a turn of the loop has no time for takes turns with the jobs from then on, in its order.
+        Work that exceeds a turn of the loop takes turns with the jobs from then on, in its order.
         """
         self.scheduler.enter(now, now_ms)
         self._take_in()
@@ -211,18 +211,18 @@ class Broker:
             self.slices.start(self._catch_up(), "what the store reported")
 
     def _catch_up(self) -> Job:
-        """A job: the rest of what a turn had no time for. It begins with the next turn."""
+        """Return a job that does the rest of a turn's work, starting with the next turn."""
         try:
             yield None
             while self._has_more or self.scheduler.is_behind:
-                # Whatever is wrong with one report, the others are waited for.
+                # One failing report must not stop the others.
                 self.scheduler.isolated("store", "what the store reported", self._take_in)
                 yield None
         finally:
             self._catches_up = False
 
     def turn(self, now: float, now_ms: int) -> None:
-        """A new turn of the loop: go on with what did not fit into the last."""
+        """Run a new turn of the loop with the rest of the last one's work."""
         self.scheduler.enter(now, now_ms)
         try:
             self.slices.turn()
@@ -230,7 +230,7 @@ class Broker:
             self.scheduler.leave()
 
     def tick(self, now: float, now_ms: int) -> float:
-        """Run what is due; returns the next `deadline`."""
+        """Run due timers; return the next `deadline`."""
         self.scheduler.enter(now, now_ms)
         try:
             self.scheduler.run_timers()
@@ -243,7 +243,7 @@ class Broker:
         return self.scheduler.deadline
 
     def close(self) -> None:
-        """End all sessions and write what is not written yet. The store stays open."""
+        """End all sessions and write pending changes. The store stays open."""
         self.slices.close()
         for session in list(self.sessions):
             self.scheduler.isolated("session", session, session.end_at_once)

@@ -1,21 +1,19 @@
-"""The disk: how much room is left, who waits for it, and what gives way.
+"""Disk space: free bytes, refusal of publishing, and early deletion of retained messages.
 
-What counts as the disk is the file system of the data folder, or ``disk_limit_bytes`` of it. The *mark* is
-the smaller of ``disk_low_water_bytes`` and ``disk_low_water_fraction``. By what is free there are levels:
+The disk is the file system of the data folder, or ``disk_limit_bytes`` of it. The *mark* is the smaller of
+``disk_low_water_bytes`` and ``disk_low_water_fraction``. Free space defines a level:
 
-*plenty*   twice the mark and more (on small disks more than that): nothing happens.
-*low*      less: the store works harder for space, and retention gives way
+*plenty*   at least twice the mark (more on small disks): no restrictions.
+*low*      less: the store frees space more eagerly, and retained messages are deleted early
            (`geminga.broker.topics.retention_evictor`).
-*full*     less than the mark, or something could not be written: entries are refused, and producers are
-           held as by a backlog quota, until a quarter more than the mark is free. No topic is made because
-           somebody wants to use it. Acknowledgements, deletions, trimming, cursors, policies and
-           administrators go on: that is what the room below the mark is for.
+*full*     less than the mark, or a write failed: entries are refused, and producers are blocked as by a
+           backlog quota, until a quarter more than the mark is free. Topics are not auto-created. The space
+           below the mark is for acknowledgements, deletions, trimming, cursors, policies and administrators.
 
-No more may be under way than half of what is free above the mark: a burst does not go far below it.
+Pending entries may take at most half of the space above the mark, so that a burst does not exceed it by far.
 
-Nobody restarts anything: the guard looks whenever something was written, every second while room is short,
-and every 15 seconds otherwise. It also measures how fast the disk is written to, and warns when retention
-would keep more than there is room for.
+All changes of the level are automatic: the disk is checked after writes, every second while space is low, and
+every 15 seconds otherwise. The rate of writing is measured, and a warning logged if retention would not fit.
 """
 
 from __future__ import annotations
@@ -36,19 +34,19 @@ log = logging.getLogger("geminga.broker")
 
 LOOK_SECONDS: Final = 15.0
 SHORT_LOOK_SECONDS: Final = 1.0
-"""How often the disk is looked at while nothing is written: with plenty of room, and with little."""
+"""Interval of checks while nothing is written: with much free space, and with little."""
 RATE_SECONDS: Final = 300.0
-"""The rate of writing is taken over about so long."""
+"""Period over which the rate of writing is averaged, about."""
 RATE_SECONDS_MIN: Final = 30.0
-"""Before that no rate is told."""
+"""Shortest period for a rate."""
 WARNING_SECONDS: Final = 600.0
-"""The warning that retention will not fit is repeated this far apart."""
+"""Interval of the warning that retention will not fit."""
 UNDER_WAY_MIN: Final = 64 * 1024
-"""However little room there is, so much may be under way."""
+"""Bytes of pending entries that are always allowed."""
 
 
 class DiskLevel(Enum):
-    """How much room there is; see the module."""
+    """Level of free space, see the module."""
 
     PLENTY = "plenty"
     LOW = "low"
@@ -56,7 +54,7 @@ class DiskLevel(Enum):
 
 
 class DiskGuard:
-    """See the module. It sets its own timer. ``give_way`` is asked to delete about so many bytes."""
+    """Monitor of the disk's space, with its own timer. ``give_way(size)`` deletes retained ledgers."""
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class DiskGuard:
         self._warned_at = self._told_low_at = -INFINITY
         self.level = DiskLevel.PLENTY
         self.refusal = ""
-        """Why nothing is published now; empty while publishing goes on."""
+        """Reason why publishing is refused; empty while it is not."""
         self.give_way: Callable[[int], None] | None = None
         self._timer: Timer | None = None
         if store.space is not None:
@@ -87,12 +85,12 @@ class DiskGuard:
     # --- what holds now ---
     @property
     def space(self) -> FreeSpace | None:
-        """What was found last; None where there is no disk."""
+        """Result of the last check; None without a disk."""
         return self._space
 
     @property
     def mark(self) -> int:
-        """Below so many free bytes nothing is published."""
+        """Free bytes below which publishing is refused."""
         space, settings = self._space, self._settings
         if space is None:
             return 0
@@ -100,20 +98,20 @@ class DiskGuard:
 
     @property
     def low(self) -> int:
-        """Below so many free bytes retention gives way."""
+        """Free bytes below which retained messages are deleted early."""
         return self.mark + max(self.mark, self._part(8, 256 * 1024 * 1024))
 
     @property
     def _target(self) -> int:
-        """What it gives way for: so many free bytes."""
+        """Free bytes at which early deletion stops."""
         return self.low + max(self.mark // 4, self._part(16, 64 * 1024 * 1024))
 
     def _part(self, number: int, bytes_max: int) -> int:
-        """A part of the disk: space comes back in pieces, and small disks have large ones."""
+        """Return a part of the disk: deletions free whole files, which are large on small disks."""
         return 0 if self._space is None else min(self._space.total_bytes // number, bytes_max)
 
     def look(self) -> None:
-        """Act on what the store has found. Cheap when it has found nothing new."""
+        """Act on the store's last check of the disk; cheap if there is no new one."""
         space = self._store.space
         if space is None:
             return
@@ -129,7 +127,7 @@ class DiskGuard:
         self._bytes.pending_bytes_max = min(self._settings.pending_bytes_max, room)
 
     def _level(self, free: int, mark: int) -> DiskLevel:
-        """With a little distance between coming and going, so that it does not flutter."""
+        """Return the level, with hysteresis."""
         if free < max(1, mark + ((self.low - mark) // 4 if self.level is DiskLevel.FULL else 0)):
             return DiskLevel.FULL
         wanted = self.low if self.level is DiskLevel.PLENTY else self._target
@@ -141,16 +139,16 @@ class DiskGuard:
             self.refusal = f"the disk is full: {self._figures()}"
             self._store.refuse_entries(StoreFull(self.refusal))
             log.error(
-                "%s: nothing is published until there is more; acknowledging and deleting go on. Free space, "
-                "or lower the mark (disk_low_water_bytes): it goes on by itself", self.refusal,
+                "%s: publishing is refused; acknowledging and deleting still work. Free space "
+                "or lower disk_low_water_bytes; publishing then resumes automatically", self.refusal,
             )  # fmt: skip
         elif before is DiskLevel.FULL:
             self.refusal = ""
             self._store.refuse_entries(None)
-            log.warning("the disk has room again: %s; publishing goes on", self._figures())
+            log.warning("the disk has free space again: %s; publishing resumes", self._figures())
         elif level is DiskLevel.LOW and self._scheduler.now - self._told_low_at >= WARNING_SECONDS:
             self._told_low_at = self._scheduler.now
-            log.warning("the disk has little room: %s", self._figures())
+            log.warning("the disk is running out of space: %s", self._figures())
         if DiskLevel.PLENTY in (level, before):
             self._store.give_back(eagerly=level is not DiskLevel.PLENTY)
             if level is not DiskLevel.PLENTY:
@@ -183,7 +181,7 @@ class DiskGuard:
             self._forecast()
 
     def _press(self) -> None:
-        """Have retention give way, unless the space of what is deleted is still to come back."""
+        """Delete retained messages early, unless space of deleted files is still being freed."""
         space = self._space
         if space is None or self.level is DiskLevel.PLENTY or self._store.gives_back or self.give_way is None:
             return
@@ -201,7 +199,7 @@ class DiskGuard:
 
     @property
     def bytes_per_second(self) -> float:
-        """How fast the disk was written to in the last minutes; 0 while that is not known."""
+        """Rate of writing to the disk in the last minutes; 0 while it is unknown."""
         if len(self._samples) < 2:
             return 0.0
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
@@ -209,13 +207,13 @@ class DiskGuard:
 
     @property
     def seconds_left(self) -> float:
-        """When the mark is reached, if writing goes on so and nothing is deleted; infinity for never."""
+        """Seconds until the mark is reached at this rate without deletions; infinity for never."""
         space, rate = self._space, self.bytes_per_second
         return max(0, space.free_bytes - self.mark) / rate if space is not None and rate > 0 else INFINITY
 
     @property
     def overflows(self) -> bool:
-        """Whether retention, at the rate of now, keeps more than there is room for."""
+        """Whether retention, at the present rate, keeps more than fits on the disk."""
         space, minutes = self._space, self._settings.retention_minutes
         if space is None or minutes == 0 or self.bytes_per_second <= 0:
             return False
@@ -231,20 +229,20 @@ class DiskGuard:
         self._warned_at = now
         gives_way = self._settings.disk_retention_gives_way and self._settings.retention_minutes > 0
         log.warning(
-            "at %s a second the disk is full in %s, long before acknowledged messages may be deleted (%s): "
-            "%s. A shorter retention, a limit a topic (retention_megabytes) or a larger disk helps",
+            "at %s a second the disk is full in %s, long before retention allows deleting messages (%s): "
+            "%s. Shorten retention, limit it by size (retention_megabytes) or use a larger disk",
             amount(self.bytes_per_second), duration(self.seconds_left),
             retention_text(self._settings.retention_minutes),
             "then the oldest of them are deleted earlier" if gives_way else "then publishing stops",
         )  # fmt: skip
 
     def use(self, settings: BrokerSettings) -> None:
-        """The settings that forecasts and lines speak of, from now on."""
+        """Use changed settings for forecasts and log lines."""
         self._settings = settings
 
-    # --- what is told ---
+    # --- reports ---
     def start_line(self) -> str:
-        """What `geminga standalone` says at its start; empty where there is no disk."""
+        """Return the line for the start of `geminga standalone`; empty without a disk."""
         if self._space is None:
             return ""
         minutes = self._settings.retention_minutes
@@ -257,7 +255,7 @@ class DiskGuard:
         return line
 
     def described(self) -> dict[str, Any]:
-        """As JSON, for administrators; empty where there is no disk."""
+        """Return the figures as JSON, for administrators; empty without a disk."""
         space = self._space
         if space is None:
             return {}
@@ -278,7 +276,7 @@ class DiskGuard:
 
 
 def amount(size_bytes: float) -> str:
-    """Bytes for people: ``1.5 GiB``."""
+    """Format bytes: ``1.5 GiB``."""
     size, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -288,7 +286,7 @@ def amount(size_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people, roughly."""
+    """Format an approximate time."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -296,5 +294,5 @@ def duration(seconds: float) -> str:
 
 
 def retention_text(minutes: int) -> str:
-    """How long acknowledged messages are kept."""
+    """Format the retention time of acknowledged messages."""
     return "for ever" if minutes < 0 else f"for {duration(minutes * 60)}"

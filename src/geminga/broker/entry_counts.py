@@ -1,20 +1,20 @@
-"""How many messages and bytes a topic's entries hold: exact backlogs without reading a single entry.
+"""Message counts and sizes of a topic's entries: exact backlogs without reading entries.
 
-A backlog counted in entries says little when an entry may be a batch of a thousand. So every topic keeps,
-for each of its ledgers, how many messages and bytes each entry holds. What a subscription has before it is
-then a difference of two sums, and an acknowledgement out of order looks up one entry.
+A backlog in entries is imprecise, because an entry may be a batch of a thousand messages. So every topic
+stores, for each of its ledgers, the messages and bytes of each entry. The backlog of a subscription is then a
+difference of two sums, and an acknowledgement out of order looks up one entry.
 
-Counts come with the publish command and are kept in *blocks* of entries: in memory as two columns
-(`columns`; a byte or two an entry), in the store as one delta a block under ``counts/<topic>\\0<ledger>``.
-The entries behind the last block, a mebibyte at most, have their counts in memory alone, and after a
-restart they are read again; of a ledger whose entries are in cheap storage alone every count is in blocks
+Counts are sent with the publish command and stored in *blocks* of entries: in memory as two columns
+(`columns`; a byte or two per entry), in the store as one delta per block under ``counts/<topic>\\0<ledger>``.
+Counts of the entries behind the last block, a mebibyte at most, are in memory alone, and those entries are
+read again after a restart; of a ledger that is only in offload storage every count is in blocks
 (`EntryCounts.cover`). The totals of closed ledgers are under ``counts/<topic>``, so that a long backlog is
-added up without its blocks. Nothing of this is read before somebody asks, and what is not asked for gives
-way to what is (`CountsCache`): an idle topic costs nothing.
+added up without its blocks. Counts are read at their first use, and unused ones are evicted (`CountsCache`):
+an idle topic costs nothing.
 
-Ledgers that were written before counts were kept are counted in slices (`EntryCounts.count_some`).
+Ledgers that were written before counts were stored are counted in slices (`EntryCounts.count_some`).
 
-A chunk of a large message counts as no message but the last, which counts as the one that they make up.
+A chunk of a large message counts as no message, except the last, which counts as the whole message.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from geminga.ledger.api import EntryStore
 
 BLOCK_ENTRIES = 512
 BLOCK_BYTES = 1024 * 1024
-"""A block is closed at the first of these: it is what has to be read again after a restart."""
+"""A block is closed at the first of these limits: it bounds what is read again after a restart."""
 TAIL_KEPT_ENTRIES = 32
-"""A closed ledger's last entries are kept as a block too, if they are so many; fewer are read again."""
+"""Least number of a closed ledger's last entries that are stored as a block; fewer are read again."""
 UNCOUNTED_ENTRIES_MAX = 2 * BLOCK_ENTRIES
 UNCOUNTED_BYTES_MAX = 8 * BLOCK_BYTES
-"""With more than this behind the blocks, a ledger was written before counts were kept: see `count_some`."""
+"""Bytes behind the blocks above which a ledger was written before counts were stored: see `count_some`."""
 COUNTS_CACHE_BYTES = 64 * 1024 * 1024
 
 Tally = tuple[int, int]
@@ -47,14 +47,14 @@ Tally = tuple[int, int]
 
 
 class OffsetSet(Protocol):
-    """A set of offsets (`delivery.ranges.RangeSet`)."""
+    """Set of offsets (`delivery.ranges.RangeSet`)."""
 
     def bits(self, start: int, stop: int) -> int:
-        """Which of ``start <= offset < stop`` are in it, ``start`` the lowest bit."""
+        """Return the elements of ``start <= offset < stop`` as bits, ``start`` the lowest."""
 
 
 class CountedLedger(Protocol):
-    """A ledger of the topic (`managed_ledger.Segment`)."""
+    """Ledger of the topic (`managed_ledger.Segment`)."""
 
     ledger_id: int
     base: int
@@ -63,7 +63,7 @@ class CountedLedger(Protocol):
 
 
 class CountsCache:
-    """Which ledgers have their blocks in memory; those that had them longest give way.
+    """Ledgers with their blocks in memory; the oldest in the cache are evicted first.
 
     ``bytes_max`` bounds the memory of all topics' blocks together.
     """
@@ -74,7 +74,7 @@ class CountsCache:
         self._held: OrderedDict[LedgerCounts, int] = OrderedDict()
 
     def keep(self, ledger: LedgerCounts, more_bytes: int) -> None:
-        """The ledger's blocks grew by so many bytes."""
+        """Add the size of a ledger's new blocks, and evict others if needed."""
         self._held[ledger] = self._held.get(ledger, 0) + more_bytes
         self._bytes += more_bytes
         while self._bytes > self._bytes_max and len(self._held) > 1:
@@ -87,7 +87,7 @@ class CountsCache:
 
 
 class CountBlock:
-    """Counts of consecutive entries; ``messages_before`` and ``bytes_before`` are those of the ledger."""
+    """Counts of consecutive entries; ``messages_before`` and ``bytes_before`` are sums of earlier entries."""
 
     __slots__ = ("bytes_before", "first", "messages", "messages_before", "sizes")
 
@@ -110,16 +110,16 @@ class CountBlock:
         return self.first + len(self.sizes)
 
 
-# What ledgers without a block share, as most are.
+# Shared by all ledgers without a block, which are most.
 _NO_BLOCKS: list[CountBlock] = []
 _NO_FIRSTS: list[int] = []
 _NO_PREFIXES: list[Tally] = []
 
 
 class LedgerCounts:
-    """The counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks.
+    """Counts of one ledger: of its first ``counted`` entries, of which ``sealed`` are in blocks.
 
-    Behind the blocks there is no column of messages while each entry holds one.
+    Behind the blocks there is no column of messages while each entry has one message.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class LedgerCounts:
 
     # --- counting ---
     def append(self, messages: int, size: int) -> None:
-        """The next entry holds so much."""
+        """Add the next entry."""
         sizes = self._sizes
         if messages != 1 and self._messages is None:
             self._messages = _ones(len(sizes))
@@ -157,7 +157,7 @@ class LedgerCounts:
             self.seal()
 
     def append_run(self, sizes: Sequence[int], size: int) -> None:
-        """The next entries hold a message each, and so many bytes, ``size`` together."""
+        """Add entries of one message each, with their sizes and total size."""
         if self._messages is not None:
             self._messages.extend(repeat(1, len(sizes)))
         self._sizes.extend(sizes)
@@ -174,7 +174,7 @@ class LedgerCounts:
         return self.sealed_messages + self._open_messages(len(self._sizes))
 
     def _open_messages(self, entries: int) -> int:
-        """What the first so many behind the blocks hold together."""
+        """Return the messages of the first ``entries`` entries behind the blocks."""
         return entries if self._messages is None else sum(self._messages[:entries])
 
     @property
@@ -182,7 +182,7 @@ class LedgerCounts:
         return self.sealed_bytes + self._open_bytes
 
     def seal(self) -> None:
-        """Keep what was counted since the last block as a block."""
+        """Store the entries since the last block as a block."""
         sizes = IntegerColumn(self._sizes)
         messages = IntegerColumn(_ones(len(sizes)) if self._messages is None else self._messages)
         record = bytearray()
@@ -208,16 +208,16 @@ class LedgerCounts:
         self.sealed_bytes += sizes.sum(0, len(sizes))
 
     def keep_tail(self) -> None:
-        """The ledger is closed: what is behind its last block is worth one if it is long enough."""
+        """Store the tail of a closed ledger as a block if it is long enough."""
         if len(self._sizes) >= TAIL_KEPT_ENTRIES:
             self.seal()
 
     def load(self, entries: int) -> None:
-        """Take in the blocks that the store has, of a ledger with so many entries that was not counted."""
+        """Load the stored blocks of a ledger with that number of entries."""
         self._load(entries)
 
     def restore(self) -> bool:
-        """Have the blocks in memory; False when the store does not have them all any more (damage)."""
+        """Load the blocks into memory; False if some are missing in the store (damage)."""
         if not self.in_memory:
             sealed = self.sealed
             self._load(sealed)
@@ -232,7 +232,7 @@ class LedgerCounts:
             try:
                 self._read(RecordReader(part, self._key), entries)
             except StoreDamaged:
-                # What follows cannot be placed; the entries say it again.
+                # The following blocks have no known index; the entries are counted again.
                 break
 
     def _read(self, reader: RecordReader, entries: int) -> None:
@@ -244,7 +244,7 @@ class LedgerCounts:
             self._take(messages, sizes)
 
     def release(self) -> None:
-        """Let go of the blocks; `restore` reads them again."""
+        """Drop the blocks from memory; `restore` reads them again."""
         self._blocks, self._firsts, self.in_memory = _NO_BLOCKS, _NO_FIRSTS, False
 
     # --- answers ---
@@ -252,7 +252,7 @@ class LedgerCounts:
         return self._blocks[bisect_right(self._firsts, entry) - 1]
 
     def of(self, entry: int) -> Tally:
-        """What one entry holds; it must be counted."""
+        """Return the messages and bytes of one counted entry."""
         if entry >= self.sealed:
             index = entry - self.sealed
             return 1 if self._messages is None else self._messages[index], self._sizes[index]
@@ -261,7 +261,7 @@ class LedgerCounts:
         return block.messages[index], block.sizes[index]
 
     def singles(self, start: int, stop: int) -> int:
-        """See `EntryCounts.singles`; looks no farther than a block goes."""
+        """Like `EntryCounts.singles`, within one block."""
         if start >= self.sealed:
             if self._messages is None:
                 return max(0, min(stop, self.counted) - start)
@@ -272,7 +272,7 @@ class LedgerCounts:
         return stop - start if block.messages.all_are(1, start - block.first, stop - block.first) else 0
 
     def below(self, entry: int) -> Tally:
-        """What the entries below ``entry`` hold together."""
+        """Return the messages and bytes of the entries below ``entry``."""
         if entry == self.counted:
             return self.total_messages, self.total_bytes
         if entry >= self.sealed:
@@ -289,7 +289,7 @@ class LedgerCounts:
         )
 
     def between(self, start: int, stop: int) -> Tally:
-        """What ``start <= entry < stop`` hold together; quick where they are few."""
+        """Return the messages and bytes of ``start <= entry < stop``; fast for few entries."""
         if stop - start == 1:
             return self.of(start)
         if start < self.sealed:
@@ -302,7 +302,7 @@ class LedgerCounts:
         return messages - messages_before, size - size_before
 
     def held(self, offsets: OffsetSet, base: int, start: int, stop: int) -> Tally:
-        """What those of ``start <= entry < stop`` hold that are in a set; ``base`` is the ledger's offset."""
+        """Return the counts of ``start <= entry < stop`` that are in a set; ``base`` is the ledger's offset."""
         messages = size = 0
         while start < min(stop, self.sealed):
             block = self._block(start)
@@ -321,7 +321,7 @@ class LedgerCounts:
 
 
 _NONE_KNOWN: dict[int, LedgerCounts] = {}
-"""What topics share of which only the newest ledger was asked for; never added to."""
+"""Empty mapping that topics share whose older ledgers were not used; never modified."""
 
 
 def _ones(count: int) -> array[int]:
@@ -329,7 +329,7 @@ def _ones(count: int) -> array[int]:
 
 
 class EntryCounts:
-    """See the module. ``ledgers`` and ``bases`` are the topic's own lists, oldest first, and stay shared."""
+    """Counts of a topic. ``ledgers`` and ``bases`` are the topic's own shared lists, oldest first."""
 
     __slots__ = (
         "_bases", "_cache", "_complete", "_current", "_known", "_ledgers", "_owner", "_prefixes", "_store",
@@ -357,17 +357,17 @@ class EntryCounts:
 
     # --- what the ledger tells ---
     def append(self, messages: int, size: int) -> None:
-        """An entry was added to the newest ledger."""
+        """Add an entry to the newest ledger."""
         assert self._current is not None
         self._current.append(messages, size)
 
     def append_run(self, sizes: Sequence[int], size: int) -> None:
-        """Entries of a message each, and of so many bytes, were added to the newest ledger."""
+        """Add entries of one message each, with their sizes and total size, to the newest ledger."""
         assert self._current is not None
         self._current.append_run(sizes, size)
 
     def roll(self, ledger_id: int) -> None:
-        """A new ledger was begun: the one before will not change any more."""
+        """Begin a new ledger: the previous one will not change any more."""
         current = self._current
         if current is not None:
             if current.counted:
@@ -377,14 +377,14 @@ class EntryCounts:
         self._current = self._fresh(ledger_id)
 
     def _find(self, ledger_id: int) -> LedgerCounts | None:
-        """The ledger's counts, if it is the newest or was asked for."""
+        """Return the ledger's counts, if it is the newest or was used."""
         current = self._current
         if current is not None and current.ledger_id == ledger_id:
             return current
         return self._known.get(ledger_id)
 
     def forget(self, ledgers: Sequence[CountedLedger]) -> None:
-        """The oldest ledgers are deleted, and gone from the shared lists."""
+        """Drop the counts of deleted ledgers, which were removed from the shared lists."""
         del self._prefixes[: len(ledgers)]
         totals = self._all_totals()
         for ledger in ledgers:
@@ -409,14 +409,14 @@ class EntryCounts:
             self._store.delete(totals_key(self._owner))
 
     def delete_all(self, ledgers: Sequence[CountedLedger]) -> None:
-        """The topic is being deleted."""
+        """Delete the counts of a topic that is being deleted."""
         self.forget(ledgers)
         self._store.delete(totals_key(self._owner))
 
     def cover(self, ledger: CountedLedger) -> None:
-        """A closed ledger's entries will be far away: keep the counts of all of them. Raises `StoreError`.
+        """Store the counts of all entries of a closed ledger before it is offloaded. Raises `StoreError`.
 
-        What was stored before counts were kept is not counted for this.
+        Entries from before counts were stored are not counted for this.
         """
         if not self._is_uncounted(ledger):
             counts = self._counts(bisect_right(self._bases, ledger.base) - 1)
@@ -425,7 +425,7 @@ class EntryCounts:
 
     # --- answers ---
     def of(self, offset: int) -> Tally:
-        """What an entry holds; nothing where there is none."""
+        """Return the messages and bytes of an entry; (0, 0) if it does not exist."""
         index = bisect_right(self._bases, offset) - 1
         if index < 0:
             return 0, 0
@@ -436,9 +436,9 @@ class EntryCounts:
         return counts.of(entry) if entry < counts.counted else (0, 0)
 
     def singles(self, start: int, stop: int) -> int:
-        """How many entries from ``start`` on, of those before ``stop``, hold a message each.
+        """Return the number of entries from ``start`` on, before ``stop``, that hold a message each.
 
-        0 where that is not at hand, and fewer where it is not for all: who asks can do without.
+        Fewer, or 0, if the counts are not in memory: callers use it for optimization only.
         """
         index = bisect_right(self._bases, start) - 1
         if index < 0:
@@ -450,7 +450,7 @@ class EntryCounts:
         return counts.singles(start - base, min(stop - base, counts.counted))
 
     def between(self, start: int, stop: int) -> Tally:
-        """What the entries at ``start <= offset < stop`` hold together."""
+        """Return the messages and bytes of the entries at ``start <= offset < stop``."""
         if stop <= start or not self._bases:
             return 0, 0
         bases = self._bases
@@ -464,7 +464,7 @@ class EntryCounts:
         return messages - messages_before, size - size_before
 
     def held(self, offsets: OffsetSet, start: int, stop: int) -> Tally:
-        """What the entries at ``start <= offset < stop`` hold together that are in a set."""
+        """Return the messages and bytes of the entries at ``start <= offset < stop`` that are in a set."""
         messages = size = 0
         index = max(0, bisect_right(self._bases, start) - 1)
         while index < len(self._bases) and self._bases[index] < stop:
@@ -475,7 +475,7 @@ class EntryCounts:
         return messages, size
 
     def _below(self, index: int, offset: int) -> Tally:
-        """What lies below an offset of the ledger at ``index``, counted from the oldest ledger there is."""
+        """Return the sums below an offset of the ledger at ``index``, from the oldest ledger on."""
         messages, size = self._prefix(index)
         within = offset - self._bases[index]
         if within <= 0:
@@ -485,7 +485,7 @@ class EntryCounts:
         return messages + own_messages, size + own_size
 
     def _prefix(self, index: int) -> Tally:
-        """What the ledgers before the one at ``index`` hold, from some ledger on that stays the same."""
+        """Return the sums of the ledgers before the one at ``index``, from the oldest ledger on."""
         prefixes = self._prefixes
         if not prefixes:
             prefixes = self._prefixes = [(0, 0)]
@@ -513,7 +513,7 @@ class EntryCounts:
         return LedgerCounts(self._store, self._owner, ledger_id, self._cache)
 
     def _counts(self, index: int) -> LedgerCounts:
-        """The counts of the ledger at ``index``, complete."""
+        """Return the complete counts of the ledger at ``index``."""
         ledger = self._ledgers[index]
         counts = self._find(ledger.ledger_id)
         if counts is None:
@@ -531,14 +531,14 @@ class EntryCounts:
         return counts
 
     def _has_blocks(self, ledger: CountedLedger) -> bool:
-        """Whether blocks of a ledger may be in the store: of one that is offloaded, see `cover`, always."""
+        """Return whether blocks of a ledger may be in the store: always if it is offloaded, see `cover`."""
         if has_blocks(ledger.entries, ledger.size_bytes):
             return True
         tier = self._store.tier
         return tier is not None and tier.record(ledger.ledger_id) is not None
 
     def _start_over(self, lost: LedgerCounts) -> LedgerCounts:
-        """Blocks were damaged in the store: the entries have to say again what they hold."""
+        """Recount a ledger whose blocks were damaged, by reading its entries."""
         ledger_id = lost.ledger_id
         self._cache.forget(lost)
         self._store.delete(blocks_key(self._owner, ledger_id))
@@ -566,7 +566,7 @@ class EntryCounts:
             self._remember(counts)
 
     def _remember(self, counts: LedgerCounts) -> None:
-        """A closed ledger's totals are known: keep them."""
+        """Store a closed ledger's totals."""
         record = bytearray()
         _put_total(record, counts.ledger_id, counts.total_messages, counts.total_bytes)
         self._all_totals()[counts.ledger_id] = counts.total_messages, counts.total_bytes
@@ -584,19 +584,19 @@ class EntryCounts:
                         ledger_id = reader.varint()
                         totals[ledger_id] = reader.varint(), reader.varint()
                 except StoreDamaged:
-                    continue  # the blocks and the entries say it again
+                    continue  # they can be recomputed from the blocks and the entries
         return totals
 
     # --- ledgers from before counts were kept ---
     @property
     def is_complete(self) -> bool:
-        """Whether every question is answered without reading more than a few entries."""
+        """Whether all counts are available without reading more than a few entries."""
         if not self._complete:
             self._complete = self._uncounted() is None
         return self._complete
 
     def count_some(self) -> bool:
-        """Read one slice of entries that nobody counted; True while there are more."""
+        """Count one slice of uncounted entries; return whether there are more."""
         ledger = self._uncounted()
         if ledger is None:
             self._complete = True
@@ -612,7 +612,7 @@ class EntryCounts:
         return None
 
     def _is_uncounted(self, ledger: CountedLedger) -> bool:
-        """Whether more than a few entries would have to be read."""
+        """Return whether more than a few entries would have to be read."""
         counts = self._find(ledger.ledger_id) or self._loaded(ledger)
         missing = ledger.entries - counts.counted
         size = ledger.size_bytes - counts.total_bytes
@@ -628,7 +628,7 @@ def blocks_key(owner: str, ledger_id: int) -> str:
 
 
 def has_blocks(entries: int, size_bytes: int) -> bool:
-    """Whether blocks of a ledger may be in the store."""
+    """Return whether blocks of a ledger may be in the store."""
     return entries >= TAIL_KEPT_ENTRIES or size_bytes >= BLOCK_BYTES
 
 

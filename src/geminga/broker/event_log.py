@@ -1,7 +1,7 @@
-"""Happenings: what the broker did by itself, for people who ask afterwards where their messages are.
+"""Log of automatic actions of the broker, which explain missing or repeated messages.
 
-Compensation, expiry, quotas, retention and what gives way to a full disk act without being asked. Each tells
-here, in a sentence; the newest of each kind are kept, whatever else happens, and repetitions are one line.
+Compensation, expiry, quotas, retention and early deletion report here, in a sentence; the newest events of
+each kind are kept, regardless of other kinds, and repetitions are merged.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, Literal
 What = Literal["pushed-again", "expired", "quota", "evicted", "retention", "gave-way", "forgotten"]
 KEPT_OF_A_KIND: Final = 100
 ONE_LINE_SECONDS: Final = 300
-"""What happens to the same thing again within this is added to its line."""
+"""Period in which repeated events of a subscription or topic are merged."""
 _LOOKED_BACK = 8
-"""Lines among which it is looked for."""
+"""Newest events that are searched for one to merge with."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class BrokerEvent:
-    """``count`` is of what ``unit`` says, over ``times`` happenings from ``first_ms`` to ``last_ms``."""
+    """``count`` in ``unit``, over ``times`` events from ``first_ms`` to ``last_ms``."""
 
     kind: What
     topic: str
@@ -28,14 +28,14 @@ class BrokerEvent:
     count: int
     unit: str
     text: str
-    """The newest of them, in words."""
+    """Text of the newest of them."""
     first_ms: int
     last_ms: int
     times: int = 1
 
 
 class BrokerEventLog:
-    """See the module."""
+    """Newest automatic actions by kind."""
 
     __slots__ = ("_kept",)
 
@@ -46,7 +46,7 @@ class BrokerEventLog:
         self, kind: What, now_ms: int, topic: str, subscription: str = "", *, count: int = 0, unit: str = "",
         text: str = "",
     ) -> None:  # fmt: skip
-        """Something was done. ``text`` says why, where ``count`` of ``unit`` does not say all."""
+        """Add an event. ``text`` is the reason, in addition to ``count`` and ``unit``."""
         kept = self._kept.get(kind)
         if kept is None:
             kept = self._kept[kind] = deque(maxlen=KEPT_OF_A_KIND)
@@ -60,6 +60,6 @@ class BrokerEventLog:
         kept.append(BrokerEvent(kind, topic, subscription, count, unit, text, now_ms, now_ms))
 
     def newest(self, count_max: int) -> list[BrokerEvent]:
-        """The newest of all kinds, those first."""
+        """Return the newest events of all kinds, newest first."""
         every = [line for kept in self._kept.values() for line in kept]
         return sorted(every, key=lambda line: -line.last_ms)[:count_max]

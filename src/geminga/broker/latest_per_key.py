@@ -1,14 +1,14 @@
-"""What compaction keeps of entries: the messages that are the newest of their keys.
+"""Selection of compaction: the newest message of each key.
 
-The rules are Apache Pulsar's. The newest message of a key stays, and none when its payload is empty.
-Messages without a key go, unless ``retain_null_key``. What cannot be looked into stays whole: a batch that is
-encrypted, or cannot be read. A single encrypted message has its key outside and is treated as any other. In a
-batch the messages that go leave an empty one with ``compacted_out``, so that the others keep their indexes
-(`geminga.broker.batch_rewrite`). What takes long is done in steps, which whoever calls takes one by one.
+The rules are Apache Pulsar's. The newest message of a key stays, unless its payload is empty. Messages
+without a key are removed, unless ``retain_null_key``. Unreadable entries stay whole: encrypted or damaged
+batches. A single encrypted message has a readable key and is treated as any other. Removed messages of a
+batch are replaced by empty ones with ``compacted_out``, so that the others keep their indexes
+(`geminga.broker.batch_rewrite`). Slow work is a generator of steps, which the caller runs.
 
-Messages are counted as they are met, from 0; a bit says of each whether it stays. Keys are held in memory
-only while they are counted, and no more of them than fit: the others are left to another pass over the
-entries, each pass for its share of the keys by their hashes.
+Messages are numbered in their order, from 0; a bit for each holds whether it stays. Keys are in memory only
+during the passes, within a limit: each further pass over the entries handles another share of the keys by
+their hashes.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from geminga.wire.metadata import MAGIC_CHECKSUM, EntryHead, parse_entry, peek_e
 log = logging.getLogger("geminga.broker")
 
 _KEY_OVERHEAD_BYTES = 150
-"""About what a key takes in memory beside its own bytes."""
+"""Approximate memory of a key besides its own bytes."""
 OPEN_CHUNKS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What chunked messages may take in memory whose last chunk has not come."""
+"""Memory limit of incomplete chunked messages."""
 _CHUNKED_OVERHEAD_BYTES = 400
 _CHUNK_BYTES = 48
-"""About what a chunked message takes, and each of its chunks."""
+"""Approximate memory of a chunked message, and of each of its chunks."""
 _SIZE = Struct(">I")
 _CHECKED = MAGIC_CHECKSUM.to_bytes(2, "big")
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
-"""What stands in a key's text for bytes that are not UTF-8: such keys are told apart by their bytes."""
+"""Replacement for invalid UTF-8 in a key's text: such keys are distinguished by their bytes."""
 _NOTHING_BYTES_MAX = 40
-"""No codec, with encryption on top, makes more of an empty payload."""
+"""Largest encoding of an empty payload by any codec, encryption included."""
 _TABLES = 64
-"""Keys are held in so many tables, for a large one keeps everybody waiting while it grows, or goes."""
+"""Number of hash tables for keys: growing or freeing a single large one would block too long."""
 _TABLE_SHIFT = sys.hash_info.width - 6
-"""What is left of a key's hash behind these bits is the table's index, or that less `_TABLES`: Python counts
-it from the end then. Lower bits are a table's own, and part keys among passes."""
+"""Right shift of a key's hash for the table's index, which may be negative: Python then indexes from the end.
+Lower bits are used within a table, and to split keys among passes."""
 
 
 class KeptMessages(NamedTuple):
-    """What stays of an entry: a bit for each of its messages, how many there are, and how many stay."""
+    """Kept messages of an entry: a bit per message, the number of messages, and the number of kept ones."""
 
     bits: int
     messages: int
@@ -55,10 +55,10 @@ class KeptMessages(NamedTuple):
 
 
 class LatestPerKey:
-    """See the module. Use: `note` every entry, `next_pass` until it is False, then `kept` every entry."""
+    """Selection of messages: `note` every entry, `next_pass` until it is False, then `kept` every entry."""
 
     def __init__(self, *, bytes_max: int, retain_null_key: bool) -> None:
-        """``bytes_max``: what keys may take in memory, about."""
+        """``bytes_max`` is the approximate memory limit of keys."""
         self._bytes_max = bytes_max
         self._retain_null_key = retain_null_key
         self._tables: list[dict[bytes, int]] = [{} for _ in range(_TABLES)]
@@ -70,26 +70,26 @@ class LatestPerKey:
         self._ordinal = 0
         self._total = 0
         self._runs, self._repeats = array("I"), array("Q")
-        """Of entries that follow one another and hold as many messages: how many messages, and entries."""
+        """Runs of consecutive entries with equal message counts: messages per entry, and entries."""
         self._run = self._run_entry = 0
         self._open_chunks: dict[tuple[str, str], list[int]] = {}
         self._open_bytes = 0
         self._has_forgotten = False
-        """Whether beginnings of chunked messages are not known any more."""
+        """Whether first chunks of messages were dropped."""
         self._chunks: dict[int, tuple[bytes, list[int]]] = {}
         """By the last chunk, the message's key and all of its chunks."""
         self._chunks_bytes = 0
         self.keys = 0
         self.passes = 1
         self._closed_from: int | None = None
-        """The first message that cannot be looked into: any key may be there. Behind it a key without value
-        stays, or what it has deleted would be back."""
+        """The first unreadable message, which may have any key. After it, a key without value stays, or its
+        deleted value would reappear."""
         self.closed = 0
-        """Entries that cannot be looked into: encrypted batches, and what cannot be read."""
+        """Unreadable entries: encrypted batches, and damaged entries."""
 
     # --- finding out ---
     def note(self, entry: bytes) -> Steps[None] | None:
-        """The next entry of the pass; what is left to do of it in steps, before the next one."""
+        """Add the next entry of the pass; return its remaining steps, to run before the next entry."""
         ordinal = self._ordinal
         try:
             head = peek_entry(entry)
@@ -102,12 +102,12 @@ class LatestPerKey:
             elif head.marker_type is None:
                 self._note_single(ordinal, head, entry)
         except CorruptPayload as error:
-            log.debug("an entry cannot be read: %s", error)
+            log.debug("cannot parse an entry: %s", error)
             self._keep_whole(ordinal)
         return self._noted(1)
 
     def _noted(self, count: int) -> Steps[None] | None:
-        """The entry was one of so many messages."""
+        """Record an entry with ``count`` messages."""
         self._ordinal += count
         if self.passes == 1:
             runs = self._runs
@@ -145,7 +145,7 @@ class LatestPerKey:
             yield from steps
 
     def _put_all(self, ordinal: int, keys: Sequence[bytes | None], is_emptied: Sequence[int]) -> Steps[None]:
-        """As `_put`, of messages that follow one another."""
+        """Run `_put` for consecutive messages."""
         tables, shift, part, parts = self._tables, _TABLE_SHIFT, self._part, self._parts
         is_parted, size = parts > 1, 0
         deletes = self._closed_from is None or ordinal < self._closed_from
@@ -169,15 +169,15 @@ class LatestPerKey:
         self._newest_bytes += size
 
     def _put(self, key: bytes, ordinal: int, *, has_value: bool) -> None:
-        """A message of this key: it is the newest, and one without a value leaves none."""
+        """Record a message as the newest of its key; one without a value removes the key."""
         for _ in self._put_all(ordinal, (key,), (not has_value,)):
             raise AssertionError("one message is one step")
 
     def _note_chunk(self, ordinal: int, head: EntryHead, entry: bytes) -> None:
-        """A chunked message counts as one when its last chunk has come; then all of them stay, or none.
+        """Record a chunk. A chunked message counts as one with its last chunk; all its chunks stay, or none.
 
-        Of what no client puts together nothing stays, nor is it the newest of a key: chunks that were sent
-        again, which clients step over, and those that lack one before them.
+        Chunks that clients skip do not stay, and are not the newest of a key: repeated chunks, and those with
+        a missing chunk before them.
         """
         name = head.producer_name, head.uuid
         chunks = self._open_chunks.pop(name, None)
@@ -198,7 +198,7 @@ class LatestPerKey:
             self._open_chunks[name] = chunks
             self._open_bytes += _open_size(name, chunks)
             while self._open_bytes > OPEN_CHUNKS_BYTES_MAX:
-                # What is left of the oldest stays, and may have a rest.
+                # The chunks of the oldest stay, and its remaining ones may follow.
                 oldest = next(iter(self._open_chunks))
                 self._open_bytes -= _open_size(oldest, self._open_chunks[oldest])
                 self._keep_all(self._open_chunks.pop(oldest))
@@ -217,7 +217,7 @@ class LatestPerKey:
         return self._tables[hash(key) >> _TABLE_SHIFT].get(key)
 
     def _share(self) -> Steps[None]:
-        """There is too much in memory: old chunks go, or a half of this share is for another pass."""
+        """Reduce memory: drop old chunks, or move half of this pass's share of keys to another pass."""
         yield from self._forget_chunks()
         if self._newest_bytes + self._chunks_bytes <= self._bytes_max // 2:
             return
@@ -233,7 +233,7 @@ class LatestPerKey:
         yield from self._forget_chunks()
 
     def _forget_chunks(self) -> Steps[None]:
-        """Those of messages that are not the newest of their keys."""
+        """Drop the chunks of messages that are not the newest of their keys."""
         for number, (last, (key, chunks)) in enumerate(list(self._chunks.items()), 1):
             if self._newest(key) != last:
                 del self._chunks[last]
@@ -257,16 +257,16 @@ class LatestPerKey:
         self._bits[ordinal >> 3] |= 1 << (ordinal & 7)
 
     def _reach(self, ordinal: int) -> None:
-        """Have a bit for it."""
+        """Extend the bits to ``ordinal``."""
         missing = (ordinal >> 3) + 1 - len(self._bits)
         if missing > 0:
             self._bits.extend(bytes(max(4096, missing, len(self._bits) // 8)))
 
     def next_pass(self) -> Steps[bool]:
-        """The pass is over; whether there is to be another, over the same entries."""
+        """End the pass; return whether another pass over the same entries is needed."""
         yield from self._keep_newest()
         for chunks in self._open_chunks.values():
-            self._keep_all(chunks)  # the rest may come yet
+            self._keep_all(chunks)  # its remaining chunks may follow
         self._open_chunks, self._has_forgotten = {}, False
         self._newest_bytes = self._open_bytes = self._chunks_bytes = 0
         self._total = self._ordinal
@@ -278,7 +278,7 @@ class LatestPerKey:
         return False
 
     def _keep_newest(self) -> Steps[None]:
-        """Of every key; nothing is left in memory of them."""
+        """Set the bits of the newest messages, and free the keys."""
         if self._ordinal:
             self._reach(self._ordinal - 1)
         bits = self._bits
@@ -300,16 +300,16 @@ class LatestPerKey:
     # --- what it was ---
     @property
     def messages(self) -> int:
-        """How many there were in a pass."""
+        """Number of messages in a pass."""
         return self._total
 
     @property
     def is_over(self) -> bool:
-        """Whether `kept` has told of all of them."""
+        """Whether `kept` was called for every entry."""
         return self._ordinal >= self._total
 
     def kept(self) -> KeptMessages:
-        """What is left of the next entry; `rebatched` makes it where that is neither nothing nor all."""
+        """Return the kept messages of the next entry; `rebatched` rewrites it if only some stay."""
         if self._run_entry == self._repeats[self._run]:
             self._run, self._run_entry = self._run + 1, 0
         self._run_entry += 1
@@ -330,7 +330,7 @@ def _open_size(name: tuple[str, str], chunks: Sequence[int]) -> int:
 
 
 def _key_of(head: EntryHead, entry: bytes) -> bytes | None:
-    """The key outside of an entry, as it travels. Raises `CorruptPayload`."""
+    """Return the key in an entry's metadata, in wire format. Raises `CorruptPayload`."""
     key = head.partition_key
     if key is None:
         return None
@@ -338,7 +338,7 @@ def _key_of(head: EntryHead, entry: bytes) -> bytes | None:
 
 
 def _has_value(entry: bytes) -> bool:
-    """Whether a single message's payload holds something, by what its metadata say of its size.
+    """Return whether a single message's payload is not empty, by the size in its metadata.
 
     Raises `CorruptPayload`.
     """

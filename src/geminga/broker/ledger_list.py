@@ -1,12 +1,12 @@
-"""The list of a topic's ledgers: which there are, and at which offset each begins.
+"""List of a topic's ledgers, with the offset at which each begins.
 
-Kept under ``ledgers/<topic>``, a record a ledger. Whatever damage takes of it, no offset is used twice, for
-what a subscription has acknowledged is counted in offsets:
+Stored under ``ledgers/<topic>``, a record per ledger. No offset is reused after damage, because
+acknowledgements are stored as offsets:
 
-* A ledger that lost its owner, but is listed, is the topic's own again.
-* A ledger whose record is lost begins where the one before it ends, or ends where the next begins. One
-  that has neither begins far behind every offset that was ever used: what is in it is delivered again.
-* Entries that may be lost at the end of the last ledger have their offsets stepped over.
+* A ledger that lost its owner, but is listed, is adopted by the topic.
+* A ledger whose record is lost begins where the one before it ends, or ends where the next begins. A ledger
+  with neither begins far behind every used offset: its entries are redelivered.
+* Offsets of entries that may be lost at the end of the last ledger are skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from geminga.ledger.api import EntryStore, StoredLedger
 log = logging.getLogger("geminga.broker")
 
 END_MARKER = (1 << 63) - 1
-"""Takes a ledger id's place in the list: its base is an offset that is not to be used again."""
+"""Replaces a ledger id in the list: its base is an offset that must not be reused."""
 _FAR_BITS = 40
-"""No topic has as many entries: ``ledger id << 40`` is behind all that came before the ledger."""
+"""No topic has as many entries: ``ledger id << 40`` is behind all entries before the ledger."""
 
 Place = tuple[int, int]
 """(offset of its first entry, creation time in milliseconds)."""
@@ -32,10 +32,10 @@ Place = tuple[int, int]
 
 @dataclass(slots=True, eq=False, repr=False)
 class LedgerList:
-    """What is known of a topic's ledgers that hold entries, in order, with their places.
+    """A topic's ledgers with entries, in order, with offsets and creation times.
 
-    ``end`` is the next free offset; ``empty`` are ledgers without entries; ``was_mended`` says that the
-    list had to be put together and is to be written anew.
+    ``end`` is the next free offset; ``empty`` are ledgers without entries; ``was_mended`` is true if the list
+    had to be rebuilt and must be stored.
     """
 
     ledgers: list[tuple[StoredLedger, Place]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class LedgerList:
 
 
 def load(store: EntryStore, owner: str, now_ms: int) -> LedgerList:
-    """The list as the store has it; raises `StoreDamaged` when it contradicts itself.
+    """Load the stored list; raises `StoreDamaged` if it is contradictory.
 
     A ledger whose creation time is lost counts as created ``now_ms``: retention keeps the one before it.
     """
@@ -62,7 +62,7 @@ def load(store: EntryStore, owner: str, now_ms: int) -> LedgerList:
         found.ledgers.append((info, (base, created_ms)))
         found.end = base + info.entries
     if found.was_mended:
-        log.error("topic %s: its list of ledgers was damaged, it is put together from what is there", owner)
+        log.error("topic %s: its list of ledgers was damaged; rebuilding it from the stored ledgers", owner)
     found.end = max(found.end, *(base for base, _ in known.values()), 0)
     for ledger_id, (base, _) in known.items():
         lost = store.lost_entries_max(ledger_id) if ledger_id != END_MARKER else 0
@@ -84,19 +84,19 @@ def _read(store: EntryStore, owner: str) -> dict[int, Place]:
 
 
 def _with_adopted(store: EntryStore, owner: str, known: Iterable[int]) -> list[StoredLedger]:
-    """The topic's ledgers, those included that damage took from it."""
+    """Return the topic's ledgers, and those that lost their owner to damage."""
     infos = store.ledgers(owner)
     if not store.damage:
         return infos
     listed = {info.ledger_id for info in infos}
     adopted = [each for each in known if each not in listed and store.adopt_ledger(each, owner)]
     if adopted:
-        log.warning("topic %s: ledgers %s had lost their owner and are its own again", owner, adopted)
+        log.warning("topic %s: adopted its ledgers %s, which had lost their owner", owner, adopted)
     return store.ledgers(owner) if adopted else infos
 
 
 def _find_places(infos: list[StoredLedger], known: dict[int, Place], now_ms: int) -> bool:
-    """Give those ledgers a place whose own is lost; whether there were any."""
+    """Determine the offsets of ledgers that lost them; return whether there were any."""
     lost = [index for index, info in enumerate(infos) if info.ledger_id not in known]
     for index in lost:
         ledger_id = infos[index].ledger_id

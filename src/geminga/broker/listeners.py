@@ -1,8 +1,8 @@
-"""Listeners: under which addresses clients are told to reach the broker, by the name they ask for.
+"""Advertised listeners: the addresses of the broker for clients, by listener name.
 
 One broker is reached in several ways: by other machines of a cluster, through a load balancer, from a laptop.
-Each way is a listener with a name; a client that names one in its look-ups (``listener_name``) is given its
-addresses, and others those of the internal listener. Names and notation are Apache Pulsar's
+Each way is a listener with a name; a client that names one in its look-ups (``listener_name``) receives its
+addresses, others those of the internal listener. Names and notation are Apache Pulsar's
 (``advertisedListeners``): ``internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://pulsar.example.org:6651``.
 """
 
@@ -29,7 +29,7 @@ _FORM: Final = "NAME:URL, where the URL is pulsar://, pulsar+ssl://, http:// or 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ListenerAddresses(ByFields):
-    """Where clients connect to: URLs, None for a way that there is not."""
+    """URLs for clients, None for a protocol that is not offered."""
 
     pulsar: str | None = None
     pulsar_tls: str | None = None
@@ -37,7 +37,7 @@ class ListenerAddresses(ByFields):
     https: str | None = None
 
     def or_else(self, other: ListenerAddresses) -> ListenerAddresses:
-        """With the web addresses of another one, where this has none."""
+        """Return these addresses with missing web addresses taken from ``other``."""
         if self.http or self.https:
             return self
         return replace(self, http=other.http, https=other.https)
@@ -45,7 +45,7 @@ class ListenerAddresses(ByFields):
 
 @lru_cache(maxsize=64)
 def parse_listeners(listeners: tuple[str, ...]) -> Mapping[str, ListenerAddresses]:
-    """The addresses of each listener, the first one first. Raises `InvalidConfiguration`."""
+    """Parse the addresses of each listener, the first one first. Raises `InvalidConfiguration`."""
     found: dict[str, ListenerAddresses] = {}
     owners: dict[str, str] = {}
     for text in listeners:
@@ -76,6 +76,6 @@ def parse_listeners(listeners: tuple[str, ...]) -> Mapping[str, ListenerAddresse
 
 
 def no_listener(name: str | None, listeners: tuple[str, ...]) -> str:
-    """What a client is told that names a listener which there is not."""
+    """Return the error text for a client that names an unknown listener."""
     known = ", ".join(parse_listeners(listeners)) or "none (advertised_listeners)"
     return f"the broker has no listener {(name or '')[:_NAME_SHOWN_MAX]!r}; it has: {known}"

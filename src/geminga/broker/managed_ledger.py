@@ -1,13 +1,13 @@
-"""A topic's entries: a list of store ledgers that looks like one endless list.
+"""A topic's entries: a list of store ledgers with consecutive offsets.
 
-Every entry has an *offset*: its place in the topic's whole history, counted from 0 and never reused,
-however many ledgers were trimmed. Inside the broker everything (cursors, read positions, pending
-acknowledgements) is counted in offsets, which makes ledger boundaries invisible there; ledger and
-entry ids appear only where clients see them. The offset at which a ledger begins is recorded under
-``ledgers/<topic>`` before the ledger's first entry, so offsets survive restarts.
+Every entry has an *offset*: its index in the topic's whole history, counted from 0 and never reused, also
+after ledgers were trimmed. Inside the broker all positions (cursors, read positions, pending
+acknowledgements) are offsets, independent of ledger boundaries; ledger and entry ids are used only towards
+clients. The offset at which a ledger begins is stored under ``ledgers/<topic>`` before the ledger's first
+entry, so offsets survive restarts.
 
-A topic that was loaded starts a new ledger with its first entry, as Apache Pulsar does: ids that may
-have been seen before a crash are not used for other entries afterwards.
+A loaded topic starts a new ledger with its first entry, as in Apache Pulsar: ids that clients may have seen
+before a crash are not reused for other entries.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from geminga.ledger.damage import EntriesDamaged
 log = logging.getLogger("geminga.broker")
 
 _ENTRY_BYTES_MAX = 1 << 30
-"""No entry is larger: frames are at most this long."""
+"""Upper bound of an entry's size: frames are at most this long."""
 _CACHED_ENTRY_OVERHEAD = 320
-"""About what the cache itself needs for an entry, in bytes."""
+"""Approximate memory of the cache itself per entry, in bytes."""
 
 _NONE_CACHED: dict[int, tuple[bytes, int]] = {}
-"""What topics share that have no entry in memory, as most have."""
+"""Empty mapping that topics without cached entries share."""
 
 SegmentTest = Callable[["Segment", int], bool]
 
 
 class Segment:
-    """One ledger of the topic. ``created_ms`` is the broker's wall-clock time, as ``written_ms`` is.
+    """One ledger of the topic. ``created_ms`` and ``written_ms`` are the broker's wall-clock time.
 
-    ``written_ms`` is when its last entry came; 0 where that is not known.
+    ``written_ms`` is the time of its last entry; 0 if unknown.
     """
 
     __slots__ = ("base", "created_ms", "entries", "ledger_id", "size_bytes", "written_ms")
@@ -69,8 +69,8 @@ _ledger_id = attrgetter("ledger_id")
 class EntryCache:
     """Recently published entries of all topics, so that readers at the tail need no disk.
 
-    ``bytes_max`` bounds the memory of the whole broker's cache, as long as no single entry is larger; the
-    oldest entries leave first.
+    ``bytes_max`` bounds the memory of the whole broker's cache, unless a single entry is larger; the oldest
+    entries are evicted first.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -95,7 +95,7 @@ class EntryCache:
         *,
         last_first: bool = False,
     ) -> None:
-        """The same for entries of as many messages each that follow each other."""
+        """Add consecutive entries with equal message counts."""
         offsets = range(offset, offset + len(run))
         entries.update(zip(offsets, zip(run, repeat(messages)), strict=True))
         held = [size + _CACHED_ENTRY_OVERHEAD for size in sizes]
@@ -114,14 +114,14 @@ class EntryCache:
 
 
 class RollingTopic(Protocol):
-    """The topic, as far as this module knows one."""
+    """Interface of a topic for its ledger."""
 
     def ledger_rolled(self) -> None:
-        """A new ledger was begun."""
+        """Record that a new ledger was begun."""
 
 
 class ManagedLedger:
-    """See the module. Entries at ``start <= offset < confirmed`` can be read; ``end`` is the next one's."""
+    """Ledgers of a topic. Entries at ``start <= offset < confirmed`` are readable; ``end`` is the next."""
 
     __slots__ = (
         "_bases", "_cache", "_current", "_owner", "_store", "_topic",
@@ -138,7 +138,7 @@ class ManagedLedger:
         now_ms: int = 0,
         topic: RollingTopic | None = None,
     ) -> None:
-        """``topic`` is told whenever a new ledger was begun."""
+        """``topic`` is notified of each new ledger."""
         self._topic = topic
         self._store = store
         self._owner = owner
@@ -166,7 +166,7 @@ class ManagedLedger:
             self._store.delete_ledgers(found.empty)
 
     def _list(self) -> bytes:
-        """The whole ledger list."""
+        """Return the whole encoded ledger list."""
         record = bytearray()
         if not self.segments or self.segments[-1].end < self.end:
             ledger_list.put_ledger(record, ledger_list.END_MARKER, self.end, 0)
@@ -182,14 +182,14 @@ class ManagedLedger:
     def _key(self) -> str:
         return ledger_list.key_of(self._owner)
 
-    # --- places ---
+    # --- positions ---
     @property
     def start(self) -> int:
-        """The offset of the oldest entry that is kept."""
+        """The offset of the oldest stored entry."""
         return self._bases[0] if self._bases else self.end
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Where there is nothing between ``start`` and ``end``, (first, behind the last) of each run."""
+        """Return (first, behind the last) of each run of missing offsets between ``start`` and ``end``."""
         begins = [*self._bases[1:], self.end]
         return [
             (segment.end, begin)
@@ -198,7 +198,7 @@ class ManagedLedger:
         ]
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The segment that holds an offset or, behind the end of one, the last that begins before it."""
+        """Return the segment of an offset or, for an offset in a gap, the last segment before it."""
         current = self._current
         if current is not None and offset >= current.base:
             return current
@@ -206,31 +206,31 @@ class ManagedLedger:
         return self.segments[index] if index >= 0 else None
 
     def index_of(self, offset: int) -> int:
-        """The place in ``segments`` of `segment_of`; -1 for None."""
+        """Return the index in ``segments`` of `segment_of`; -1 for None."""
         return bisect_right(self._bases, offset) - 1
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Ledger and entry id of an entry that exists."""
+        """Return ledger and entry id of an existing entry."""
         segment = self.segment_of(offset)
         if segment is None:
             return -1, -1
         return segment.ledger_id, offset - segment.base
 
     def position_before(self, offset: int) -> tuple[int, int]:
-        """The id before an entry, as mark-delete positions are shown: ``(ledger, -1)`` before a ledger."""
+        """Return the id before an entry, as of mark-delete positions; entry -1 before a ledger's first."""
         if offset > self.start:
             return self.position(offset - 1)
         return (self.segments[0].ledger_id, -1) if self.segments else (-1, -1)
 
     def offset(self, ledger_id: int, entry_id: int) -> int | None:
-        """The offset of an id if that entry exists, else None (foreign, trimmed or future)."""
+        """Return the offset of an id if that entry exists, else None (foreign, trimmed or future)."""
         segment = self.segment(ledger_id)
         if segment is None or not 0 <= entry_id < segment.entries:
             return None
         return segment.base + entry_id
 
     def segment(self, ledger_id: int) -> Segment | None:
-        """The segment of a ledger of this topic, None for foreign and trimmed ones."""
+        """Return the segment of a ledger of this topic, None for foreign and trimmed ones."""
         segments = self.segments
         if not segments:
             return None
@@ -240,7 +240,7 @@ class ManagedLedger:
         return segment if segment.ledger_id == ledger_id else None
 
     def offset_from(self, ledger_id: int, entry_id: int) -> int:
-        """The first existing or future offset whose id is not before ``ledger_id:entry_id``.
+        """Return the first existing or future offset whose id is not before ``ledger_id:entry_id``.
 
         Both ids are signed; -1 is before everything and 2^63-1 behind everything.
         """
@@ -258,7 +258,7 @@ class ManagedLedger:
         return sum(segment.size_bytes for segment in self.segments)
 
     def size_from(self, offset: int) -> int:
-        """How many bytes lie at and behind ``offset``; about how many while entries are being counted."""
+        """Return the bytes at and behind ``offset``; an estimate while entries are being counted."""
         if self.counts.is_complete:
             return self.counts.between(max(offset, self.start), self.end)[1]
         size = 0
@@ -281,7 +281,7 @@ class ManagedLedger:
         keep: bool,
         done: Done,
     ) -> int:
-        """Add an entry of ``messages`` messages and return its offset; ``keep`` puts it into the cache.
+        """Add an entry of ``messages`` messages and return its offset; ``keep`` adds it to the cache.
 
         In backlogs it counts as ``counted`` messages, if that is another number. ``done`` reports; the
         owner then sets ``confirmed`` behind it. Raises `StoreStopped`.
@@ -304,14 +304,14 @@ class ManagedLedger:
         return offset
 
     def has_room(self, entries: int, size: int, now_ms: int, limits: LedgerLimits) -> bool:
-        """Whether so many entries, of so many bytes together, come into the current ledger."""
+        """Return whether the current ledger takes these further entries and bytes."""
         segment = self._current
         return segment is not None and not limits.reached(segment, now_ms, entries - 1, size)
 
     def append_run(
         self, entries: list[bytes], sizes: list[int], size: int, *, now_ms: int, keep: bool, done: Done
     ) -> int:
-        """Add entries of a message each, for which the current ledger `has_room`; the first one's offset.
+        """Add entries of a message each, for which the ledger `has_room`; return the first one's offset.
 
         ``done`` reports on all of them at once. Raises `StoreStopped`.
         """
@@ -343,11 +343,11 @@ class ManagedLedger:
 
     # --- reading ---
     def read(self, offset: int, stop: int, *, entries_max: int, bytes_max: int) -> list[tuple[bytes, int]]:
-        """Entries from ``offset`` to below ``stop`` with their message counts (-1: not known).
+        """Return entries from ``offset`` to below ``stop`` with their message counts (-1: unknown).
 
-        At least one when ``offset`` is readable; fewer than asked at a ledger's end, before damaged entries
-        or at a limit. Empty where `skip_gap` has something to skip. Raises `StoreBusy` when the disk does
-        not answer: for a few entries that cannot be waited for; `fetch` is for all others.
+        At least one if ``offset`` is readable; fewer than requested at a ledger's end, before damaged entries
+        or at a limit. Empty if `skip_gap` would skip something. Raises `StoreBusy` if the disk does not
+        respond; this is for callers that cannot wait, `fetch` for all others.
         """
         stop = min(stop, self.confirmed, offset + entries_max)
         found = self.in_memory(offset, stop, bytes_max)
@@ -375,9 +375,9 @@ class ManagedLedger:
         ahead_bytes_max: int,
         done: Callable[[StoreError | None], None],
     ) -> list[tuple[bytes, int]] | None:
-        """What is not `in_memory`, without waiting for the disk: at once, or None, and ``done`` later.
+        """Return entries that are not `in_memory`, or None and call ``done`` after they were read.
 
-        What the disk gives, up to ``ahead_stop``, goes into the cache, for whoever reads there next.
+        Entries read, up to ``ahead_stop``, are added to the cache for the next readers.
         """
         segment, count = self._stored(offset, min(stop, self.confirmed))
         if segment is None:
@@ -386,15 +386,16 @@ class ManagedLedger:
 
         def taken(entries: list[bytes], error: StoreError | None) -> None:
             if isinstance(error, LedgerNotFound) and self.segment(segment.ledger_id) is not segment:
-                # Trimmed while the disk was asked: whoever waits goes on behind it, at once.
+                # Trimmed while it was read: the reader continues behind it at once.
                 error = None
             if isinstance(error, EntriesDamaged):
                 try:
                     self.damage_found(segment, error)
                     error = None
                 except EntriesDamaged as unknown:
-                    error = unknown  # whoever waits is told all the same
-            # The last first: the cache gives up what came first, and the reader begins there.
+                    error = unknown  # the reader receives the error
+            # The last first: the cache evicts the oldest addition first, and the reader begins with the
+            # first.
             sizes = list(map(len, entries))
             self._cache.add_run(self._own_cached(), offset, entries, sizes, -1, last_first=True)
             done(error)
@@ -414,13 +415,13 @@ class ManagedLedger:
         return None if entries is None else [(entry, -1) for entry in entries]
 
     def _own_cached(self) -> dict[int, tuple[bytes, int]]:
-        """``cached``, to be added to."""
+        """Return ``cached`` for additions."""
         if self.cached is _NONE_CACHED:
             self.cached = {}
         return self.cached
 
     def in_memory(self, offset: int, stop: int, bytes_max: int) -> list[tuple[bytes, int]]:
-        """What the cache has of the entries from ``offset`` on."""
+        """Return the cached entries from ``offset`` on."""
         cached = self.cached
         found: list[tuple[bytes, int]] = []
         size = 0
@@ -434,7 +435,7 @@ class ManagedLedger:
         return found
 
     def _stored(self, offset: int, stop: int) -> tuple[Segment | None, int]:
-        """Which ledger has the entries from ``offset`` on, and how many of them; None for none."""
+        """Return the ledger with the entries from ``offset`` on, and their number; None without any."""
         segment = self.segment_of(offset)
         if segment is None:
             return None, 0
@@ -442,12 +443,12 @@ class ManagedLedger:
         return (segment, count) if count > 0 else (None, 0)
 
     def read_one(self, offset: int) -> bytes | None:
-        """One entry, however large; None when it is not there (yet, or any more)."""
+        """Return one entry of any size; None if it does not exist (yet, or any more)."""
         found = self.read(offset, offset + 1, entries_max=1, bytes_max=_ENTRY_BYTES_MAX)
         return found[0][0] if found else None
 
     def skip_gap(self, offset: int) -> int:
-        """``offset``, or the next one that can be read if entries are missing or damaged there."""
+        """Return ``offset``, or the next readable one if entries are missing or damaged there."""
         while True:
             found = self._behind_damage(self._next_existing(offset))
             if found == offset:
@@ -456,7 +457,7 @@ class ManagedLedger:
 
     @property
     def newest(self) -> int:
-        """The last durable entry that is not known to be damaged or missing; below ``start`` without one."""
+        """Offset of the last durable entry without known damage; below ``start`` without one."""
         offset = self.confirmed - 1
         while offset >= self.start:
             segment = self.segment_of(offset)
@@ -479,7 +480,7 @@ class ManagedLedger:
 
     # --- damage ---
     def damage_found(self, segment: Segment, error: EntriesDamaged) -> None:
-        """The store cannot read entries: they are stepped over, and nobody waits for them."""
+        """Record entries that the store cannot read: they are skipped."""
         damage = error.damage
         if damage is None or damage.first_entry_id is None or damage.last_entry_id is None:
             raise error
@@ -497,7 +498,7 @@ class ManagedLedger:
         return offset
 
     def _damage_after(self, offset: int) -> int:
-        """Where the next damaged entry from ``offset`` on is."""
+        """Return the offset of the next damaged entry from ``offset`` on."""
         for start, stop in self.damaged:
             if offset < stop:
                 return max(start, offset)
@@ -505,11 +506,11 @@ class ManagedLedger:
 
     # --- trimming ---
     def is_open(self, segment: Segment) -> bool:
-        """Whether the next entry may go into the ledger."""
+        """Return whether the next entry may be added to the ledger."""
         return segment is self._current
 
     def written_ms(self, index: int) -> int:
-        """When the last entry of the ledger at ``index`` came: at the latest, where that is not known."""
+        """Return when the last entry of the ledger at ``index`` was written, at the latest if unknown."""
         segment = self.segments[index]
         if segment.written_ms:
             return segment.written_ms
@@ -518,9 +519,9 @@ class ManagedLedger:
         return min(latest, following)
 
     def unneeded(self, keep_from: int, expired: SegmentTest) -> int:
-        """How many of the oldest ledgers lie wholly below ``keep_from`` and are ``expired``.
+        """Return how many of the oldest ledgers are wholly below ``keep_from`` and ``expired``.
 
-        ``expired(segment, written_ms)`` is asked oldest first, and no further than the first refusal.
+        ``expired(segment, written_ms)`` is called oldest first, until it returns False.
         """
         keep_from = min(keep_from, self.confirmed)
         gone = 0
@@ -533,12 +534,12 @@ class ManagedLedger:
         return gone
 
     def close_current(self, now_ms: int) -> None:
-        """What follows goes into a new ledger."""
+        """Begin a new ledger for further entries."""
         if self._current is not None and self._current.entries:
             self._roll(now_ms)
 
     def forget(self, count: int) -> None:
-        """Delete so many of the oldest ledgers."""
+        """Delete the ``count`` oldest ledgers."""
         deleted = self.segments[:count]
         if not deleted:
             return
@@ -551,27 +552,27 @@ class ManagedLedger:
         self.damaged = tuple(run for run in self.damaged if run[1] > start)
         for offset in [at for at in self.cached if at < start]:
             self.cached.pop(offset)
-        # In this order a crash in between leaves places without entries, which loading ignores,
-        # and never entries without a place; and entries that are counted again, but no orphaned counts.
+        # In this order a crash in between leaves records without entries, which loading ignores, never
+        # entries without a record; and entries that are counted again, but no orphaned counts.
         self.counts.forget(deleted)
         marker = bytearray()
         if not self.segments:
             ledger_list.put_ledger(marker, ledger_list.END_MARKER, self.end, 0)
             self._store.merge(self._key, bytes(marker))
         self._store.delete_ledgers([segment.ledger_id for segment in deleted])
-        # Should damage take this write, a list with places of ledgers that are gone is as good.
+        # If damage takes this write, a list with records of deleted ledgers is as good.
         self._store.put(self._key, self._list(), same=True)
 
     def leave_memory(self) -> None:
-        """Nobody is told anything any more."""
+        """Drop the reference to the topic."""
         self._topic = None
 
     def release(self) -> None:
-        """Nobody uses its ledgers for now: the store need not keep them in memory."""
+        """Allow the store to drop the unused ledgers from memory."""
         self._store.release([segment.ledger_id for segment in self.segments])
 
     def delete_all(self) -> None:
-        """Forget every entry and the ledger list: the topic is being deleted."""
+        """Delete every entry and the ledger list of a topic that is being deleted."""
         ids = [segment.ledger_id for segment in self.segments]
         self.cached.clear()
         self.counts.delete_all(self.segments)
@@ -582,12 +583,12 @@ class ManagedLedger:
 
 @lru_cache(maxsize=1024)
 def ledger_limits(entries_max: int, bytes_max: int, seconds_max: float) -> LedgerLimits:
-    """Limits that all topics with the same ones share."""
+    """Return an object with these limits that all topics share."""
     return LedgerLimits(entries_max, bytes_max, seconds_max)
 
 
 class LedgerLimits:
-    """When a topic starts a new ledger: at the first of these."""
+    """Limits of a ledger: the first one reached starts a new one."""
 
     __slots__ = ("_bytes_max", "_entries_max", "_milliseconds_max")
 
@@ -597,7 +598,7 @@ class LedgerLimits:
         self._milliseconds_max = seconds_max * 1000
 
     def reached(self, segment: Segment, now_ms: int, more_entries: int = 0, more_bytes: int = 0) -> bool:
-        """Whether the next entry belongs into a new ledger, after so much more in this one."""
+        """Return whether the limits are reached after ``more_entries`` and ``more_bytes``."""
         return (
             segment.entries + more_entries >= self._entries_max
             or segment.size_bytes + more_bytes >= self._bytes_max

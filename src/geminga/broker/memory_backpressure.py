@@ -1,18 +1,18 @@
-"""The byte ledger: what all peers together make the broker hold in memory, and whom that holds up.
+"""Memory backpressure: limits of the bytes that all peers together make the broker hold.
 
 Three accounts, each with a limit in `geminga.broker.settings.BrokerSettings`:
 
-*pending*   entries that were taken in and are not durable yet. A peer at its own limit is not read from,
-            and nobody who publishes is at the common one; reading goes on at half of it. Nor is anybody
-            read from who sends anything while the store cannot save as fast as it is changed.
-*received*  frames that are not complete, and commands that wait for a turn. At the limit only those are
-            read from that have little here, and the one that has waited longest, so that frames are
-            completed one after the other. Who then does not go on sending is disconnected, and at twice
-            the limit whoever adds to it (one read of a socket each had come in before it was held).
-*unsent*    answers and messages that peers have not read. It is the shell's account, since only the
-            sockets know; at the limit only those are `writable` that have little there.
+*pending*   Entries that are not durable yet. A peer at its own limit is not read from, and no publisher is
+            at the common one; reading resumes at half of the limit. Peers that send anything are also not
+            read from while the store cannot save as fast as it is changed.
+*received*  Incomplete frames, and commands that wait for a turn. At the limit only peers with few such bytes
+            are read from, and the one that has waited longest, so that frames are completed one after the
+            other. That peer is disconnected if it stops sending, and at twice the limit any peer that adds
+            to it (one read of a socket each may precede the limit).
+*unsent*    Answers and messages that peers have not read. The server counts them (`serving.write_buffers`);
+            at the limit only peers with few of them are `writable`.
 
-What is small is not counted: `COUNTED_BYTES` a peer, for as many peers as `connections_max` allows.
+Small amounts are not counted: `COUNTED_BYTES` a peer, for as many peers as `connections_max` allows.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from geminga.broker.settings import BrokerSettings
 log = logging.getLogger("geminga.broker")
 
 COUNTED_BYTES: Final = 4096
-"""What a peer may have received and not completed without being counted."""
+"""Incomplete bytes of a peer that are not counted."""
 STALLED_SECONDS: Final = 5.0
-"""At the limit of received bytes, who completes nothing in this time and sends little of it, goes."""
+"""Time after which a peer that sends little is disconnected at the limit of received bytes."""
 PROGRESS_BYTES: Final = 64 * 1024
-"""What is not little."""
+"""Bytes that count as progress."""
 LOG_SECONDS: Final = 10.0
-"""Dropped connections are logged this far apart; ``dropped`` counts them."""
+"""Interval of log lines about dropped connections; ``dropped`` counts them."""
 
 
 class MemoryHolder(Protocol):
-    """A peer, as far as the ledger knows one."""
+    """Interface of a peer."""
 
     pending_bytes: int
-    """Bytes of its entries that are not settled."""
+    """Bytes of its entries that are not confirmed."""
 
     @property
     def is_read(self) -> bool:
-        """Whether what the peer sends comes in."""
+        """Whether the peer's bytes are read."""
 
     def hold(self, why: int) -> None:
-        """Do not read from the peer, for this reason too."""
+        """Do not read from the peer, for one more reason."""
 
     def release(self, why: int) -> None:
-        """This reason is gone."""
+        """Remove a reason."""
 
     def close(self) -> None:
         """End the connection."""
@@ -60,12 +60,12 @@ HELD_BY_PENDING: Final = 1
 HELD_BY_RECEIVED: Final = 2
 HELD_BY_WORK: Final = 4
 HELD_BY_RATE: Final = 8
-"""Why a peer is not read from: its publishes, the common limit of received bytes, commands that wait, and a
-rate that it publishes above."""
+"""Reasons why a peer is not read from: its pending entries, the common limit of received bytes, commands that
+wait, and a rate limit."""
 
 
 class _Received:
-    """One peer's received bytes; ``grown`` is what came in since it was last looked at."""
+    """Received bytes of one peer; ``grown`` is the number of bytes since the last check."""
 
     __slots__ = ("grown", "held", "size")
 
@@ -76,7 +76,7 @@ class _Received:
 
 
 class MemoryBackpressure:
-    """See the module."""
+    """Accounts of pending and received bytes of all peers."""
 
     __slots__ = (
         "_logged_at",
@@ -96,7 +96,7 @@ class MemoryBackpressure:
     def __init__(
         self, scheduler: Scheduler, settings: BrokerSettings, is_behind: Callable[[], bool] = lambda: False
     ) -> None:
-        """``is_behind`` says whether whoever has the store changed is to wait."""
+        """``is_behind`` returns whether the store cannot save as fast as it is changed."""
         self._scheduler = scheduler
         self.is_behind = is_behind
         self.pending_bytes_max = settings.pending_bytes_max
@@ -112,12 +112,12 @@ class MemoryBackpressure:
 
     # --- pending ---
     def pause(self, peer: MemoryHolder) -> None:
-        """The peer is not read from until `resume` finds room."""
+        """Do not read from the peer until `resume` releases it."""
         self._paused[peer] = None
         peer.hold(HELD_BY_PENDING)
 
     def resume(self) -> None:
-        """Go on reading from peers that have few enough bytes under way."""
+        """Resume reading from peers with few enough pending bytes."""
         if not self._paused or self.pending_bytes > self.pending_bytes_max // 2 or self.is_behind():
             return
         for peer in list(self._paused):
@@ -127,7 +127,7 @@ class MemoryBackpressure:
 
     # --- received ---
     def received(self, peer: MemoryHolder, size: int) -> None:
-        """The peer has ``size`` bytes here that are not dealt with; called when that changed."""
+        """Record the peer's unprocessed bytes after they changed."""
         account = self._received.get(peer)
         if size <= COUNTED_BYTES:
             if account is not None:
@@ -137,7 +137,7 @@ class MemoryBackpressure:
             account = self._received[peer] = _Received()
         was_first = peer is next(iter(self._received))
         if size < account.size:
-            # A frame was completed: whoever waits longer comes first now.
+            # A frame was completed: the peer that waits for longest is first now.
             del self._received[peer]
             self._received[peer] = account
             account.grown = PROGRESS_BYTES
@@ -158,7 +158,7 @@ class MemoryBackpressure:
             self._admit()
 
     def forget(self, peer: MemoryHolder) -> None:
-        """The peer is gone."""
+        """Remove a peer whose connection has ended."""
         self._paused.pop(peer, None)
         account = self._received.get(peer)
         if account is not None:
@@ -174,7 +174,7 @@ class MemoryBackpressure:
             self._admit()
 
     def _admit(self) -> None:
-        """Read again from those that wait: from all while there is room, else from the first."""
+        """Release waiting peers: all while there is space, else the first."""
         for number, (peer, account) in enumerate(list(self._received.items())):
             if number and self.received_bytes > self.received_bytes_max:
                 return
@@ -201,7 +201,7 @@ class MemoryBackpressure:
         if self._scheduler.now - self._logged_at >= LOG_SECONDS:
             self._logged_at = self._scheduler.now
             log.warning(
-                "%r: connection closed: %d bytes of a frame came in and the rest did not, while all peers "
+                "%r: connection closed: received %d bytes of a frame but not the rest, while all peers "
                 "together have %d (received_bytes_max; %d connections so far)",
                 peer, account.size, self.received_bytes, self.dropped,
             )  # fmt: skip

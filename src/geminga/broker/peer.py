@@ -1,8 +1,8 @@
-"""What topics and subscriptions need of a connection.
+"""Interface of a connection for topics and subscriptions.
 
-A topic knows its producers and consumers, and each of those knows its *peer*: where its frames go,
-whether it lives, and what it is told when the broker ends something. Who the peer is beyond that
-(commands, handshakes, ids) is the session's affair, which implements this port.
+Producers and consumers of a topic know their *peer*: the output of its frames, whether it lives, and the
+notices that the broker sends it. Commands, handshakes and ids belong to the session, which implements this
+interface.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from geminga.ledger.api import Buffer
 
 
 class PeerOutput(Protocol):
-    """Where a peer's frames go: one connection, implemented by the shell."""
+    """Output of a peer's frames: one connection, implemented by the server."""
 
     def write(self, data: Buffer) -> None:
-        """Send, in order. Never blocks; the shell may collect what one call into the core wrote.
+        """Send, in order. Never blocks; the server may collect the writes of one call into the core.
 
-        Does nothing once the connection is closed.
+        No effect once the connection is closed.
         """
 
     def close(self) -> None:
-        """Send what was written and end the connection."""
+        """Close the connection after the written bytes are sent."""
 
     def pause_reading(self) -> None:
-        """Stop feeding `Session.receive`."""
+        """Stop calling `Session.receive`."""
 
     def resume_reading(self) -> None:
-        """Go on feeding."""
+        """Resume calling `Session.receive`."""
 
     @property
     def writable(self) -> bool:
-        """False while the peer does not read: `Session.writable_again` says when it does again."""
+        """False while the peer does not read; `Session.writable_again` is called when it does again."""
 
 
 class RateHold(Protocol):
-    """A limit that a peer waits for."""
+    """Rate limit that a peer waits for."""
 
     def wait(self, now: float) -> float:
-        """In how many seconds it may go on; 0 for now."""
+        """Return in how many seconds it may continue; 0 for now."""
 
 
 class Peer(Protocol):
-    """One client at the other end of a connection. ``producer`` and ``consumer`` are compared, never used."""
+    """Client at the other end of a connection. ``producer`` and ``consumer`` are compared, never used."""
 
     @property
     def output(self) -> PeerOutput:
-        """Where frames go. Producers and consumers write their receipts and messages to it themselves."""
+        """Output of frames. Producers and consumers write their receipts and messages to it directly."""
 
     @property
     def address(self) -> str:
@@ -56,49 +56,49 @@ class Peer(Protocol):
 
     @property
     def client_version(self) -> str:
-        """What the client calls itself."""
+        """Name and version that the client sent."""
 
     def probe(self, decided: Callable[[], None]) -> None:
-        """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence."""
+        """Find out whether the peer lives: ``decided`` is called after it spoke or was dropped."""
 
     def close(self) -> None:
-        """End the connection; what was written still goes out."""
+        """End the connection; written bytes are still sent."""
 
-    # --- bytes under way ---
+    # --- pending bytes ---
     @property
     def pending_bytes(self) -> int:
-        """Bytes of entries that were taken in and are not settled."""
+        """Bytes of entries that were stored and are not confirmed."""
 
     def publish_started(self, size: int) -> None:
-        """An entry of so many bytes was handed to the store."""
+        """Count an entry that was passed to the store."""
 
     def publish_finished(self, size: int) -> None:
-        """It has its receipt or its error."""
+        """Count an entry whose receipt or error was sent."""
 
     def hold(self, why: int) -> None:
-        """Do not read from the peer, for this reason too (`byte_ledger`)."""
+        """Do not read from the peer, for one more reason (`memory_backpressure`)."""
 
     def slow_down(self, limit: RateHold) -> None:
-        """Do not read from the peer until the limit lets it go on."""
+        """Do not read from the peer until the limit allows it."""
 
     def release(self, why: int) -> None:
-        """This reason is gone."""
+        """Remove a reason."""
 
-    # --- what a peer is told unasked ---
+    # --- unsolicited commands ---
     def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:
-        """An entry was refused."""
+        """Send the error of a refused entry."""
 
     def active_consumer_change(self, consumer_id: int, active: bool) -> None:
-        """A Failover consumer is, or is no longer, the one that receives."""
+        """Notify a Failover consumer whether it is the active one."""
 
     def end_of_topic(self, consumer_id: int) -> None:
-        """Nothing will follow in a terminated topic."""
+        """Notify a consumer that a terminated topic has no more messages."""
 
     def producer_closed(self, producer_id: int, producer: object) -> None:
-        """The broker closes this producer: the client looks the topic up again."""
+        """Notify the client that the broker closes this producer, so that it looks the topic up again."""
 
     def producer_lost(self, producer_id: int, producer: object) -> None:
-        """The producer was replaced or fenced: its next SEND closes the connection, as in Pulsar."""
+        """Drop a replaced or fenced producer: its next SEND closes the connection, as in Pulsar."""
 
     def consumer_closed(self, consumer_id: int, consumer: object) -> None:
-        """The broker closes this consumer: the client looks the topic up again."""
+        """Notify the client that the broker closes this consumer, so that it looks the topic up again."""

@@ -1,7 +1,7 @@
-"""Landmarks of a topic: its newest entry, and where a moment lies, found by looking at single entries.
+"""Positions of a topic: its newest entry, and offsets by time, found by reading single entries.
 
-Functions of a `ManagedLedger`. Times are milliseconds since 1970; ``now_ms`` is the broker's clock, every
-other one is what producers claim.
+Functions of a `ManagedLedger`. Times are milliseconds since 1970; ``now_ms`` is the broker's clock, all
+others are the producers' publish times.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from geminga.wire.metadata import EntryHead
 
 # --- the newest entry ---
 def last_position(ledger: ManagedLedger) -> tuple[int, int]:
-    """Ids of the newest durable entry that can be read; -1:-1 for an empty topic."""
+    """Return the ids of the newest readable durable entry; -1:-1 for an empty topic."""
     offset = ledger.newest
     return (-1, -1) if offset < ledger.start else ledger.position(offset)
 
 
 def last_at_hand(ledger: ManagedLedger, ready: Done) -> bool:
-    """Whether the newest entry is in memory; if not it is read, and ``ready`` is called then.
+    """Return whether the newest entry is in memory; if not it is read, and ``ready`` is called then.
 
-    An entry that turns out to be damaged is not the newest any more. Raises `StoreBusy` when too many reads
-    wait already.
+    A damaged entry is skipped. Raises `StoreBusy` if too many reads are pending.
     """
     offset = ledger.newest
     while offset >= ledger.start and not ledger.in_memory(offset, offset + 1, 1):
@@ -39,14 +38,14 @@ def last_at_hand(ledger: ManagedLedger, ready: Done) -> bool:
 
 
 def last_batch_index(ledger: ManagedLedger) -> int:
-    """Index of the last message in the newest entry if it is a batch, else -1."""
+    """Return the index of the last message in the newest entry if it is a batch, else -1."""
     head = _head(ledger, ledger.newest)
     return count_of(head) - 1 if head is not None and head.is_batch else -1
 
 
 # --- moments ---
 def offset_by_time(ledger: ManagedLedger, publish_time_ms: int, now_ms: int) -> int:
-    """The first entry that was published at ``publish_time_ms`` or later (by its own claim)."""
+    """Return the first offset with a publish time of ``publish_time_ms`` or later."""
     low, high = ledger.start, ledger.confirmed
     while low < high:
         middle = (low + high) // 2
@@ -58,9 +57,9 @@ def offset_by_time(ledger: ManagedLedger, publish_time_ms: int, now_ms: int) -> 
 
 
 def publish_time(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
-    """When an entry was published; 0 when it does not say.
+    """Return the publish time of an entry; 0 if it has none.
 
-    For a damaged entry the next that can be read answers, or the time of now where there is none.
+    For a damaged entry, that of the next readable one, or the present time without one.
     """
     while offset < ledger.confirmed:
         head = _head(ledger, offset)
@@ -72,7 +71,7 @@ def publish_time(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
 
 
 def arrived_ms(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
-    """When an entry came: as its producer's clock says, within what ours says of its ledger."""
+    """Return an entry's publish time, limited to the times of its ledger by the broker's clock."""
     claimed_ms = publish_time(ledger, offset, now_ms)
     index = ledger.index_of(offset)
     if index < 0:
@@ -81,6 +80,6 @@ def arrived_ms(ledger: ManagedLedger, offset: int, now_ms: int) -> int:
 
 
 def _head(ledger: ManagedLedger, offset: int) -> EntryHead | None:
-    """The metadata of an entry; None where there is none that can be read."""
+    """Return the metadata of an entry; None if it is unreadable."""
     entry = ledger.read_one(offset) if offset >= ledger.start else None
     return None if entry is None else head_of(entry)

@@ -1,8 +1,8 @@
-"""Complaints: what is wrong with peers is said in the log, but no peer fills it.
+"""Rate-limited log of peers' faults.
 
-A line for each connection that is refused or dropped helps who looks for a reason. Whoever connects ten
-thousand times a second would fill the disk with them: so in each while only some are written, and how many
-were left out is said at its end.
+A line for each refused or dropped connection helps to find a cause. A client that connects ten thousand times
+a second would fill the disk with them: so each period has a limit of lines, and the number of suppressed
+lines is logged at its end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ log = logging.getLogger("geminga.broker")
 
 LINES_MAX: Final = 50
 PERIOD_SECONDS: Final = 10.0
-"""So many lines are written in so many seconds."""
+"""At most LINES_MAX lines are written in PERIOD_SECONDS."""
 
 
 class RateLimitedLogger:
-    """One for all peers of a broker."""
+    """Logger for the faults of all peers of a broker."""
 
     __slots__ = ("_left", "_left_out", "_scheduler", "_until", "total")
 
@@ -30,13 +30,13 @@ class RateLimitedLogger:
         self._left = 0
         self._left_out = 0
         self.total = 0
-        """Those since the start, written or not."""
+        """Lines since the start, written or not."""
 
     def __repr__(self) -> str:
         return "complaints about peers"
 
     def tell(self, line: str, *values: object, level: int = logging.WARNING) -> None:
-        """Write a line, as `logging` formats it, unless there were too many."""
+        """Write a line, as `logging` formats it, unless the limit is reached."""
         self.total += 1
         now = self._scheduler.now
         if now >= self._until:
@@ -51,4 +51,4 @@ class RateLimitedLogger:
 
     def _tell_left_out(self) -> None:
         count, self._left_out = self._left_out, 0
-        log.warning("%d more lines about connections like these were left out", count)
+        log.warning("%d more log lines of this kind were suppressed", count)

@@ -1,4 +1,4 @@
-"""What stats are made of: counters compared over a window, without a timer, and times as text."""
+"""Rates for stats: counters compared over a window, without a timer; and times as text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 WINDOW_SECONDS = 10.0
 _SHORTEST_SECONDS = 1.0
 _NOTHING_YET = {count: ((0,) * count, (0.0,) * count) for count in (2, 4)}
-"""What all handles of so many counters begin with: there are as many of them as there are producers."""
+"""Initial state of handles by number of counters, shared, because there may be very many handles."""
 
 
 class Rates:
-    """Remembers a handle's counters and gives their growth a second since about a window ago."""
+    """Rates of a handle's counters per second since about a window ago."""
 
     __slots__ = ("_counts", "_rates", "_when")
 
@@ -22,7 +22,7 @@ class Rates:
         self._counts, self._rates = _NOTHING_YET[count]
 
     def read(self, now: float, *counts: float) -> tuple[float, ...]:
-        """The rates; a new window begins when the last one is old enough."""
+        """Return the rates; a new window begins when the last one is old enough."""
         elapsed = now - self._when
         if elapsed < _SHORTEST_SECONDS:
             return self._rates
@@ -33,9 +33,9 @@ class Rates:
 
 
 def iso_time(milliseconds: int) -> str:
-    """``2026-11-21T00:46:42.051Z``; milliseconds as they are where no calendar goes so far."""
+    """Format ``2026-11-21T00:46:42.051Z``; beyond the calendar the milliseconds themselves."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (OverflowError, OSError, ValueError):
-        return str(milliseconds)  # what clients say of times is any number
+        return str(milliseconds)  # clients may send any number as a time
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

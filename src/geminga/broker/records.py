@@ -1,4 +1,4 @@
-"""The broker's own durable records: varints and length-prefixed bytes."""
+"""Encoding of the broker's durable records: varints and length-prefixed bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def put_bytes(buffer: bytearray, data: bytes) -> None:
 
 
 class RecordReader:
-    """Reads what the functions here wrote; raises `StoreDamaged` naming ``what`` and where."""
+    """Parser of encoded records; raises `StoreDamaged` naming ``what`` and the position."""
 
     __slots__ = ("_data", "_what", "position")
 
@@ -28,7 +28,7 @@ class RecordReader:
         self.position = 0
 
     def __bool__(self) -> bool:
-        """Whether there is more to read."""
+        """Return whether there is more to read."""
         return self.position < len(self._data)
 
     def damaged(self, problem: str) -> StoreDamaged:
@@ -42,15 +42,15 @@ class RecordReader:
         return value
 
     def bitmap(self, size: int) -> int:
-        """``size`` bytes as one number, lowest byte first."""
+        """Return ``size`` bytes as one number, lowest byte first."""
         return int.from_bytes(self.take(size), "little")
 
     def blob(self) -> bytes:
-        """What `put_bytes` wrote."""
+        """Return the bytes written by `put_bytes`."""
         return self.take(self.varint())
 
     def take(self, size: int) -> bytes:
-        """So many bytes as they are."""
+        """Return the next ``size`` bytes."""
         end = self.position + size
         if end > len(self._data):
             raise self.damaged(f"{size} bytes are announced but missing")

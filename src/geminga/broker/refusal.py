@@ -1,4 +1,4 @@
-"""How the broker says no: a refused request, and a peer whose connection must end."""
+"""Errors for peers: refused requests, and violations that close the connection."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 class Refused(Exception):
-    """A request that is answered with an error; the connection goes on.
+    """Request that is answered with an error; the connection continues.
 
-    ``code`` is a ``ServerError``; the text goes to the peer.
+    ``code`` is a ``ServerError``; the text is sent to the peer.
     """
 
     def __init__(self, code: int, reason: str) -> None:
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 class HolderBusy(Refused):
-    """Somebody has what is wanted. ``holder`` is its peer: a dead one may be found out and dropped."""
+    """Another peer holds the resource. ``holder`` is that peer: a dead one may be probed and dropped."""
 
     def __init__(self, code: int, reason: str, holder: Peer) -> None:
         super().__init__(code, reason)
@@ -31,10 +31,10 @@ class HolderBusy(Refused):
 
 
 class ProtocolViolation(Exception):
-    """The peer did what the protocol forbids: its connection is closed, nobody else notices."""
+    """The peer violated the protocol: only its connection is closed."""
 
 
 def storage_refusal(error: StoreError) -> Refused:
-    """What a peer is told when the store failed it; clients try again what only had to wait."""
+    """Return the error for a peer after a store error; clients retry if the store was only busy."""
     code = pb.ServiceNotReady if isinstance(error, StoreBusy) else pb.PersistenceError
     return Refused(code, str(error) or type(error).__name__)

@@ -1,15 +1,14 @@
-"""The agenda: what time it is, and what the broker still has to do.
+"""Scheduler: the time, timers, and pending work of the broker core.
 
-Timers, topics with new entries and cursors with something to write wait here and nowhere else. Topics
-and subscriptions are given the agenda, never the broker; the core runs it.
+Timers, topics with new entries and cursors with pending writes wait here. Topics and subscriptions have a
+reference to the scheduler, never to the broker; the core runs it.
 
 Very many of them may have work at once: 10,000 topics whose entries became durable together. Each round does
-as much as a turn of the loop has time for (``should_yield``); what is left keeps its order and is done when whoever
-was asked to ``go_on`` comes back.
+as much as a turn of the loop has time for (``should_yield``); the rest keeps its order and is done in a later
+turn, requested with ``go_on``.
 
-Whatever the agenda runs is isolated: an exception in one callback harms neither the others nor the
-next round. It is counted by kind in ``failures`` and logged with the name of what it belongs to, once
-in a while (`FAILURE_LOG_SECONDS`) however often it happens.
+Callbacks are isolated: an exception in one affects neither the others nor the next round. It is counted by
+kind in ``failures`` and logged with the name of its object, at most once per `FAILURE_LOG_SECONDS`.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ log = logging.getLogger("geminga.broker")
 
 INFINITY = float("inf")
 FAILURE_LOG_SECONDS = 60.0
-"""Failures of one thing are logged this far apart; the next line says how many were left out."""
+"""Interval of log lines about failures of one object; the next line has the number of suppressed ones."""
 FAILURES_REMEMBERED_MAX = 1_000
-"""Things whose last line is remembered; the oldest are forgotten."""
+"""Objects whose last log line is kept; the oldest are dropped."""
 
 Kind = Literal["job", "timer", "housekeeping", "dispatch", "cursor", "session", "store"]
 KINDS: tuple[Kind, ...] = ("job", "timer", "housekeeping", "dispatch", "cursor", "session", "store")
@@ -37,17 +36,17 @@ Args = TypeVarTuple("Args")
 
 
 class DispatchingTopic(Protocol):
-    """A topic, as far as the agenda knows one."""
+    """Interface of a topic for the scheduler."""
 
     def dispatch(self) -> None:
-        """Hand out new entries."""
+        """Dispatch new entries."""
 
 
 class FlushingSubscription(Protocol):
-    """A subscription, as far as the agenda knows one."""
+    """Interface of a subscription for the scheduler."""
 
     def flush(self) -> None:
-        """Write what was acknowledged."""
+        """Write acknowledgements."""
 
 
 class Timer:
@@ -61,14 +60,13 @@ class Timer:
         self.about = about
 
     def cancel(self) -> None:
-        self.callback = self.about = None  # who has it may be what it is about: no cycle is left
+        self.callback = self.about = None  # the holder may be ``about`` itself: avoid a cycle
 
 
 class Scheduler:
-    """See the module. ``now`` is monotonic, in seconds; ``now_ms`` is wall-clock time since 1970.
+    """Scheduler of the core. ``now`` is monotonic, in seconds; ``now_ms`` is wall-clock time since 1970.
 
-    ``ready`` holds the topics whose new entries are durable and wait to be handed out. What is passed
-    as ``about`` is named in the log by its ``repr``.
+    ``ready`` holds the topics with new durable entries to dispatch. Log lines name ``about`` by its ``repr``.
     """
 
     __slots__ = (
@@ -97,8 +95,8 @@ class Scheduler:
         should_yield: Callable[[], bool] = lambda: False,
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        """``poll_follows`` says whether the store is sure to report soon, ``should_yield`` whether this turn's time
-        is used up; ``go_on`` is called when something is left for the next (`is_behind`)."""
+        """``poll_follows`` returns whether the store is sure to report soon, ``should_yield`` whether this
+        turn's time is used up; ``go_on`` is called when work is left for the next turn (`is_behind`)."""
         self.now = now
         self.now_ms = now_ms
         self._wall_offset_ms = now_ms - now * 1000
@@ -117,7 +115,7 @@ class Scheduler:
 
     # --- time ---
     def enter(self, now: float, now_ms: int | None = None) -> None:
-        """A call into the core begins; what gives no wall-clock time goes on from the last that did."""
+        """Begin a call into the core; without ``now_ms`` the wall clock is extrapolated."""
         self.now = now
         if now_ms is None:
             self.now_ms = int(self._wall_offset_ms + now * 1000)
@@ -126,10 +124,10 @@ class Scheduler:
             self._wall_offset_ms = now_ms - now * 1000
 
     def leave(self) -> None:
-        """A call into the core ends: what was acknowledged in it is handed to the store.
+        """End a call into the core: pass its acknowledgements to the store.
 
-        While the store writes, that waits for its report: nothing would be durable earlier, and what comes
-        in meanwhile is one delta a cursor and not one an acknowledgement.
+        While the store writes, they wait for its report: they would not be durable earlier, and further ones
+        join the same delta of a cursor.
         """
         if (self._changed or self._flushing) and not self._poll_follows():
             self.flush_some()
@@ -142,23 +140,23 @@ class Scheduler:
         return timer
 
     def after(self, seconds: float, callback: Callable[[], None], about: object) -> Timer:
-        """The same, counted from now."""
+        """Run ``callback`` after ``seconds``."""
         return self.at(self.now + seconds, callback, about)
 
     @property
     def deadline(self) -> float:
-        """When `run_timers` has something to do; infinity when nothing is pending."""
+        """Time of the next timer; infinity without one."""
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
         return heap[0][0] if heap else INFINITY
 
     def run_timers(self) -> None:
-        """Run the callbacks whose time has come; those that they set for now wait for the next run.
+        """Run the due callbacks; those that they set for now wait for the next run.
 
-        What there is no time for in this turn stays due, and so does `deadline`.
+        Callbacks that exceed this turn's time stay due, and so does `deadline`.
         """
-        # No more are taken out than are run: there may be 100,000 of them, and a turn for each few.
+        # Take out no more than are run: there may be 100,000 of them, and several turns.
         heap, last, later = self._heap, next(self._order), list[tuple[float, int, Timer]]()
         while heap and heap[0][0] <= self.now:
             entry = heapq.heappop(heap)
@@ -177,7 +175,7 @@ class Scheduler:
 
     # --- topics and cursors ---
     def dispatch_ready(self) -> None:
-        """Hand out the new entries of topics, and of those that become ready meanwhile."""
+        """Dispatch the new entries of topics, and of those that become ready meanwhile."""
         waiting = self._dispatching
         while waiting or self.ready:
             if not waiting:
@@ -190,11 +188,11 @@ class Scheduler:
                 return
 
     def mark_cursor(self, subscription: FlushingSubscription) -> None:
-        """The subscription's cursor has something to write; see `leave`."""
+        """Record that the subscription's cursor has something to write; see `leave`."""
         self._changed[subscription] = None
 
     def flush_some(self) -> None:
-        """Hand acknowledgements that came in to the store, those of as many cursors as there is time for."""
+        """Pass acknowledgements to the store, for as many cursors as there is time for."""
         flushing = self._flushing
         flushing.extend(self._changed)
         self._changed.clear()
@@ -206,7 +204,7 @@ class Scheduler:
                 return
 
     def flush_cursors(self) -> None:
-        """Hand all acknowledgements that came in to the store now."""
+        """Pass all acknowledgements to the store now."""
         changed = {**dict.fromkeys(self._flushing), **self._changed}
         self._flushing.clear()
         self._changed = {}
@@ -215,12 +213,12 @@ class Scheduler:
 
     @property
     def is_behind(self) -> bool:
-        """Whether topics and cursors wait for which a turn had no time."""
+        """Whether topics or cursors wait because a turn had no time for them."""
         return bool(self._dispatching or self._flushing)
 
     # --- isolation ---
     def isolated(self, kind: Kind, about: object, callback: Callable[[*Args], object], *args: *Args) -> None:
-        """Run ``callback(*args)``; what it raises is counted and logged, and ends here."""
+        """Run ``callback(*args)``; its exception is counted and logged, and not raised."""
         try:
             callback(*args)
         except Exception as error:
@@ -229,7 +227,7 @@ class Scheduler:
     def guarded(
         self, kind: Kind, about: object, callback: Callable[[*Args], object]
     ) -> Callable[[*Args], None]:
-        """``callback`` as one that raises nothing, for whoever runs it later (the store)."""
+        """Wrap ``callback`` so that it raises nothing when the store calls it."""
 
         def run(*args: *Args) -> None:
             self.isolated(kind, about, callback, *args)
@@ -237,7 +235,7 @@ class Scheduler:
         return run
 
     def failed(self, kind: Kind, about: object, error: Exception) -> None:
-        """Count and log what a callback of ``about`` raised."""
+        """Count and log an exception of a callback of ``about``."""
         self.failures[kind] += 1
         name = repr(about)
         key = (kind, name)

@@ -1,8 +1,8 @@
-"""What a broker is told when it starts.
+"""Settings of a broker.
 
 The defaults are Apache Pulsar 4.0's, with four differences that suit one machine: the broker listens
 on the loopback address only, acknowledged messages are kept for seven days so that they can be
-replayed, topics that nobody uses are not deleted, and acknowledgements inside a batch are kept when a
+replayed, unused topics are not deleted, and acknowledgements inside a batch are kept when a
 client sends them.
 """
 
@@ -29,9 +29,9 @@ QUOTA_ACTIONS: Final = ("producer_request_hold", "producer_exception", "consumer
 DISK_FULL_ACTIONS: Final = QUOTA_ACTIONS[:2]
 DISK_LIMIT_BYTES_MIN: Final = 16 * 1024 * 1024
 DISK_PARTS: Final = 32
-"""Space comes back in pieces; none is to be larger than such a part of the disk."""
+"""Number of parts of the disk: files are at most one part large, because deletions free whole files."""
 LEDGER_SECONDS_LIMIT: Final = 86_400
-"""No ledger takes entries for longer, whatever is set: so its age bounds when its last entry came."""
+"""Longest time for which a ledger takes entries, so that its age bounds the time of its last entry."""
 _WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::", "*"})
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
@@ -39,17 +39,17 @@ _HOST = re.compile(r"[-.:%\w]+\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BrokerSettings(ByFields):
-    """Frozen settings of a broker; every field is checked and a refusal names it.
+    """Frozen settings of a broker; every field is checked and an error names it.
 
-    Exactly one of ``data_dir`` and ``memory`` must be given. Sizes are bytes unless the name says
-    otherwise, -1 (or 0 where Pulsar uses it) means "no limit".
+    Exactly one of ``data_dir`` and ``memory`` must be given. Sizes are bytes unless the name says otherwise,
+    -1 (or 0 where Pulsar uses it) means "no limit".
     """
 
     # --- where ---
     host: str = "127.0.0.1"
     """Address to listen on; ``0.0.0.0`` for all of them."""
     port: int = 6650
-    """Binary protocol's port; 0 takes a free one."""
+    """Port of the binary protocol; 0 takes a free one."""
     web_port: int | None = 8080
     """Admin REST and metrics; 0 takes a free one, None starts no web server."""
     advertised_address: str | None = None
@@ -59,45 +59,45 @@ class BrokerSettings(ByFields):
     web_tls_port: int | None = None
     """Admin REST with TLS, beside ``web_port`` without; 0 takes a free one."""
     advertised_listeners: tuple[str, ...] = ()
-    """Addresses that clients are told who name a listener in their look-ups, as ``advertisedListeners`` of
-    Apache Pulsar: ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
+    """Addresses for clients that name a listener in look-ups, as ``advertisedListeners`` of Apache Pulsar:
+    ``("internal:pulsar://10.0.0.5:6650", "external:pulsar+ssl://example.org:6651")``."""
     internal_listener: str | None = None
-    """The listener of clients that name none; None: the first of ``advertised_listeners``."""
+    """Listener of clients that name none; None: the first of ``advertised_listeners``."""
     web_hosts: tuple[str, ...] = ()
     """Further host names under which the web port answers; ``*`` for any. Addresses, names without a
     dot, private names (``.local``, ``.internal``, …), ``host``, ``advertised_address`` and the machine's
     own name always do. It keeps web pages from reaching the broker by DNS rebinding."""
     cluster: str = "standalone"
-    """Name of the cluster that this broker is all of."""
+    """Name of the cluster, which consists of this broker."""
 
     # --- what is kept ---
     data_dir: Path | str | None = None
-    """Folder of the store, made if absent. Exactly one of it and ``memory`` is given."""
+    """Folder of the store, created if missing. Exactly one of it and ``memory`` is given."""
     memory: bool = False
     """True keeps everything in memory; nothing survives the process."""
     disk_limit_bytes: int | None = None
-    """What the data folder may take, 16 MiB at least; None: all that the disk has."""
+    """Maximum size of the data folder, 16 MiB at least; None: the whole disk."""
     disk_low_water_bytes: int = 1024 * 1024 * 1024
-    """Below so many free bytes nothing is published; below twice as many (more, on small disks) retention
-    gives way."""
+    """Free bytes below which publishing is refused; below twice as many (more, on small disks) retained
+    messages are deleted early."""
     disk_low_water_fraction: float = 0.05
-    """The same as a part of the disk, or of ``disk_limit_bytes``; the smaller of both holds."""
+    """The low-water mark as a fraction of the disk, or of ``disk_limit_bytes``; the smaller mark counts."""
     disk_full_action: str = "producer_request_hold"
-    """What producers meet below it: ``producer_request_hold`` or ``producer_exception``, as with quotas."""
+    """Treatment of producers below that mark: ``producer_request_hold`` or ``producer_exception``."""
     disk_retention_gives_way: bool = True
-    """Whether acknowledged messages are deleted before their retention is over when room is short."""
+    """Whether acknowledged messages are deleted before the end of their retention when disk space is low."""
     sync: SyncMode = "always"
-    """When a write counts as kept: after its fdatasync, at the next interval, or never synced."""
+    """When a write counts as durable: after its fdatasync, at the next interval, or never synced."""
 
     # --- connections ---
     max_message_size: int = 5 * 1024 * 1024
-    """Bytes of an entry (a message or a batch). Clients are told; a larger frame closes its connection."""
+    """Largest entry (a message or a batch) in bytes. A larger frame closes its connection."""
     keepalive_seconds: float = 30.0
     """A PING after this long without a frame from the peer; closed after as long again in silence."""
     handshake_seconds: float = 10.0
-    """A connection that has not sent CONNECT by then is closed."""
+    """Time for a connection to send CONNECT before it is closed."""
     connections_max: int = 10_000
-    """At once; fewer where the process may not open as many files. Further ones are hung up on."""
+    """Connections at once; fewer if the process may not open as many files. Further ones are refused."""
     write_buffer_high_bytes: int = 4 * 1024 * 1024
     """A connection with more unsent bytes is not `writable`: dispatch to it stops."""
     write_buffer_low_bytes: int = 1 * 1024 * 1024
@@ -107,161 +107,161 @@ class BrokerSettings(ByFields):
     handshake_bytes_max: int = 64 * 1024
     """The largest frame before CONNECT is answered, credentials included."""
     pending_bytes_per_peer_max: int = 32 * 1024 * 1024
-    """A connection with this much taken in and not yet durable is not read from; it is again at half."""
+    """Pending bytes of a connection at which reading from it stops until half of them are durable."""
     pending_bytes_max: int = 256 * 1024 * 1024
-    """The same for all connections together."""
+    """Pending bytes of all connections at which reading from publishers stops until half are durable."""
     received_bytes_max: int = 64 * 1024 * 1024
     """Incomplete frames and waiting commands of all connections; above it frames are completed one by one."""
     unsent_bytes_max: int = 128 * 1024 * 1024
-    """What all peers together may leave unread before only those that leave little are written to."""
+    """Unread bytes of all peers together, above which only peers with few of them are written to."""
     handles_per_connection_max: int = 100_000
     """Producers and consumers on one connection, together."""
     shutdown_seconds: float = 10.0
-    """How long a graceful stop waits for the last bytes to reach the peers."""
+    """Longest wait of a graceful stop for the last bytes to reach the peers."""
 
     # --- who may do what ---
     token_secret_key: str | None = dataclasses.field(default=None, repr=False)
     """Secret that tokens are signed with, as for Pulsar: a file's path or ``file:`` URL, ``data:;base64,…``,
-    or base64. With it, or a public key, whoever connects needs a token."""
+    or base64. With it, or a public key, every connection needs a token."""
     token_public_key: str | None = None
     """Public key (RSA or elliptic curve) of tokens that are signed with a private key; forms as above."""
     token_role_claim: str = "sub"
     """Claim of a token that names the role."""
     token_audience: str | None = None
-    """What a token's ``token_audience_claim`` must hold; None: not looked at."""
+    """Required value of a token's ``token_audience_claim``; None: not checked."""
     token_audience_claim: str = "aud"
-    """See ``token_audience``."""
+    """Claim of a token with its audience; see ``token_audience``."""
     token_clock_skew_seconds: float = 0.0
-    """How far the clocks of those who make tokens may be off."""
+    """Tolerated clock difference to the issuers of tokens."""
     basic_auth: str | None = dataclasses.field(default=None, repr=False)
     """Users and hashes of their passwords as ``htpasswd`` writes them, for ``AuthenticationBasic``: a file's
     path or ``file:`` URL, ``data:;base64,…``, or base64. Read at the start; a user's name is the role."""
     authentication_refresh_seconds: float = 60.0
-    """A client whose token has expired is asked for a fresh one and closed when none has come by then."""
+    """Time for a client whose token has expired to send a fresh one before it is closed."""
     authorization: bool = True
-    """With authentication: whether roles need permissions. False: who is known may do everything."""
+    """With authentication: whether roles need permissions. False: authenticated roles may do everything."""
     super_user_roles: tuple[str, ...] = ()
     """Roles that may do everything."""
     anonymous_role: str | None = None
-    """With authentication: the role of those who show no credentials; None refuses them."""
+    """With authentication: the role of clients without credentials; None refuses them."""
 
     tls_certificate: Path | str | None = None
     """Certificate (chain) in PEM. With it both ports speak TLS and nothing else; ``port`` is plain where
     ``tls_port`` is given, and ``web_port`` where ``web_tls_port`` is. Read again when changed."""
     tls_key: Path | str | None = None
-    """Its private key in PEM; None where the certificate's file holds it."""
+    """Private key of the certificate in PEM; None if the certificate's file contains it."""
     tls_trust_certificates: Path | str | None = None
-    """Who signs clients' certificates, in PEM: such a certificate's common name is its owner's role."""
+    """CA certificates of clients, in PEM: the common name of a client's certificate is its role."""
     tls_require_client_certificate: bool = False
     """True ends handshakes without a client certificate; False lets clients show a token instead."""
 
     # --- topics ---
     auto_create_topics: bool = True
-    """Whether the first producer or consumer makes an unknown topic. Namespace policies override it."""
+    """Whether the first producer or consumer creates an unknown topic. Namespace policies override it."""
     auto_create_topic_kind: TopicKind = "non-partitioned"
-    """What is made automatically: ``non-partitioned`` or ``partitioned``."""
+    """Kind of topic that is created automatically: ``non-partitioned`` or ``partitioned``."""
     auto_create_partitions: int = 1
-    """Partitions of an automatically made partitioned topic."""
+    """Partitions of an automatically created partitioned topic."""
     auto_create_subscriptions: bool = True
-    """Whether the first consumer makes an unknown subscription."""
+    """Whether the first consumer creates an unknown subscription."""
     partitions_max: int = 10_000
     """Partitions of one topic."""
     namespace_bundles: int = 4
     """Hash ranges that a new namespace shows; one broker serves them all."""
     delete_inactive_topics: bool = False
-    """Delete topics that nobody uses and no subscription waits for."""
+    """Whether unused topics are deleted if no subscription has a backlog on them."""
     inactive_topic_seconds: int = 60
-    """How long a topic must be unused to be deleted."""
+    """Time after which an unused topic is deleted."""
 
     # --- compaction ---
     compaction_retain_null_key: bool = False
     """Whether compaction keeps messages without a key (``topicCompactionRetainNullKey``)."""
     compaction_memory_bytes_max: int = 192 * 1024 * 1024
-    """What the keys of a topic may take in memory while it is compacted; more keys are done in parts."""
+    """Memory limit of the keys of a topic in compaction; more keys are handled in several passes."""
 
     # --- cheap storage ---
     offload_location: str | None = None
-    """Where closed ledgers may be moved to, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
-    ``s3://bucket/path``. None: nowhere. Each broker needs one of its own."""
+    """Storage location for closed ledgers, as Parquet: a folder, or a URL that Arrow or fsspec know, such as
+    ``s3://bucket/path``. None: no offloading. Each broker needs a location of its own."""
     offload_threshold_bytes: int = -1
-    """What a topic keeps here before its oldest ledgers go; -1: nothing goes. Policies override it."""
+    """Local size of a topic above which its oldest ledgers are offloaded; -1: never. Policies override it."""
     offload_threshold_seconds: int = -1
-    """After how long a ledger goes; -1: never. Policies override it."""
+    """Age after which a ledger is offloaded; -1: never. Policies override it."""
     offload_deletion_lag_seconds: float = 4 * 60 * 60
-    """How long an offloaded ledger is kept here as well; -1: for ever. Policies override it."""
+    """Time for which an offloaded ledger's local copy is kept; -1: forever. Policies override it."""
 
     # --- subscriptions ---
     batch_index_ack: bool = True
-    """Keep acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
+    """Store acknowledgements of single messages of a batch (``acknowledgmentAtBatchIndexLevelEnabled``)."""
     unacked_messages_per_consumer_max: int = 50_000
     """A Shared or Key_Shared consumer that holds more waits until half are acknowledged; 0: no limit."""
     unacked_messages_per_subscription_max: int = 200_000
-    """The same for all consumers of a subscription together."""
+    """Limit of unacknowledged messages of all consumers of a subscription together; 0: no limit."""
     key_shared_consistent_hashing: bool = True
     """Key_Shared consumers own points of a hash ring; False: each newcomer halves the largest range."""
     failover_delay_seconds: float = 1.0
-    """How long after a change the next failover consumer takes over."""
+    """Delay after which the next failover consumer becomes active."""
     delayed_delivery: bool = True
-    """Hold back messages that say when they are to be delivered (Shared and Key_Shared)."""
+    """Deliver messages at the time that their producers set (Shared and Key_Shared)."""
     delayed_delivery_tick_seconds: float = 1.0
-    """How much later than its time a delayed message may come."""
+    """Largest delay of a delayed message after its time."""
     redeliver_unacked_after_seconds: float = 0.0
-    """Push messages again that were delivered and not acknowledged for so long; 0 never. Above what the
-    slowest consumer takes for a message. A namespace, a topic or a subscription may say otherwise."""
+    """Redeliver messages that are not acknowledged within this time; 0 never. Set more than the slowest
+    consumer needs for a message. Policies and a property of a subscription override it."""
     redeliver_unacked_per_second_max: int = 1_000
-    """Messages that a subscription pushes again in a second."""
+    """Messages that a subscription redelivers per second for that reason."""
     redeliver_unacked_age_seconds_max: int = 0
-    """Messages that were published longer ago are left where they are; 0: no limit."""
+    """Age above which messages are not redelivered for that reason; 0: no limit."""
     subscription_expiration_minutes: int = 0
     """Delete subscriptions without consumers after this; 0 never."""
 
     # --- policies where a namespace sets none ---
     deduplication: bool = False
-    """Drop what a producer name has published before with the same or a higher sequence id."""
+    """Drop messages of a producer name whose sequence id is not higher than its last one."""
     deduplication_producers_max: int = 10_000
-    """Producer names a topic remembers; the ones unused longest are forgotten first."""
+    """Producer names that a topic keeps; those unused for longest are dropped first."""
     retention_minutes: int = 7 * 24 * 60
-    """How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever."""
+    """Retention of acknowledged messages; 0 deletes them, -1 keeps them forever."""
     retention_megabytes: int | None = None
-    """At most this much a topic; -1 no limit. None: no limit on disk, 256 in memory."""
+    """Retained megabytes per topic; -1 no limit. None: no limit on disk, 256 in memory."""
     message_ttl_seconds: int = 0
-    """Unacknowledged messages are given up after this; 0 never."""
+    """Time after which unacknowledged messages are expired; 0 never."""
     backlog_quota_bytes: int = -1
-    """Size of the backlog at which ``backlog_quota_action`` begins."""
+    """Size of the backlog at which ``backlog_quota_action`` is applied; -1 never."""
     backlog_quota_seconds: int = -1
-    """Age of the oldest unacknowledged message at which it begins."""
+    """Age of the oldest unacknowledged message at which ``backlog_quota_action`` is applied; -1 never."""
     backlog_quota_action: str = "producer_request_hold"
     """``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``."""
 
     publish_rate_messages_max: int = -1
-    """Messages a second that all producers together may publish; -1: no limit. Those of a topic or a
-    namespace are policies (``publishRate``)."""
+    """Messages per second of all producers together; -1: no limit. Policies (``publishRate``) limit topics
+    and namespaces."""
     publish_rate_bytes_max: int = -1
-    """The same in bytes."""
+    """Bytes per second of all producers together; -1: no limit."""
     dispatch_rate_messages_max: int = -1
-    """Messages a second that all consumers together are sent; a batch counts as one."""
+    """Messages per second to all consumers together, a batch counting as one; -1: no limit."""
     dispatch_rate_bytes_max: int = -1
-    """The same in bytes."""
+    """Bytes per second to all consumers together; -1: no limit."""
     topic_publish_rate_messages: int = -1
-    """Messages a second that each topic takes whose policies say nothing; -1: no limit."""
+    """Messages per second of each topic without a policy; -1: no limit."""
     topic_publish_rate_bytes: int = -1
-    """The same in bytes."""
+    """Bytes per second of each topic without a policy; -1: no limit."""
     topic_dispatch_rate_messages: int = -1
-    """Messages a second that the consumers of each topic are sent, where policies say nothing."""
+    """Messages per second to the consumers of each topic without a policy; -1: no limit."""
     topic_dispatch_rate_bytes: int = -1
-    """The same in bytes."""
+    """Bytes per second to the consumers of each topic without a policy; -1: no limit."""
     subscription_dispatch_rate_messages: int = -1
-    """The same for each subscription by itself."""
+    """Messages per second of each subscription without a policy; -1: no limit."""
     subscription_dispatch_rate_bytes: int = -1
-    """The same in bytes."""
+    """Bytes per second of each subscription without a policy; -1: no limit."""
 
     # --- ledgers ---
     ledger_entries_max: int = 50_000
-    """A topic starts a new ledger at the first of these three limits; a ledger is what trimming deletes."""
+    """Entries of a ledger; the first of these three limits starts a new one. Trimming deletes ledgers."""
     ledger_bytes_max: int = 256 * 1024 * 1024
-    """See ``ledger_entries_max``."""
+    """Bytes of a ledger; see ``ledger_entries_max``."""
     ledger_seconds_max: float = 4 * 3600.0
-    """See ``ledger_entries_max``; a day at most. Shorter where messages expire or are deleted soon."""
+    """Age of a ledger, a day at most; see ``ledger_entries_max``. Less for short retention and TTL."""
 
     def __post_init__(self) -> None:
         self._check_where()
@@ -421,7 +421,7 @@ class BrokerSettings(ByFields):
 
     @property
     def authenticates(self) -> bool:
-        """Whether whoever connects must prove who it is."""
+        """Whether connections must authenticate."""
         keys = (
             self.token_secret_key, self.token_public_key, self.tls_trust_certificates, self.basic_auth,
         )  # fmt: skip
@@ -429,12 +429,12 @@ class BrokerSettings(ByFields):
 
     @property
     def has_tls(self) -> bool:
-        """Whether ports speak TLS: ``port`` and ``web_port``, or those beside them that are for it."""
+        """Whether ports speak TLS: ``port`` and ``web_port``, or the separate ones."""
         return self.tls_certificate is not None
 
     @property
     def has_plain_port(self) -> bool:
-        """Whether ``port`` speaks without TLS. One way being plain says nothing of the other."""
+        """Whether ``port`` speaks without TLS, regardless of ``web_port``."""
         return not self.has_tls or self.tls_port is not None
 
     @property
@@ -444,15 +444,15 @@ class BrokerSettings(ByFields):
 
     @property
     def is_beyond_loopback(self) -> bool:
-        """Whether others than this machine may reach the broker."""
+        """Whether other machines may reach the broker."""
         return not (self.host == "localhost" or self.host == "::1" or self.host.startswith("127."))
 
     @property
     def lookup_through_service_url(self) -> bool:
-        """Whether lookups tell the client to come back the way it came (``proxy_through_service_url``).
+        """Whether lookups answer with the address that the client used (``proxy_through_service_url``).
 
-        So it is when the broker listens everywhere and was not told under which name it is reached:
-        no address it could guess is right for every client (port mappings, containers).
+        So it is if the broker listens on all addresses and has no advertised one: no address that it could
+        guess is right for every client (port mappings, containers).
         """
         return (
             self.advertised_address is None and not self.advertised_listeners and self.host in _WILDCARD_HOSTS
@@ -469,7 +469,7 @@ class BrokerSettings(ByFields):
         return _with_port(self.advertised_host, port)
 
     def own_addresses(self, host: str | None = None) -> ListenerAddresses:
-        """Where the ports are, by the advertised host or by another name of this machine."""
+        """Return the addresses of the ports, by the advertised host or by another name of this machine."""
         where = self.advertised_host if host is None else host
         web = self.web_port
         tls_port = self.tls_port if self.has_plain_port else self.port
@@ -486,7 +486,7 @@ class BrokerSettings(ByFields):
         )
 
     def addresses(self, listener: str | None = None) -> ListenerAddresses | None:
-        """What clients are told that name a listener, or none; None: there is no such listener."""
+        """Return the addresses for clients that name a listener, or none; None: the listener is unknown."""
         own = self.own_addresses()
         listeners = parse_listeners(self.advertised_listeners)
         if not listener:
@@ -515,7 +515,7 @@ class BrokerSettings(ByFields):
 
     @property
     def ledger_bytes_default(self) -> int:
-        """`ledger_bytes_max`, or less where the disk is small: a ledger is what trimming deletes."""
+        """`ledger_bytes_max`, or less if the disk is small, because trimming deletes whole ledgers."""
         limit = self.disk_limit_bytes
         return self.ledger_bytes_max if limit is None else min(self.ledger_bytes_max, limit // DISK_PARTS)
 

@@ -25,7 +25,7 @@ QUIET_SECONDS: Final = 30
 """A consumer that acknowledged within this time is at work, and never called paused."""
 HOLE_SECONDS: Final = 30
 HELD_SECONDS: Final = 60
-"""A consumer that acknowledged nothing of what it holds for this time is shown in amber."""
+"""A consumer that acknowledged none of its pending messages for this time is shown in amber."""
 IDLE_SECONDS: Final = 60
 """A subscription without consumers is idle if nothing was published for this time."""
 SLOWER: Final = 1.1
@@ -360,7 +360,7 @@ class _Inquiry:
             yield self._slow(slow)
 
     def _slow(self, slow: list[ConsumerFacts]) -> Finding:
-        """Consumers that are at work and have no room for more."""
+        """Return the finding about consumers that work but cannot take more messages."""
         rate_in = self.facts.rate_in
         acks = sum(each.acks_per_second for each in self.receiving)
         held = sum(each.held for each in slow)
@@ -486,7 +486,7 @@ class _Inquiry:
         )  # fmt: skip
 
     def _undelivered(self) -> Iterator[Finding]:
-        """A last resort: consumers could take messages and get none, for no cause that is known here."""
+        """Fallback finding: consumers could take messages and receive none, for no known cause."""
         facts = self.facts
         known = facts.look_ahead or facts.delayed_max or facts.reading_fails or facts.switching_to
         if known or facts.blocked or not (facts.waiting and facts.any_ready and facts.waiting_since_ms):

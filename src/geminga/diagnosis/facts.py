@@ -19,13 +19,13 @@ class ConsumerFacts(ByFields):
     name: str
     address: str
     permits: int
-    """Messages that it would still take."""
+    """Permits: messages that may still be sent to it."""
     held: int = 0
     """Messages that were delivered to it and are not acknowledged."""
     held_since_ms: int = 0
     """Its last acknowledgement, or the first delivery after that."""
     held_limit: int = 0
-    """Messages that it may hold; 0: no limit, or not known."""
+    """Limit of its unacknowledged messages; 0: no limit, or not known."""
     blocked: bool = False
     """Whether it reached that limit."""
     reads: bool = True
@@ -82,10 +82,10 @@ class HoleFacts(ByFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Relief(ByFields):
-    """Effect of giving up the oldest messages of a subscription, computed on the topic as it is."""
+    """Effect of skipping the oldest messages of a subscription, computed on the topic as it is."""
 
     up_to: str
-    """The last message that is given up; empty: all."""
+    """The last skipped message; empty: all."""
     messages: int
     frees: int
     """Bytes that the subscription no longer retains."""
@@ -104,9 +104,9 @@ class QuotaFacts(ByFields):
     """Whether it is known that producers are stopped."""
     details: tuple[tuple[str, object], ...] = ()
     first: Relief | None = None
-    """Giving up the oldest message alone."""
+    """Effect of skipping the oldest message alone."""
     enough: Relief | None = None
-    """Giving up no more than what exceeds the quota."""
+    """Effect of skipping no more than what exceeds the quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -162,7 +162,7 @@ class SubscriptionFacts(ByFields):
     throttled: bool = False
     """Whether a dispatch rate is used up now."""
     delayed: int = 0
-    """Entries whose time has not come."""
+    """Delayed entries that are not due yet."""
     delayed_next_ms: int = 0
     delayed_max: int = 0
     """The limit of entries that may be delayed, if it is reached."""
@@ -170,11 +170,11 @@ class SubscriptionFacts(ByFields):
     draining: int = 0
     """Key_Shared: key slots that wait for acknowledgements of another consumer."""
     unowned: int = 0
-    """Key_Shared: entries whose slots no consumer has."""
+    """Key_Shared: entries whose slots are not assigned to a consumer."""
     look_ahead: int = 0
     """Key_Shared: entries that were read and wait, if no more are read because of their number."""
     newcomers: tuple[str, ...] = ()
-    """Key_Shared consumers of an Apache Pulsar that wait for what was delivered before they came."""
+    """Key_Shared consumers of an Apache Pulsar that wait for messages delivered before they connected."""
     holes: int = 0
     mark_ms: int = 0
     """When the position up to which all is acknowledged last moved."""

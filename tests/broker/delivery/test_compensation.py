@@ -239,11 +239,11 @@ def test_what_it_does_is_logged_once_in_a_while(
     peer.subscribe(TOPIC, kind="Shared", permits=1000)
     producer.publish(2)
     harness.advance(58)
-    lines = [line for line in caplog.messages if "pushed again" in line]
+    lines = [line for line in caplog.messages if "redelivered" in line]
     assert len(lines) == 1
-    assert "2 messages pushed again that were not acknowledged within 4 s" in lines[0]
+    assert "redelivered 2 messages that were not acknowledged within 4 s" in lines[0]
     harness.advance(30)
-    assert len([line for line in caplog.messages if "pushed again" in line]) == 2
+    assert len([line for line in caplog.messages if "redelivered" in line]) == 2
 
 
 def test_nothing_runs_for_subscriptions_without_consumers(make_harness: Callable[..., Any]) -> None:

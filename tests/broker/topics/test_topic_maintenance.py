@@ -496,7 +496,7 @@ def test_a_topic_that_cannot_be_loaded_is_tried_again_later(
     intact = store.get(f"ledgers/{TOPIC}")
     store.put(f"ledgers/{TOPIC}", b"\xff")
     topic.harness.advance(HOUR - MINUTE)
-    assert caplog.text.count("cannot be looked after") == 1
+    assert caplog.text.count("maintenance failed") == 1
     store.put(f"ledgers/{TOPIC}", intact.base)
     for delta in intact.deltas:
         store.merge(f"ledgers/{TOPIC}", delta)

@@ -1,7 +1,7 @@
-"""Who may have a request of the web port answered: credentials first, then what the route needs.
+"""Authentication and authorization of requests to the web port.
 
-Without good credentials every path answers 401, whether it exists or not; what a role may not do answers 403,
-whether it would have found something or not.
+Without good credentials every path answers 401, whether it exists or not; a forbidden request answers 403,
+whether the resource exists or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 class RequiredPermission(Enum):
-    """What a role needs for a route; the text completes "This needs …"."""
+    """Permission that a role needs for a route; the text completes "This needs …"."""
 
     NOTHING = "nothing, not even credentials"
     CREDENTIALS = "credentials of any role"
@@ -38,12 +38,12 @@ class RequiredPermission(Enum):
 
 
 def key_of(method: str, resource: web.AbstractResource | None) -> Key | None:
-    """What the table of permissions calls a route; None where there is none."""
+    """Return the key of a route in the table of permissions; None if the request matches no route."""
     return None if resource is None else ("GET" if method == "HEAD" else method, resource.canonical)
 
 
 class AuthorizationMiddleware:
-    """Who may have a request answered."""
+    """Authorization of web requests."""
 
     def __init__(
         self,
@@ -51,25 +51,25 @@ class AuthorizationMiddleware:
         authorization: Authorization | None,
         permissions: Mapping[Key, RequiredPermission],
     ) -> None:
-        """Without ``authorization`` it is enough to be known. A route that is no key is refused."""
+        """Without ``authorization`` authenticated roles may do everything. Other routes are refused."""
         self._permissions = permissions
         self._authentication = authentication
         self._authorization = authorization
 
     @property
     def schemes(self) -> str:
-        """The value of ``WWW-Authenticate``."""
+        """Value of the header ``WWW-Authenticate``."""
         return self._authentication.schemes
 
     async def admit(self, request: web.Request, now_ms: int) -> None:
-        """Raises `AdminRefusal`: 401 for who is not known, 403 for what is not allowed."""
+        """Raise `AdminRefusal`: 401 for an unauthenticated request, 403 for a forbidden one."""
         key = key_of(request.method, request.match_info.route.resource)
         needs = self._permissions.get(key) if key is not None else None
         if needs is RequiredPermission.NOTHING:
             return
         role = await self._role(request, now_ms)
         if key is None or self._authorization is None:
-            return  # no such path, which the router says
+            return  # no such path: the router answers 404
         if needs is None or not _permitted(self._authorization, role, needs, request):
             wanted = "a rule, and has none" if needs is None else needs.value
             raise AdminRefusal(
@@ -77,7 +77,7 @@ class AuthorizationMiddleware:
             )
 
     async def sight(self, request: web.Request, now_ms: int) -> tuple[str, Callable[[str], bool]] | None:
-        """Who asks, and which topics, by name, that role may look at in a list of all; None: every one."""
+        """Return the role and a test for the topics it may see in lists; None if it may see all topics."""
         authorization = self._authorization
         if authorization is None:
             return None
@@ -107,7 +107,7 @@ class AuthorizationMiddleware:
         judged: asyncio.Future[Judgement] = asyncio.get_running_loop().create_future()
 
         def report(found: Judgement) -> None:
-            if not judged.done():  # the request may be gone
+            if not judged.done():  # the request may have been freed
                 judged.set_result(found)
 
         self._authentication.aside(judge, report)

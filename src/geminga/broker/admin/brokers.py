@@ -1,4 +1,4 @@
-"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: the broker about itself."""
+"""``/admin/v2/brokers``, ``/admin/v2/broker-stats`` and ``/metrics``: state and figures of this broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RESTING_SECONDS = 1.0
 
 
 class BrokersResource(Resource):
-    """One broker, which leads itself."""
+    """The resource of the cluster's only broker, which is its own leader."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -95,7 +95,7 @@ class BrokersResource(Resource):
         return bare_text(__version__)
 
     async def leader(self, _request: web.Request) -> web.Response:
-        """This broker: there is no other."""
+        """This broker, the only one."""
         settings = self.server.settings
         return answer({"serviceUrl": settings.admin_url, "brokerId": settings.broker_id})
 
@@ -120,7 +120,7 @@ class BrokersResource(Resource):
         return answer(owned)
 
     async def disk(self, _request: web.Request) -> web.Response:
-        """How much room there is, what holds because of it, and what gave way; 404 in memory."""
+        """Disk space, the limits in force and what retention deleted early; 404 in memory."""
         found = disk_figures(self.server.broker)
         if not found:
             raise AdminRefusal(404, "this broker keeps everything in memory: it has no disk")
@@ -129,7 +129,7 @@ class BrokersResource(Resource):
     # --- configuration ---
     def _configuration(self) -> dict[str, str]:
         settings, dynamic = self.server.settings, self.server.broker.dynamic
-        # What is not for reprs (secrets) is not for administrators' eyes either.
+        # Fields left out of reprs are secrets, also for administrators.
         own = {
             field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.repr
         }
@@ -159,7 +159,7 @@ class BrokersResource(Resource):
         return {name: _text(value) for name, value in sorted(found.items()) if value is not None}
 
     async def configuration(self, _request: web.Request) -> web.Response:
-        """What this broker runs with, under its own names and Apache Pulsar's; secrets are left out."""
+        """Configuration of this broker under Geminga's and Apache Pulsar's names; secrets are left out."""
         return answer(self._configuration())
 
     async def configuration_names(self, _request: web.Request) -> web.Response:
@@ -167,12 +167,11 @@ class BrokersResource(Resource):
         return answer(sorted(DYNAMIC))
 
     async def changed_configuration(self, _request: web.Request) -> web.Response:
-        """Settings that were changed while it runs, as they were given."""
+        """Settings that were changed at run time, as they were given."""
         return answer(self.server.broker.dynamic.changed)
 
     async def change_configuration(self, request: web.Request) -> web.Response:
-        """Change a setting, for good, or give it back what the broker was started with; 412 for one that is
-        read when the broker starts."""
+        """Change a setting durably, or reset it to its start value; 412 for settings read only at the start."""
         dynamic, name = self.server.broker.dynamic, part(request, "name")
         if request.method == "POST":
             text = part(request, "value")
@@ -182,7 +181,7 @@ class BrokersResource(Resource):
         return done_answer()
 
     async def internal_configuration(self, _request: web.Request) -> web.Response:
-        """Where metadata are kept: in the broker's own folder."""
+        """Storage location of the metadata: the broker's own folder."""
         settings = self.server.settings
         where = "memory:" if settings.memory else f"file:{os.fspath(settings.data_dir or '')}"
         return answer(
@@ -193,7 +192,7 @@ class BrokersResource(Resource):
         )  # fmt: skip
 
     async def backlog_quota_check(self, _request: web.Request) -> web.Response:
-        """Look at the quotas of the topics in memory now instead of within 15 s."""
+        """Check the quotas of the topics in memory now instead of within 15 s."""
         topics = self.server.broker.topics
         async for name in stepwise(topics.loaded()):
             topic = topics.in_memory(name)
@@ -210,7 +209,7 @@ class BrokersResource(Resource):
         return answer({})
 
     async def resource_quotas(self, request: web.Request) -> web.Response:
-        """Fixed figures that tools expect; nothing is spread by them."""
+        """Fixed figures that tools expect; they have no effect."""
         if "bundle" in request.match_info:
             self.namespaces.document(part(request, "tenant"), part(request, "namespace"))
         return answer(
@@ -243,7 +242,7 @@ class BrokersResource(Resource):
             self._uncounted.add(topic.namespace_name)
 
     async def _resting_read(self) -> None:
-        """Have the figures of topics that are not in memory read; wait `RESTING_SECONDS` for that at most."""
+        """Have the figures of topics that are not in memory read; wait at most `RESTING_SECONDS` for them."""
         done = asyncio.Event()
         self.server.call(lambda: self.topics.resting.begin(done.set))
         with contextlib.suppress(TimeoutError):
@@ -278,7 +277,7 @@ class BrokersResource(Resource):
 
 
 class BrokerStatsResource(Resource):
-    """``/admin/v2/broker-stats``: what of it has a meaning here."""
+    """``/admin/v2/broker-stats``, as far as it has a meaning for a single broker."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         base = "/admin/v2/broker-stats"
@@ -349,7 +348,7 @@ class BrokerStatsResource(Resource):
 
 
 def disk_figures(broker: Broker) -> dict[str, Any]:
-    """The disk and what gave way to the lack of it; empty where there is none."""
+    """Return figures of the disk and what retention deleted early; empty without a disk."""
     found = broker.disk.described()
     if found:
         found["gaveWayLedgers"], found["gaveWayBytes"] = (

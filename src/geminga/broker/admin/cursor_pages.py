@@ -1,7 +1,7 @@
-"""All that a subscription has acknowledged, a page at a time: for whoever takes it elsewhere.
+"""Pages of everything that a subscription has acknowledged, for mirroring it to another broker.
 
-Internal statistics show the first holes, as a person wants it; a mirror needs every one. Pages that are asked
-for one after the other are not one moment: what is acknowledged in between may be in them or not.
+Internal statistics show only the first holes; a mirror needs all of them. Consecutive pages are no snapshot:
+an acknowledgement made between two pages may be missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANGES_MAX: Final = 10_000
 def cursor_page(
     topic: PersistentTopic, subscription: PersistentSubscription, after: int | None, limit: int
 ) -> Json:
-    """At most ``limit`` ranges, and as many batches, behind ``after``, the ``next`` of the page before.
+    """Return at most ``limit`` ranges, and as many batches, behind ``after``, the previous page's ``next``.
 
     The fields are those of internal statistics, and ``next``: None on the last page.
     """

@@ -1,8 +1,8 @@
-"""``/admin/v2/geminga/damage``: what damage took from the store, and taking it as it is.
+"""``/admin/v2/geminga/damage``: lists the damaged resources of the store and settles their losses.
 
-Deleting a thing from the list says that nobody waits for what it lost: damaged entries count as acknowledged
-by every subscription, policies of which something is lost are in force as they are, a ledger that belongs to
-nobody is deleted. To delete or to set the thing itself, use its own resource.
+Deleting a resource from the list accepts its loss: damaged entries count as acknowledged by every
+subscription, policies that lost a part are in force as they are, a ledger without an owner is deleted. To
+delete or to set the resource itself, use its own REST path.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from geminga.ledger.api import Done, EntryStore
 from geminga.ledger.damage import Damage, DamageLoss
 
 SETTLED_AT_ONCE: Final = 500
-"""Entries that are given up before others are heard."""
+"""Entries that are acknowledged before other requests are served."""
 
 
 class DamageResource(Resource):
-    """See the module."""
+    """Resource of the damaged records of the store."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         base = "/admin/v2/geminga/damage"
@@ -35,19 +35,19 @@ class DamageResource(Resource):
         router.add_delete(f"{base}/{{name}}", self.settle)
 
     async def list(self, _request: web.Request) -> web.Response:
-        """What damage took from the store and nobody has settled."""
+        """Damage in the store that is not settled yet."""
         store = self.server.broker.store
         return answer([described(store, damage) for damage in store.damage])
 
     async def settle(self, request: web.Request) -> web.Response:
-        """Take a loss as it is: subscriptions go on behind it, and it is listed no more."""
+        """Accept a loss: subscriptions continue behind it, and it is no longer listed."""
         name = part(request, "name")
         await self.durable(lambda done: settle(self.server.broker, name, done))
         return done_answer()
 
 
 def described(store: EntryStore, damage: Damage) -> dict[str, Any]:
-    """A damaged thing as JSON."""
+    """Return damage as JSON."""
     found: dict[str, Any] = {
         "name": damage.name,
         "thing": damage.thing,
@@ -67,7 +67,7 @@ def described(store: EntryStore, damage: Damage) -> dict[str, Any]:
 
 
 def settle(broker: Broker, name: str, done: Done) -> None:
-    """Nobody waits any more for what the thing lost; `AdminRefusal` 404 when nothing of that name is listed."""
+    """Accept the losses of the resource ``name``; `AdminRefusal` 404 if it is not listed."""
     things = [damage for damage in broker.store.damage if damage.name == name]
     if not things:
         raise AdminRefusal(404, f"no damaged thing is called {name}")
@@ -75,7 +75,7 @@ def settle(broker: Broker, name: str, done: Done) -> None:
 
 
 def _settle(broker: Broker, name: str, things: list[Damage], done: Done) -> Job:
-    """A job: what a whole file held may be a million entries."""
+    """Return a job, because a damaged file may have held a million entries."""
     try:
         for damage in things:
             if damage.lost == DamageLoss.ENTRIES:
@@ -92,7 +92,7 @@ def _settle(broker: Broker, name: str, things: list[Damage], done: Done) -> Job:
 
 
 def _acknowledge(broker: Broker, damage: Damage) -> Job:
-    """Have every subscription of the topic go on behind damaged entries for good."""
+    """Acknowledge damaged entries on every subscription of the topic, for good."""
     ledger_id, first, last = damage.ledger_id, damage.first_entry_id, damage.last_entry_id
     owner = broker.store.owner_of(ledger_id) if ledger_id is not None else None
     if owner is None or ledger_id is None or first is None or last is None:

@@ -1,4 +1,4 @@
-"""HTTP statuses: here the broker's own words end and Pulsar's admin API begins."""
+"""Mapping of the broker's errors to HTTP statuses of Pulsar's admin API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATUS_OF_REFUSAL: Final[dict[int, int]] = {
 
 
 class AdminRefusal(PulsarException):
-    """An administrative call that is refused: HTTP ``status`` and a ``reason`` for people."""
+    """Refused administrative call: HTTP ``status`` and a readable ``reason``."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
@@ -36,7 +36,7 @@ class AdminRefusal(PulsarException):
 
 
 def admin_error(error: Refused | RuleViolation) -> AdminRefusal:
-    """The same refusal for an administrator."""
+    """Return the same refusal as an `AdminRefusal`."""
     if isinstance(error, RuleViolation):
         return AdminRefusal(STATUS_OF_RULE[error.wrong], error.reason)
     return AdminRefusal(_STATUS_OF_REFUSAL.get(error.code, 500), error.reason)

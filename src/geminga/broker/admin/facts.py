@@ -1,7 +1,7 @@
 """Figures of a subscription of a loaded topic, for `geminga.diagnosis`.
 
-Nothing is changed. Without ``detailed`` no entry is read, so that a survey of all subscriptions is cheap: the
-level of trouble is the same, only texts know less.
+Nothing is changed. Without ``detailed`` no entry is read, so that a scan of all subscriptions is cheap: the
+level of trouble is the same, only the texts have fewer details.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from geminga.diagnosis.facts import (
 from geminga.errors import StoreError
 
 KEYS_SHOWN_MAX = 5
-"""Blocked keys and damaged runs that are described one by one."""
+"""Blocked keys and damaged runs that are described individually."""
 
 
 def trouble(topic: PersistentTopic, subscription: PersistentSubscription) -> Trouble:
-    """The level of trouble alone, at little cost."""
+    """Return only the level of trouble, which is cheap."""
     # Most subscriptions have no backlog: they need no figures.
     if not (subscription.backlog or subscription.harmed or subscription.fenced or subscription.resetting):
         return Trouble.NOTHING_WAITS
@@ -62,7 +62,7 @@ def consumer_text(consumer: Consumer) -> str:
 def facts_of(
     topic: PersistentTopic, subscription: PersistentSubscription, disk: str = "", *, detailed: bool = True
 ) -> SubscriptionFacts:
-    """All figures; ``disk`` says why the broker's disk takes no messages."""
+    """Return all figures; ``disk`` is the reason why publishing is refused, empty if it is not."""
     return _Facts(topic, subscription).read(disk, detailed)
 
 
@@ -140,7 +140,7 @@ class _Facts:
 
     # --- delivery ---
     def _waiting(self, dispatcher: Dispatcher) -> int:
-        """Entries that were not delivered yet, or are to be delivered again, and are due."""
+        """Return the number of entries that are due and not delivered, or to be redelivered."""
         unread = dispatcher.read_offset
         if self.cursor.holes:
             unread = self.cursor.next_open(unread)
@@ -148,7 +148,7 @@ class _Facts:
         return max(0, self.ledger.confirmed - unread) + again
 
     def _waiting_since(self, read: int) -> int:
-        """Since when the next entry waits; asked for only if nothing was delivered for some time."""
+        """Return since when the next entry waits; called only if nothing was delivered for some time."""
         delivered_ms = self.subscription.last_consumed_ms
         if self.now_ms - delivered_ms < QUIET_SECONDS * 1000:
             return 0
@@ -161,7 +161,7 @@ class _Facts:
             return 0
 
     def _consumers(self, receiving: list[Consumer], now: float) -> tuple[ConsumerFacts, ...]:
-        """Consumers that are not ready come first, with those that hold messages for longest."""
+        """Return the consumers: first those that are not ready, then those that hold messages for longest."""
         consumers = self.subscription.consumers
         if len(consumers) > CONSUMERS_NAMED_MAX:
             consumers = nsmallest(
@@ -211,7 +211,7 @@ class _Facts:
 
     # --- backlog ---
     def _holes(self, detailed: bool) -> int:
-        """Runs of open messages before an acknowledged one; without ``detailed`` whether there is any."""
+        """Return the runs of open messages before an acknowledged one; without ``detailed`` 0 or 1."""
         if detailed:
             return self.cursor.hole_count()
         return int(bool(self.cursor.holes) or bool(self.cursor.batches))
@@ -235,7 +235,7 @@ class _Facts:
         )
 
     def _frees(self, offset: int) -> int:
-        """Bytes that the subscription retains less once everything before ``offset`` is acknowledged."""
+        """Return the bytes that are no longer retained once everything before ``offset`` is acknowledged."""
         return self.ledger.size_from(self.subscription.wanted_from) - self.ledger.size_from(offset)
 
     def _damaged(self) -> tuple[tuple[str, str], ...]:
@@ -267,7 +267,7 @@ class _Facts:
         )
 
     def _relief(self, offset: int) -> Relief:
-        """Effect of giving up everything before ``offset``."""
+        """Return the effect of skipping everything before ``offset``."""
         subscription = self.subscription
         offset = min(max(offset, self.cursor.mark), self.ledger.confirmed)
         begins = subscription.wanted_behind(offset)

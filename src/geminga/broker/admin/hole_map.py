@@ -1,10 +1,10 @@
-"""The map of ack holes: what of a topic a subscription has acknowledged, at any scale.
+"""Map of ack holes: the parts of a topic that a subscription has acknowledged, at any scale.
 
-A stretch of entries is cut into cells, each with how many of its entries are acknowledged or partly so: what
-that costs goes with the cells and with what lies between, in bits, so that ten million holes are as cheap to
-draw as ten. A stretch of no more entries than cells is told entry by entry, down to the messages of batches.
+A range of entries is cut into cells, each with its numbers of acknowledged and of partly acknowledged
+entries. The cost depends on the number of cells and, in bits, on the entries between them, so ten million
+holes are as cheap to draw as ten. A range with no more entries than cells lists entries and messages.
 
-Places are offsets: entries counted from the topic's first, over all ledgers.
+Positions are offsets: entries counted from the topic's first, over all ledgers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from geminga.broker.topics.persistent import PersistentTopic
 Json = dict[str, Any]
 CELLS_MAX: Final = 1024
 ENTRIES_MAX: Final = 400
-"""A stretch of so many entries at most is told entry by entry."""
+"""Longest range that is listed entry by entry."""
 BATCHES_COUNTED_MAX: Final = 10_000
 RUNS_MAX: Final = 64
-"""Runs of open messages that are told of a batch."""
+"""Runs of open messages that are listed for a batch."""
 LEDGERS_SHOWN_MAX: Final = 200
 DAMAGE_SHOWN_MAX: Final = 100
 
@@ -34,7 +34,7 @@ def hole_map(
     stop: int | None,
     cells: int,
 ) -> Json:
-    """The stretch ``start <= offset < stop``, all there is by default, in at most ``cells`` cells."""
+    """Map the range ``start <= offset < stop`` (default: the whole topic) to at most ``cells`` cells."""
     ledger, cursor = topic.ledger, subscription.cursor
     first, end = ledger.start, ledger.confirmed
     low = min(max(first, first if start is None else start), end)
@@ -80,7 +80,7 @@ def hole_map(
 
 
 def _partly(subscription: PersistentSubscription, low: int, high: int, width: int, cells: int) -> list[int]:
-    """About how many entries of each cell are partly acknowledged batches: very many are sampled."""
+    """Estimate the partly acknowledged batches of each cell; very many are sampled."""
     counts = [0] * cells
     batches = subscription.cursor.batches
     if len(batches) <= high - low:
@@ -96,7 +96,7 @@ def _partly(subscription: PersistentSubscription, low: int, high: int, width: in
 
 
 def _ledgers(topic: PersistentTopic, low: int, high: int) -> list[Json]:
-    """The ledgers of a stretch; of too many the most even selection."""
+    """Return the ledgers of a range; of too many an even selection."""
     ledger = topic.ledger
     begin = max(0, ledger.index_of(low))
     stop = ledger.index_of(max(low, high - 1)) + 1
@@ -108,7 +108,7 @@ def _ledgers(topic: PersistentTopic, low: int, high: int) -> list[Json]:
 
 
 def _holders(subscription: PersistentSubscription, low: int, high: int) -> dict[int, Consumer]:
-    """Who has which entries of a short stretch; of very many consumers, each is looked at once."""
+    """Return the consumers that hold the entries of a short range."""
     found: dict[int, Consumer] = {}
     for consumer in subscription.consumers:
         pending = consumer.pending
@@ -124,7 +124,7 @@ def _holders(subscription: PersistentSubscription, low: int, high: int) -> dict[
 def _entry(
     topic: PersistentTopic, subscription: PersistentSubscription, offset: int, holder: Consumer | None
 ) -> Json:
-    """One entry: ``state``, and the runs of its messages that are open."""
+    """Return one entry: ``state``, and the runs of its open messages."""
     ledger, cursor = topic.ledger, subscription.cursor
     dispatcher = subscription.dispatcher
     segment = ledger.segment_of(offset)

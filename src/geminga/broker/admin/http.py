@@ -1,4 +1,4 @@
-"""What the resources share: names from paths, bodies, answers, errors, and waiting for the disk."""
+"""Base of the resources: names from paths, bodies, answers, errors, and waiting for the disk."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DONE_SECONDS_MAX = 60.0
 LOOKING_SECONDS_MAX = 25.0
-"""So long a call may ask again for entries that are slow to come."""
+"""Longest time that a call is retried while the entries it needs are being read, in seconds."""
 _LOOK_AGAIN_SECONDS = 0.05
-"""How long a request waits for the store before it answers 504 (the change may still be made)."""
+"""Longest wait of a request for the store before it answers 504 (the change may still be made)."""
 _BEHIND_SECONDS = 0.05
-"""Whether the store is still behind is looked at this often."""
+"""Interval of checks whether the store is still behind."""
 _PIECE_BYTES = 64 * 1024
-"""A longer answer goes out in pieces, as it is made."""
+"""Longer answers are sent in pieces while they are made."""
 SERVER: web.AppKey[Any] = web.AppKey("server", object)
 DOORKEEPER: web.AppKey[AuthorizationMiddleware] = web.AppKey("doorkeeper", AuthorizationMiddleware)
 WEB_HOSTS: web.AppKey[WebHosts] = web.AppKey("web_hosts", WebHosts)
 
 _NO_BODY = object()
 BODY_BYTES_MAX = 1024 * 1024
-"""Of a request: it is parsed in one piece, and others wait."""
+"""Largest body of a request: it is parsed in one piece, while other requests wait."""
 LONG_BODY_BYTES_MAX = 5 * 1024 * 1024
-"""Of one that brings a schema."""
+"""Largest body of a request with a schema."""
 BODY_SECONDS = 60.0
-"""Until it is there: who sends it takes a place."""
+"""Longest time to receive a body; a slow sender occupies a connection."""
 _REASON_MAX = 2_000
-"""Characters of a refusal's reason, which may name what was sent."""
+"""Longest reason of a refusal in characters; it may quote the request."""
 Site = Callable[[web.Application], Mapping[Key, RequiredPermission]]
-"""Adds pages to the web port, and says what their routes need."""
+"""Adds pages to the web port and returns the permissions of their routes."""
 
 
 class TlsPortInfo(Protocol):
-    """A port that speaks TLS; ``len`` is how many are in the midst of their handshake."""
+    """A port that speaks TLS; ``len`` is the number of handshakes in progress."""
 
     def __len__(self) -> int: ...
 
@@ -76,7 +76,7 @@ class TlsPortInfo(Protocol):
 
 
 class Server(Protocol):
-    """What the resources need of the server that they belong to."""
+    """Interface that the resources need of their server."""
 
     settings: BrokerSettings
     broker: Broker
@@ -88,11 +88,11 @@ class Server(Protocol):
     def tls_port(
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPortInfo:
-        """Speaks TLS on a socket that listens; ``admits(address)``: whether there is room for one more."""
+        """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
 
     @property
     def connections(self) -> Collection[object]:
-        """The peers of the binary protocol."""
+        """Return the peers of the binary protocol."""
 
     def call(self, function: Callable[[], T]) -> T:
         """Run an administrative call on the core."""
@@ -111,9 +111,9 @@ class Resource:
         return self.server.broker.namespaces
 
     async def durable(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
-        """Runs ``call(done)`` on the core and waits until it is as durable as the store promises.
+        """Run ``call(done)`` on the core and wait until its change is durable.
 
-        While the store is behind, it waits with that; 503 when that takes too long.
+        While the store is behind, the call is delayed; 503 after a timeout.
         """
         deadline = time.monotonic() + DONE_SECONDS_MAX
         while self.server.store.is_behind:
@@ -142,12 +142,12 @@ class Resource:
         return result
 
     async def in_force(self, call: Callable[[Callable[[Exception | None], None]], Any]) -> None:
-        """The same for a change of policies; then the topics in memory know of it, too."""
+        """Like `durable` for a change of policies; afterwards the topics in memory use them."""
         await self.durable(call)
         await _when_done(self.server, self.topics.when_told)
 
     async def walk_names(self, *walks: TopicNames) -> AsyncIterator[str]:
-        """The names of walks, one after the other; others are served meanwhile. 503 when the disk hangs."""
+        """Yield the names of ``walks`` in turn; others are served in between. 503 if the disk hangs."""
         began = time.monotonic()
         for walk in walks:
             while not walk.is_over:
@@ -159,9 +159,9 @@ class Resource:
                         began = time.monotonic()
 
     async def looking(self, call: Callable[[], T]) -> T:
-        """Runs ``call()`` on the core; again while entries that it looks at are slow to come.
+        """Run ``call()`` on the core and retry it while entries that it needs are being read.
 
-        What was seen is remembered there, so that a search goes on where it was.
+        The entries already seen are cached, so that a search resumes at its last position.
         """
         deadline = time.monotonic() + LOOKING_SECONDS_MAX
         while True:
@@ -174,12 +174,12 @@ class Resource:
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def now(self, call: Callable[[], Any]) -> Any:
-        """Runs ``call()`` on the core where there is nothing to wait for."""
+        """Run ``call()`` on the core, for changes that need no wait."""
         return self.server.call(call)
 
 
 async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items; now and then, others are served before the next."""
+    """Yield the items; now and then, others are served before the next."""
     began = time.monotonic()
     for item in items:
         yield item
@@ -192,12 +192,12 @@ async def stepwise(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def part(request: web.Request, name: str) -> str:
-    """A percent-decoded part of the path."""
+    """Return a percent-decoded part of the path."""
     return request.match_info[name]
 
 
 def topic_of(request: web.Request, *, domain: str | None = None) -> TopicName:
-    """The topic that the path names; 412 when the name is not valid."""
+    """Return the topic that the path names; 412 if the name is not valid."""
     domain = domain or part(request, "domain")
     text = f"{domain}://{part(request, 'tenant')}/{part(request, 'namespace')}/{part(request, 'topic')}"
     if len(text) > TOPIC_NAME_MAX:
@@ -220,7 +220,7 @@ def query_flag(request: web.Request, name: str, default: bool = False) -> bool:
 
 
 def whole_number(text: object, what: str, minimum: int = 0) -> int:
-    """A whole number from the path, the query or a body; 412 names what is wrong."""
+    """Parse a whole number from the path, the query or a body; 412 names what is wrong."""
     try:
         if isinstance(text, bool) or not isinstance(text, (str, int)):
             raise ValueError
@@ -233,8 +233,7 @@ def whole_number(text: object, what: str, minimum: int = 0) -> int:
 
 
 async def sent(request: web.Request) -> bytes:
-    """The body as it came. 408 when it does not come to its end, 400 when it cannot be read; neither quotes
-    it, nor does the log."""
+    """Return the body. 408 if it is not received completely, 400 if it cannot be read; it is never quoted."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
@@ -245,7 +244,7 @@ async def sent(request: web.Request) -> bytes:
 
 
 async def body(request: web.Request, default: Any = _NO_BODY, *, bytes_max: int = BODY_BYTES_MAX) -> Any:
-    """The JSON body; ``default`` where it is empty. 400 when it is not JSON or absent without a default."""
+    """Return the JSON body; ``default`` if it is empty. 400 if it is not JSON, or empty without a default."""
     raw = await sent(request)
     if len(raw) > bytes_max:
         raise AdminRefusal(413, f"the body has {len(raw)} bytes; at most {bytes_max} are allowed")
@@ -262,7 +261,7 @@ async def body(request: web.Request, default: Any = _NO_BODY, *, bytes_max: int 
 async def object_body(
     request: web.Request, *, optional: bool = False, bytes_max: int = BODY_BYTES_MAX
 ) -> dict[str, Any]:
-    """A body that must be a JSON object."""
+    """Return a body that must be a JSON object."""
     found = await body(request, {} if optional else _NO_BODY, bytes_max=bytes_max)
     if found is None and optional:
         return {}
@@ -272,7 +271,7 @@ async def object_body(
 
 
 def message_id_of(document: Any) -> MessageId:
-    """A message id in the admin API's JSON form."""
+    """Parse a message id in the admin API's JSON form."""
     if not isinstance(document, dict):
         raise AdminRefusal(400, "a message id is a JSON object with ledgerId and entryId")
     found: list[int] = []
@@ -300,7 +299,7 @@ def message_id_json(position: MessageId) -> dict[str, int]:
 
 
 def answer(document: Any, status: int = 200) -> web.Response:
-    """A JSON answer."""
+    """Return a JSON answer."""
     return web.Response(
         status=status,
         body=json.dumps(document, separators=(",", ":")).encode(),
@@ -311,9 +310,9 @@ def answer(document: Any, status: int = 200) -> web.Response:
 async def answer_pieces(
     request: web.Request, pieces: AsyncIterator[str], content_type: str = "application/json"
 ) -> web.StreamResponse:
-    """An answer that is sent while it is made, when it is long: it is never in memory as a whole.
+    """Stream a long answer while it is made, so that it is never in memory as a whole.
 
-    Should making it fail behind the first pieces, the connection ends, for the status is out already.
+    If making it fails after the first pieces, the connection ends, because the status has been sent.
     """
     headers = {"Content-Type": content_type}
     response: web.StreamResponse | None = None
@@ -335,7 +334,7 @@ async def answer_pieces(
     except Exception as error:
         if response is None:
             raise
-        if not isinstance(error, ConnectionError):  # a peer that has gone is no fault
+        if not isinstance(error, ConnectionError):  # a disconnected peer is no error
             log.exception("%s %s failed half-way", request.method, request.path)
         if request.transport is not None:
             request.transport.abort()
@@ -343,7 +342,7 @@ async def answer_pieces(
 
 
 async def answer_names(request: web.Request, names: AsyncIterator[str]) -> web.StreamResponse:
-    """A JSON list of names."""
+    """Stream a JSON list of names."""
 
     async def pieces() -> AsyncIterator[str]:
         comma = "["
@@ -356,14 +355,14 @@ async def answer_names(request: web.Request, names: AsyncIterator[str]) -> web.S
 
 
 def answer_or_empty(document: Any) -> web.Response:
-    """JSON, or 200 without a body for None: that is how Pulsar says "not set"."""
+    """Return JSON, or 200 without a body for None, which is Pulsar's "not set"."""
     if document is None:
         return web.Response(status=200, content_type="application/json")
     return answer(document)
 
 
 def bare_text(text: str) -> web.Response:
-    """Text that Pulsar labels JSON although it is not quoted."""
+    """Return unquoted text that Pulsar labels as JSON."""
     return web.Response(status=200, body=text.encode(), content_type="application/json")
 
 
@@ -372,7 +371,7 @@ def done_answer(status: int = 204) -> web.Response:
 
 
 async def _have_at_hand(request: web.Request) -> None:
-    """Wait until the topic that the path names is in memory, if it is stored, and its partitions at hand."""
+    """Wait until the topic of the path is in memory, if it is stored, and its partitions are read."""
     server: Server = request.app[SERVER]
     topics = server.broker.topics
     name = topic_of(request, domain=request.match_info.get("domain", "persistent"))
@@ -386,7 +385,7 @@ async def _have_at_hand(request: web.Request) -> None:
 
 
 async def _when_done(server: Server, begin: Callable[[Done], None]) -> None:
-    """Wait for ``begin(done)`` to be done; 503 when the disk does not answer. Raises what it failed with."""
+    """Wait for ``begin(done)`` to finish and raise its error; 503 if the disk does not respond."""
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: StoreError | None) -> None:
@@ -413,13 +412,13 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every refusal has a status and ``{"reason": ...}``."""
+    """Answer every refusal with a status and ``{"reason": ...}``."""
     try:
         headers = request.headers
-        # Not request.host, which may ask a name server where there is no such header.
+        # Not request.host, which may query a name server if the header is missing.
         host = headers.get("Host", "")
         request.app[WEB_HOSTS].check(host, headers.get("Origin"), headers.get("Sec-Fetch-Site"))
-        # An idle broker's clock stands where the last entry into the core left it.
+        # An idle broker's clock is that of the last entry into the core.
         request.app[SERVER].call(lambda: None)
         authorization_middleware = request.app.get(DOORKEEPER)
         if authorization_middleware is not None:
@@ -449,7 +448,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except asyncio.CancelledError:
         raise
     except ConnectionResetError as error:
-        return _refusal(400, f"{error}")  # who asked has hung up in the midst of it: nobody reads this
+        return _refusal(400, f"{error}")  # the client has disconnected and does not read this
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         return _refusal(500, f"{type(error).__name__}: {error}")

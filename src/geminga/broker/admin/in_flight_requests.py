@@ -1,4 +1,4 @@
-"""Requests that wait for the disk or for a job: when the broker ends they are answered, not hung up on."""
+"""Requests waiting for the disk or for a job: when the broker stops they are answered with 503."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from geminga.broker.admin.errors import AdminRefusal
 
 
 class InFlightRequests:
-    """What requests wait for. It is used on the broker's loop alone."""
+    """Futures that requests wait for; used on the broker's loop alone."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_over = False
 
     async def wait(self, finished: asyncio.Future[None]) -> None:
-        """Wait for what a request waits for; raises what that failed with, at the end `AdminRefusal` 503."""
+        """Wait for a future and raise its error; `AdminRefusal` 503 if the broker stops first."""
         self.check()
         self._waiting.add(finished)
         try:
@@ -24,12 +24,12 @@ class InFlightRequests:
             self._waiting.discard(finished)
 
     def check(self) -> None:
-        """Whether it makes sense to wait any longer: `AdminRefusal` 503 when the broker ends."""
+        """Raise `AdminRefusal` 503 if the broker stops."""
         if self._is_over:
             raise _ending()
 
     def end(self) -> None:
-        """Nobody waits any longer."""
+        """Fail all waiting requests."""
         self._is_over = True
         for finished in self._waiting:
             if not finished.done():

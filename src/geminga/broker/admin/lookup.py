@@ -11,7 +11,7 @@ from geminga.broker.listeners import no_listener
 
 
 class LookupResource(Resource):
-    """One broker serves everything, so the answer is always this one."""
+    """Lookups over HTTP; one broker serves everything, so the answer is always this broker."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         path = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
@@ -19,7 +19,7 @@ class LookupResource(Resource):
         router.add_get(f"{path}/bundle", self.bundle)
 
     async def get(self, request: web.Request) -> web.Response:
-        """Which broker serves a topic: this one, by the address that the client can reach."""
+        """The broker that serves a topic: this one, by the address that the client can reach."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         settings = self.server.settings
@@ -28,7 +28,7 @@ class LookupResource(Resource):
         if addresses is None:
             raise AdminRefusal(500, no_listener(listener, settings.advertised_listeners))
         if not listener and settings.lookup_through_service_url and request.url.host:
-            # The name this client came by is the one name that is known to work for it.
+            # The only name that surely works for this client is the one that it has used.
             addresses = settings.own_addresses(request.url.host)
         found = {
             "brokerUrl": addresses.pulsar,

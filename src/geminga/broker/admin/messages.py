@@ -22,7 +22,7 @@ _UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
 
 
 async def entry_answer(ledger_id: int, entry_id: int, entry: bytes) -> web.Response:
-    """The answer to peek, examine and get-message-by-id. A batch is sent whole, decompressed.
+    """Return the answer to peek, examine and get-message-by-id. A batch is sent whole, decompressed.
 
     500 when the stored bytes do not parse, 413 when they would decompress to more than 128 MiB, or have more
     metadata than headers can hold. A large entry is opened on another thread.
@@ -90,5 +90,5 @@ def _time(milliseconds: int) -> str:
 
 
 def _ascii(text: str) -> str:
-    """Header values are one printable ASCII line; anything else is percent-encoded."""
+    """Return a header value as one printable ASCII line; other characters are percent-encoded."""
     return text if text.isascii() and text.isprintable() else quote(text)

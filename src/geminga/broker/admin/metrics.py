@@ -26,12 +26,12 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def escape(value: str) -> str:
-    """A label's value as the text format wants it."""
+    """Escape a label's value for the text format."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def number(value: float) -> str:
-    """A sample's value; whole numbers without a fraction."""
+    """Format a sample's value; whole numbers without a fraction."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, int):
@@ -44,10 +44,10 @@ def number(value: float) -> str:
 
 
 class Exposition:
-    """Collects samples and writes each metric as one block, as the format demands.
+    """Collector of samples that writes each metric as one block, as the format requires.
 
-    A sample is a value and a text of labels that all samples of a topic share; its line is written out when
-    it is asked for. So very many topics take little memory, and their text none at all.
+    A sample is a value and a text of labels that all samples of a topic share; lines are formatted while they
+    are written, so very many topics take little memory.
     """
 
     def __init__(self, common: Labels = ()) -> None:
@@ -55,21 +55,21 @@ class Exposition:
         self._samples: defaultdict[str, tuple[list[str], list[float]]] = defaultdict(lambda: ([], []))
 
     def labels(self, labels: Labels = ()) -> str:
-        """The text of labels, for `add`: made once for many samples."""
+        """Return the text of labels for `add`, made once for many samples."""
         text = ",".join(f'{key}="{escape(item)}"' for key, item in (*self._common, *labels))
         return f"{{{text}}}" if text else ""
 
     def add(self, name: str, value: float, labels: Labels | str = ()) -> None:
-        """One sample of a metric of `METRICS`."""
+        """Add a sample of a metric of `METRICS`."""
         texts, values = self._samples[name]
         texts.append(labels if isinstance(labels, str) else self.labels(labels))
         values.append(value)
 
     def lines(self) -> Iterator[str]:
-        """The lines, with their ends."""
+        """Yield the lines with their line ends."""
         for name, (texts, values) in self._samples.items():
             metric = METRICS.get(name)
-            if metric is not None:  # a test holds that it is there; no scrape fails for want of words
+            if metric is not None:  # tests check that it is there; a scrape does not fail
                 yield f"# HELP {name} {metric.text}\n# TYPE {name} {metric.kind}\n"
             for text, value in zip(texts, values, strict=True):
                 yield f"{name}{text} {number(value)}\n"
@@ -143,7 +143,7 @@ _BROKER_SUMS: Final = (
 
 
 class TopicMetrics:
-    """Topics one by one, then the sums of namespaces and of the broker over them and those not in memory."""
+    """Metrics of topics, then the sums of namespaces and of the broker, topics not in memory included."""
 
     def __init__(self, out: Exposition) -> None:
         self._out = out
@@ -155,7 +155,7 @@ class TopicMetrics:
         return str(topic) in self._listed
 
     def add(self, topic: TopicName, found: Mapping[str, Any]) -> None:
-        """A topic's stats."""
+        """Add a topic's stats."""
         for key in self._sums:
             self._sums[key] += found.get(key, 0)
         figures = _add_topic(self._out, topic, found, self._counts)
@@ -164,7 +164,7 @@ class TopicMetrics:
     def finish(
         self, topics: Mapping[str, int], resting: RestingTopics, is_in_memory: Callable[[str], bool]
     ) -> None:
-        """``topics`` are counts by namespace, those included that are not in memory.
+        """Add the sums. ``topics`` are topic counts by namespace, topics that are not in memory included.
 
         A topic that was listed and has left memory since is among those of ``resting``.
         """
@@ -194,7 +194,7 @@ class TopicMetrics:
 
 
 def _add_resting(out: Exposition, topic: TopicName, backlogs: Mapping[str, int]) -> None:
-    """Backlogs of a topic that is not in memory, and of its subscriptions."""
+    """Add the backlogs of a topic that is not in memory, and of its subscriptions."""
     named: Labels = (("namespace", topic.namespace_name), ("topic", str(topic)))
     out.add("pulsar_msg_backlog", sum(backlogs.values()), named)
     for name, backlog in backlogs.items():
@@ -235,7 +235,7 @@ def _add_topic(
 
 
 def add_tier(out: Exposition, stats: TierStats) -> None:
-    """Cheap storage: what went there and was read from there since the store was opened."""
+    """Add the counters of offload storage since the store was opened."""
     out.add("geminga_offload_ledgers_total", stats.ledgers)
     out.add("geminga_offload_written_bytes_total", stats.bytes)
     out.add("geminga_offload_failures_total", stats.failures)
@@ -245,7 +245,7 @@ def add_tier(out: Exposition, stats: TierStats) -> None:
 
 
 def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
-    """The store's counters since it was opened."""
+    """Add the store's counters since it was opened."""
     out.add("geminga_store_healthy", healthy)
     out.add("geminga_store_appended_entries_total", stats.appended_entries)
     out.add("geminga_store_appended_bytes_total", stats.appended_bytes)
@@ -256,7 +256,7 @@ def add_store(out: Exposition, stats: StoreStats, *, healthy: bool) -> None:
 
 
 def add_disk(out: Exposition, found: Mapping[str, Any]) -> None:
-    """The room on the disk and what holds because of it; nothing where there is no disk."""
+    """Add the space on the disk and the limits in force; nothing without a disk."""
     if not found:
         return
     out.add("geminga_disk_total_bytes", found["totalBytes"])
@@ -273,20 +273,20 @@ def add_disk(out: Exposition, found: Mapping[str, Any]) -> None:
 
 
 def add_damage(out: Exposition, damage: Sequence[Damage]) -> None:
-    """Things that damage took something from and that nobody has settled, by what they lost."""
+    """Add the damaged resources that are not settled, by kind of loss."""
     counts = Counter(each.lost for each in damage)
     for lost in DamageLoss:
         out.add("geminga_store_damaged_things", counts[lost], (("lost", str(lost)),))
 
 
 def add_failures(out: Exposition, failures: Mapping[str, int]) -> None:
-    """Callbacks that raised what nobody expected, by what they were for; the log says whose."""
+    """Add the numbers of isolated exceptions, by the kind of callback that raised them."""
     for kind, count in failures.items():
         out.add("geminga_callback_failures_total", count, (("kind", kind),))
 
 
 def add_process(out: Exposition, *, started_at_ms: int, connections: int, connections_refused: int) -> None:
-    """The process and its connections."""
+    """Add the process and its connections."""
     out.add("pulsar_version_info", 1, (("version", __version__), ("implementation", "geminga")))
     out.add("pulsar_active_connections", connections)
     out.add("geminga_connections_refused_total", connections_refused)
@@ -298,7 +298,7 @@ def add_process(out: Exposition, *, started_at_ms: int, connections: int, connec
 
 
 def resident_bytes() -> int:
-    """The process's resident memory; 0 where the system does not tell."""
+    """Return the process's resident memory; 0 if the system does not provide it."""
     if not sys.platform.startswith("linux"):
         return 0
     try:

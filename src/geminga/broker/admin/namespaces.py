@@ -1,4 +1,4 @@
-"""``/admin/v2/namespaces``: life of namespaces, and what is done to all topics of one."""
+"""``/admin/v2/namespaces``: creates and deletes namespaces, and acts on all topics of one."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _PATH = _BASE + "/{tenant}/{namespace}"
 _MODES = {"PERSISTENT": ("persistent",), "NON_PERSISTENT": ("non-persistent",)}
 _ALL_DOMAINS = ("persistent", "non-persistent")
 _DELETED_AT_ONCE = 256
-"""Topics of a namespace whose deletions are under way together: they share their syncs."""
+"""Topics of a namespace that are deleted concurrently, sharing syncs."""
 
 
 def bundle_of(boundaries: list[str], topic: TopicName) -> str:
-    """The hash range that a topic falls into, as Pulsar names it: ``0x00000000_0x40000000``."""
+    """Return the hash range that a topic falls into, as Pulsar names it: ``0x00000000_0x40000000``."""
     place = zlib.crc32(str(topic).encode())
     for low, high in pairwise(boundaries):
         if place < int(high, 16):
@@ -47,7 +47,7 @@ def bundle_of(boundaries: list[str], topic: TopicName) -> str:
 
 
 async def delete_namespace_with_topics(resource: Resource, tenant: str, namespace: str) -> None:
-    """Forced deletion: the topics go first, clients are disconnected."""
+    """Delete a namespace by force: topics first; their clients are disconnected."""
     with resource.namespaces.leaving(tenant, namespace):
         await _delete_topics(resource, tenant, namespace)
         async for base in resource.walk_names(*resource.actions.walk_partitioned(f"{tenant}/{namespace}")):
@@ -64,7 +64,7 @@ async def _delete_topics(resource: Resource, tenant: str, namespace: str) -> Non
                 deletion = deletions.create_task(_delete_topic(resource, topic))
                 deletion.add_done_callback(lambda _: free.release())
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the others ended with it, and it says what is wrong
+        raise failures.exceptions[0] from None  # the task group has cancelled the others; this is the cause
 
 
 async def _delete_topic(resource: Resource, topic: TopicName) -> None:
@@ -78,9 +78,9 @@ async def _delete_topic(resource: Resource, topic: TopicName) -> None:
 async def topics_of(
     resource: Resource, tenant: str, namespace: str, domains: tuple[str, ...] = _ALL_DOMAINS
 ) -> AsyncIterator[TopicName]:
-    """All topics of a namespace, partitions as topics of their own, in order; others are served between.
+    """Yield all topics of a namespace in order, each partition as a topic, serving other requests in between.
 
-    What is created or deleted meanwhile may be among them or not.
+    Topics created or deleted meanwhile may be included or not.
     """
     for domain in sorted(domains):
         async for name in resource.walk_names(resource.actions.walk(f"{tenant}/{namespace}", domain)):
@@ -123,7 +123,7 @@ class NamespacesResource(Resource):
         return answer(self.namespaces.namespaces(part(request, "tenant")))
 
     async def names_in_cluster(self, request: web.Request) -> web.Response:
-        """Namespaces of the first version, whose names had a cluster in them: there are none."""
+        """Namespaces of version 1, whose names contained a cluster; always empty."""
         self.namespaces.tenant(part(request, "tenant"))
         return answer([])
 
@@ -162,7 +162,7 @@ class NamespacesResource(Resource):
         return await answer_names(request, self.walk_names(*walks))
 
     async def unload(self, request: web.Request) -> web.Response:
-        """Let its topics go from memory; clients connect anew by themselves."""
+        """Unload its topics from memory; clients reconnect automatically."""
         place, chosen = "/".join(_names(request)), self._chosen(request)
         async for topic in stepwise(self.topics.loaded()):
             if topic.namespace_name == place and chosen(topic):
@@ -188,7 +188,7 @@ class NamespacesResource(Resource):
         return done_answer()
 
     def _chosen(self, request: web.Request) -> Callable[[TopicName], bool]:
-        """Which topics of the namespace are meant: those of the bundle in the path, or all."""
+        """Return a test for the topics of the bundle in the path, or for all topics without one."""
         boundaries = self.namespaces.document(*_names(request))["bundles"]["boundaries"]
         bundle = request.match_info.get("bundle")
         if bundle is None:
@@ -225,7 +225,7 @@ class NamespacesResource(Resource):
         return done_answer()
 
     async def hash_positions(self, request: web.Request) -> web.Response:
-        """Where topics are in a hash range."""
+        """Hash positions of topics in a hash range."""
         tenant, namespace = _names(request)
         wanted = {str(TopicName.parse(name)) for name in request.query.getall("topics", [])}
         positions = {
@@ -238,11 +238,11 @@ class NamespacesResource(Resource):
 
     # --- permissions: in force where the broker has authentication (`rules.authorization`) ---
     async def permissions(self, request: web.Request) -> web.Response:
-        """Which roles may do what in the namespace."""
+        """Permissions of roles in the namespace."""
         return answer(self._auth(request)["namespace_auth"])
 
     async def subscription_permissions(self, request: web.Request) -> web.Response:
-        """Which roles may use which subscriptions."""
+        """Roles that may use each subscription."""
         return answer(self._auth(request)["subscription_auth_roles"])
 
     async def grant(self, request: web.Request) -> web.Response:
@@ -254,20 +254,20 @@ class NamespacesResource(Resource):
         return done_answer()
 
     async def revoke(self, request: web.Request) -> web.Response:
-        """Take all from a role."""
+        """Revoke all permissions of a role."""
         role = part(request, "role")
         await self._change_auth(request, lambda auth: auth["namespace_auth"].pop(role, None))
         return done_answer()
 
     async def grant_subscription(self, request: web.Request) -> web.Response:
-        """Say which roles alone may use a subscription. Body: a list of roles."""
+        """Restrict a subscription to roles. Body: a list of roles."""
         roles = words()("roles", await body(request))
         name = part(request, "subscription")
         await self._change_auth(request, lambda auth: auth["subscription_auth_roles"].update({name: roles}))
         return done_answer()
 
     async def revoke_subscription(self, request: web.Request) -> web.Response:
-        """Take a subscription from a role."""
+        """Revoke a role's use of a subscription."""
         name, role = part(request, "subscription"), part(request, "role")
 
         def take(auth: dict[str, Any]) -> None:
@@ -285,7 +285,7 @@ class NamespacesResource(Resource):
         return kept  # type: ignore[no-any-return]
 
     async def _change_auth(self, request: web.Request, change: Callable[[dict[str, Any]], object]) -> None:
-        """Others' changes may come between a request and its turn: what is there is looked at in its turn."""
+        """Change permissions; the present value is read within the call, after other requests' changes."""
         tenant, namespace = _names(request)
 
         def write(done: Done) -> None:
@@ -301,7 +301,7 @@ def _names(request: web.Request) -> tuple[str, str]:
 
 
 def check_bundle(boundaries: list[str], bundle: str) -> tuple[str, str]:
-    """Both ends of a bundle of a namespace; 412 when it is none."""
+    """Return both ends of a bundle of a namespace; 412 if the namespace has no such bundle."""
     low, _, high = bundle.partition("_")
     if low not in boundaries or high not in boundaries or boundaries.index(high) != boundaries.index(low) + 1:
         raise AdminRefusal(412, f"Invalid bundle range {bundle}; boundaries: {', '.join(boundaries)}")

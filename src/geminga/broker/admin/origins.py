@@ -1,13 +1,13 @@
-"""Which web requests may be an administrator's: a page open in a browser must not give commands.
+"""Web requests an administrator may have made: a page open in a browser must not give commands.
 
 Two ways lead from a foreign page to a broker on the reader's own machine:
 
 * *Cross-site requests*: the page sends to the broker's address. Browsers name the page in ``Origin`` or
   ``Sec-Fetch-Site``; tools and clients send neither.
 * *DNS rebinding*: the page's own name is made to point to the broker's address, so that to the browser
-  everything is one site. What gives it away is the ``Host`` header, which still has the page's name.
+  everything is one site. The ``Host`` header reveals this: it still has the page's name.
 
-So a request is served only under names that nobody can register in the public DNS for their own
+So a request is served only under names that cannot be registered in the public DNS for private
 purposes: addresses as numbers, names without a dot, the top-level names that are reserved for private
 use, and the names that this broker is known to have (its settings' and the machine's own).
 """
@@ -36,7 +36,7 @@ class WebHosts:
         self._own: set[str] | None = None
 
     def check(self, host: str, origin: str | None, fetch_site: str | None) -> None:
-        """Raises `AdminRefusal` 403 for a page from elsewhere, 421 for a name that is not this broker's."""
+        """Raise `AdminRefusal` 403 for a page of another site, 421 for a name that is not this broker's."""
         foreign = origin is not None and origin.partition("://")[2] != host
         if foreign or fetch_site == "cross-site":
             raise AdminRefusal(403, f"requests from pages of {origin or 'another site'} are refused")
@@ -60,7 +60,7 @@ class WebHosts:
 
 
 def _machine_names() -> Iterable[str]:
-    # Not getfqdn: it may ask a name server, and wait for it.
+    # Not getfqdn, which may wait for a name server.
     return [socket.gethostname()]
 
 

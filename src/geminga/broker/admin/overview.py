@@ -1,7 +1,7 @@
-"""``/admin/v2/geminga``: what the console shows that Apache Pulsar's admin API has no words for.
+"""``/admin/v2/geminga``: data of the console that Apache Pulsar's admin API does not have.
 
-The board of all subscriptions, the broker at a glance, and, of one subscription or topic, the map of its ack
-holes, previews of actions, open and newest messages. Nothing here changes anything but ``redeliver``.
+The overview of all subscriptions, the broker at a glance, and, for one subscription or topic, the map of its
+ack holes, previews of actions, open and newest messages. Only ``redeliver`` changes anything.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PEERS_SHOWN_MAX = 100
 DAMAGE_SHOWN_MAX = 100
 OPEN_SHOWN_MAX = 50
 _ENTRY_BYTES_MAX = 8 * 1024 * 1024
-"""Entries that are read for one answer end with the one that reaches this."""
+"""Bytes of entries read for one answer; the entry that reaches this limit is the last."""
 
 
 class OverviewResource(TopicResourceBase):
-    """See the module."""
+    """Resources of the console."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -59,7 +59,7 @@ class OverviewResource(TopicResourceBase):
 
     # --- all subscriptions ---
     async def subscriptions(self, request: web.Request) -> web.Response:
-        """A page of all subscriptions, those in most trouble first."""
+        """A page of all subscriptions, sorted by trouble."""
         query = request.query
         sort = query.get("sort", SORTS[0])
         if sort not in SORTS:
@@ -83,7 +83,7 @@ class OverviewResource(TopicResourceBase):
 
     # --- the broker ---
     async def overview(self, _request: web.Request) -> web.Response:
-        """The broker at a glance; counters that grow are since its start."""
+        """The broker at a glance; counters start at the broker's start."""
         server = self.server
         broker = server.broker
         stats = server.store.stats()
@@ -124,7 +124,7 @@ class OverviewResource(TopicResourceBase):
         )  # fmt: skip
 
     def _peers(self) -> list[dict[str, Any]]:
-        """Some of those who are connected."""
+        """Return some of the connected clients."""
         found = []
         for connection in self.server.connections:
             session = getattr(connection, "session", None)
@@ -146,7 +146,7 @@ class OverviewResource(TopicResourceBase):
         return found
 
     async def event_log(self, _request: web.Request) -> web.Response:
-        """What the broker did by itself, the newest first."""
+        """Automatic actions of the broker, newest first."""
         found = self.server.broker.scheduler.event_log.newest(HAPPENINGS_SHOWN_MAX)
         return answer([dataclasses.asdict(each) for each in found])
 
@@ -156,7 +156,7 @@ class OverviewResource(TopicResourceBase):
         return self.actions.found(name, part(request, "subscription"))
 
     async def holes(self, request: web.Request) -> web.Response:
-        """The map of what is acknowledged, or a stretch of it."""
+        """The map of acknowledged entries, or a range of it."""
         topic, subscription = self._one(request)
         query = request.query
         places = [whole_number(query[name], name) if query.get(name) else None for name in ("from", "to")]
@@ -164,7 +164,7 @@ class OverviewResource(TopicResourceBase):
         return answer(hole_map(topic, subscription, places[0], places[1], min(cells, CELLS_MAX)))
 
     async def cursor(self, request: web.Request) -> web.Response:
-        """All that is acknowledged, a page at a time."""
+        """Everything that is acknowledged, a page at a time."""
         topic, subscription = self._one(request)
         query = request.query
         after = whole_number(query["after"], "after") if query.get("after") else None
@@ -172,7 +172,7 @@ class OverviewResource(TopicResourceBase):
         return answer(cursor_page(topic, subscription, after, min(limit, RANGES_MAX)))
 
     async def preview(self, request: web.Request) -> web.Response:
-        """What an action would do."""
+        """Effect of an action."""
         topic, subscription = self._one(request)
         query = request.query
 
@@ -192,7 +192,7 @@ class OverviewResource(TopicResourceBase):
         return answer(await self.looking(partial(_open_messages, topic, subscription, count)))
 
     async def redeliver(self, request: web.Request) -> web.Response:
-        """Deliver again what consumers hold unacknowledged, or the one that ``consumer`` names."""
+        """Redeliver the unacknowledged messages of all consumers, or of ``consumer``."""
         _, subscription = self._one(request)
         name = request.query.get("consumer", "")
         if name and all(each.name != name for each in subscription.consumers):
@@ -201,7 +201,7 @@ class OverviewResource(TopicResourceBase):
 
     # --- one topic ---
     async def tail(self, request: web.Request) -> web.Response:
-        """Messages behind an entry that a filter takes; the newest at first."""
+        """Messages behind an entry that match a filter; first the newest."""
         name = self.stored(request)
         topic = self.actions.topic(name)
         query = request.query

@@ -29,7 +29,7 @@ from geminga.ids import TopicName
 
 
 class PartitionedTopicsResource(TopicResourceBase):
-    """A partitioned topic is a number under a name; its partitions are topics of their own."""
+    """Partitioned topics: a number of partitions under a name; each partition is a topic."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get(f"{DOMAIN}/partitioned", self.names)
@@ -52,8 +52,8 @@ class PartitionedTopicsResource(TopicResourceBase):
         return await answer_names(request, self.walk_names(walk))
 
     async def get(self, request: web.Request) -> web.Response:
-        """How many partitions a topic has; 0: it is not partitioned. With ``?checkAllowAutoCreation=true`` it
-        is made if policies allow it."""
+        """Number of partitions of a topic; 0 if it is not partitioned. With ``?checkAllowAutoCreation=true``
+        the topic is created if policies allow it."""
         topic = topic_of(request)
         policies = self.namespaces.policies(topic.tenant, topic.namespace)
         if self.actions.exists(topic):
@@ -82,7 +82,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         return done_answer()
 
     async def grow(self, request: web.Request) -> web.Response:
-        """Give it more partitions. Body: their number. Fewer are refused, and keys move."""
+        """Add partitions. Body: the new number. Fewer are refused; keys move to other partitions."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
@@ -99,19 +99,19 @@ class PartitionedTopicsResource(TopicResourceBase):
         return count
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Delete it with its partitions; with ``?force=true`` although clients are connected."""
+        """Delete the topic with its partitions; with ``?force=true`` also while clients are connected."""
         topic, force = self._partitioned(request), query_flag(request, "force")
         await self.durable(lambda done: self.actions.delete(topic, force, done))
         return done_answer()
 
     async def create_missed(self, request: web.Request) -> web.Response:
-        """Nothing to do: partitions are never missing."""
+        """No effect: partitions are never missing."""
         # Partitions are made together with the number, or at first use: none can be missed.
         self._partitioned(request)
         return done_answer()
 
     async def terminate(self, request: web.Request) -> web.Response:
-        """End it: nothing can be published any more. Answers with the last message of each partition."""
+        """Terminate the topic: publishing is refused. Answers with the last message of each partition."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic) or not self.actions.partitions(topic):
@@ -149,7 +149,7 @@ class PartitionedTopicsResource(TopicResourceBase):
         whole: Callable[[], dict[str, Any]],
         is_listed: bool,
     ) -> AsyncIterator[str]:
-        """An answer about each partition, then about the ``whole``; others are served in between."""
+        """Yield an answer about each partition, then about the ``whole``; others are served in between."""
         count = self.actions.partitions(topic)
         separator = '{"partitions":{'
         async for index in stepwise(range(count)):
@@ -183,19 +183,19 @@ _NOT_ADDED = frozenset(
 
 
 _UNKNOWN_WITH_ANY = frozenset({"messagesInBacklog", "bytesInBacklog"})
-"""Not known of the whole while it is not known of a part."""
+"""Fields that are unknown for the whole if they are unknown for a part."""
 
 
 _MEMBERS = {"publishers": "producerName", "consumers": "consumerName"}
-"""Lists whose members are merged by a name; and the field of that name."""
+"""Lists whose members are merged by name, and the field with the name."""
 _OF_THE_FIRST = frozenset(
     {"producerId", "availablePermits", "address", "connectedSince", "avgMessagesPerEntry"}
 )
-"""Fields of a producer or consumer over several partitions that are not added."""
+"""Fields of a producer or consumer that are not added over several partitions."""
 
 
 class MergedStats:
-    """Stats of a whole from those of its parts: counts and rates are added, limits and times are the largest.
+    """Merged stats of several topics: counts and rates are added, limits and times are the largest.
 
     Publishers, subscriptions and consumers are merged by name.
     """
@@ -205,14 +205,14 @@ class MergedStats:
         self._oldest: tuple[float, str] = (-1, "")
 
     def add(self, part: dict[str, Any]) -> None:
-        """Add a part, which stays as it is."""
+        """Add a part; the part is not modified."""
         _merge(self._found, part)
         age, name = part.get("oldestBacklogMessageAgeSeconds", -1), "oldestBacklogMessageSubscriptionName"
         if name in part and age > self._oldest[0]:
             self._oldest = age, part[name]
 
     def finish(self) -> dict[str, Any]:
-        """The stats of the whole, when all parts are added."""
+        """Return the stats of the whole after all parts were added."""
         found = self._found
         if self._oldest[1]:
             found["oldestBacklogMessageSubscriptionName"] = self._oldest[1]

@@ -1,8 +1,8 @@
-"""What a role needs for each route of the web port: a table without gaps, asked before the handler runs.
+"""Permission that each route of the web port needs: a complete table, checked before the handler runs.
 
-Who may do what is Apache Pulsar's, with two differences on the careful side: what touches the subscriptions
-of everybody at once (clearing the backlog of all, expiring on all) takes an administrator, and ``/metrics``
-takes a super user, for it names the topics of every tenant.
+Permissions are Apache Pulsar's, with two stricter ones: requests that act on all subscriptions at once
+(clearing the backlog of all, expiring on all) need an administrator, and ``/metrics`` needs a super user,
+because it contains the topic names of every tenant.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ _NAMESPACE: Final = {
 LIMITS_FOR_TENANTS: Final = frozenset(
     {"publishRate", "dispatchRate", "subscriptionDispatchRate", "replicatorDispatchRate", "subscribeRate"}
 )
-"""Policies of namespaces that limit a tenant: its own administrators do not set them."""
+"""Policies that limit a tenant's namespaces: the tenant's administrators may not set them."""
 _TOPIC: Final = {
     RequiredPermission.ADMINISTRATOR: """
         PUT
@@ -264,10 +264,10 @@ def _all_routes() -> Mapping[Key, RequiredPermission]:
 
 
 PERMISSIONS: Final = _all_routes()
-"""Every route of the web port. One that is missing here is refused to everybody, and fails a test."""
+"""Permission of every route of the web port. A missing route is refused for every role, and fails a test."""
 
 
 def unmapped(routes: Iterable[web.AbstractRoute]) -> list[Key]:
-    """The routes without a rule."""
+    """Return the routes without a permission."""
     keys = (key for route in routes if (key := key_of(route.method, route.resource)) is not None)
     return sorted(key for key in keys if key not in PERMISSIONS)

@@ -36,7 +36,7 @@ from geminga.ledger.api import Done
 
 @dataclass(frozen=True, slots=True)
 class PolicyRoute:
-    """``segment`` is the path's last part; ``by_cluster`` policies are kept in a map from cluster."""
+    """``segment`` is the path's last part; ``by_cluster`` policies are stored in a map from cluster."""
 
     segment: str
     field: str
@@ -44,9 +44,9 @@ class PolicyRoute:
     by_cluster: bool = False
     status: int = 204
     unset: Any = None
-    """What GET answers when nothing is set; None is an empty body."""
+    """Answer of GET when nothing is set; None is an empty body."""
     bodiless: Any = True
-    """What setting it without a body means: flags are switched on; None removes the policy."""
+    """Value for a POST without a body: flags are switched on; None removes the policy."""
 
 
 _COMMON: Final = (
@@ -182,14 +182,14 @@ TEXTS: Final = {
         "Minutes after which subscriptions without consumers are deleted; 0: never."
     ),
 }
-"""What each policy says, by its last part of the path: ``docs/reference/rest.md`` is drawn from it."""
+"""Description of each policy by the last part of its path, used in ``docs/reference/rest.md``."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _PolicyResource(Resource):
-    """The handlers; subclasses say where a policy is kept."""
+    """Handlers of policies; subclasses define where a policy is stored."""
 
     path = ""
 
@@ -203,16 +203,16 @@ class _PolicyResource(Resource):
         await self.in_force(lambda done: self.put(request, field, value, done))
 
     async def change(self, request: web.Request, field: str, new: Callable[[Any], Any]) -> None:
-        """Set it to what ``new`` makes of what is there.
+        """Set a policy to ``new(present value)``.
 
-        Others' changes may come between a request and its turn: what is there is looked at in its turn.
+        The present value is read within the call, after other requests' changes.
         """
         await self.in_force(lambda done: self.put(request, field, new(self.read(request, field)), done))
 
     def register_table(
         self, router: web.UrlDispatcher, routes: tuple[PolicyRoute, ...], *others: PolicyRoute
     ) -> None:
-        """``others`` have handlers of their own."""
+        """Register the routes of a table; ``others`` have their own handlers."""
         for route in routes:
             path = f"{self.path}/{route.segment}"
             router.add_get(path, self._getter(route))
@@ -234,8 +234,7 @@ class _PolicyResource(Resource):
 
     def _lister(self, routes: tuple[PolicyRoute, ...]) -> Handler:
         async def policies_set(request: web.Request) -> web.StreamResponse:
-            """Which policies are set there, by the last parts of their paths: most are not, and who copies
-            them need not ask for each."""
+            """Policies that are set, by the last parts of their paths; saves a client many requests."""
             cluster = self.server.settings.cluster
             found = []
             for route in routes:
@@ -285,7 +284,7 @@ class _PolicyResource(Resource):
         return done_answer()
 
     async def remove_backlog_quota(self, request: web.Request) -> web.Response:
-        """Remove the one of that kind."""
+        """Remove the quota of that kind."""
         kind = _quota_kind(request)
         await self.change(request, "backlog_quota_map", lambda found: _without(found, kind))
         return done_answer()
@@ -311,7 +310,7 @@ class NamespacePoliciesResource(_PolicyResource):
         router.add_get(f"{self.path}/antiAffinity", self.anti_affinity)
         router.add_post(f"{self.path}/antiAffinity", self.set_anti_affinity)
         router.add_delete(f"{self.path}/antiAffinity", self.remove_anti_affinity)
-        # Only there: Apache Pulsar's client asks the first version of the interface for it.
+        # Apache Pulsar's client sends this request to version 1 of the API.
         router.add_get("/admin/namespaces/{cluster}/antiAffinity/{group}", self.anti_affinity_namespaces)
         bookies = f"{self.path}/persistence/bookieAffinity"
         router.add_get(bookies, self.bookie_affinity)
@@ -340,12 +339,12 @@ class NamespacePoliciesResource(_PolicyResource):
         return done_answer()
 
     async def anti_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown: one broker has nowhere else to put a namespace."""
+        """Stored and shown, without effect: there is only one broker."""
         found = self.read(request, "antiAffinityGroup")
         return done_answer() if found is None else bare_text(found)
 
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown. Body: a name."""
+        """Stored and shown, without effect. Body: a name."""
         # Apache Pulsar's client sends the bare name, others a JSON text.
         text = (await sent(request)).decode("utf-8", "replace").strip()
         try:
@@ -369,11 +368,11 @@ class NamespacePoliciesResource(_PolicyResource):
         )
 
     async def bookie_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown: there are no bookies."""
+        """Stored and shown, without effect: there are no bookies."""
         return answer_or_empty(self.read(request, "bookieAffinityGroup"))
 
     async def set_bookie_affinity(self, request: web.Request) -> web.Response:
-        """Kept and shown."""
+        """Stored and shown, without effect."""
         await self.write(request, "bookieAffinityGroup", await object_body(request))
         return done_answer()
 
@@ -388,12 +387,12 @@ class NamespacePoliciesResource(_PolicyResource):
         return done_answer(200)
 
     async def resource_group(self, request: web.Request) -> web.Response:
-        """Kept and shown: rates of namespaces and topics limit."""
+        """Stored and shown, without effect: set rates of namespaces and topics instead."""
         found = self.read(request, "resource_group_name")
         return answer_or_empty(None) if found is None else bare_text(found)
 
     async def set_resource_group(self, request: web.Request) -> web.Response:
-        """Kept and shown."""
+        """Stored and shown, without effect."""
         await self.write(request, "resource_group_name", part(request, "group"))
         return done_answer()
 
@@ -403,33 +402,33 @@ class NamespacePoliciesResource(_PolicyResource):
         return done_answer()
 
     async def properties(self, request: web.Request) -> web.Response:
-        """Metadata of the namespace."""
+        """Properties of the namespace."""
         return answer(self.read(request, "properties") or {})
 
     async def add_properties(self, request: web.Request) -> web.Response:
-        """Add to them, or replace single ones."""
+        """Add properties, or replace single ones."""
         added = text_map("properties", await object_body(request))
         await self.change(request, "properties", lambda found: {**(found or {}), **added})
         return done_answer()
 
     async def clear_properties(self, request: web.Request) -> web.Response:
-        """Remove all."""
+        """Remove all properties."""
         await self.write(request, "properties", None)
         return done_answer()
 
     async def get_property(self, request: web.Request) -> web.Response:
-        """One of them."""
+        """One property."""
         found = (self.read(request, "properties") or {}).get(part(request, "key"))
         return answer_or_empty(None) if found is None else bare_text(found)
 
     async def set_property(self, request: web.Request) -> web.Response:
-        """Set one."""
+        """Set a property."""
         added = {part(request, "key"): part(request, "value")}
         await self.change(request, "properties", lambda found: {**(found or {}), **added})
         return done_answer()
 
     async def remove_property(self, request: web.Request) -> web.Response:
-        """Remove one; answers with what it was."""
+        """Remove a property; answers with its value."""
         key = part(request, "key")
         found = (self.read(request, "properties") or {}).get(key)
         await self.change(request, "properties", lambda kept: _without(kept, key))

@@ -1,4 +1,4 @@
-"""Previews: what an action on a subscription would do, in figures and one sentence, before it is done."""
+"""Previews: the effect of an action on a subscription, in figures and one sentence, before the action."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from geminga.errors import StoreBusy
 Json = dict[str, Any]
 
 COUNTING_SECONDS: Final = 0.01
-"""So long messages are counted in one go."""
+"""Longest time that messages are counted without a pause."""
 
 
 class Preview:
-    """Of one subscription of a topic in memory. Every method changes nothing and returns what would be."""
+    """Previews for one subscription of a topic in memory. Methods change nothing and return the effect."""
 
     def __init__(
         self, topic: PersistentTopic, subscription: PersistentSubscription, clock: Callable[[], float]
     ) -> None:
         self._clock = clock
         self._below: dict[int, int] = {}
-        """Open messages below offsets, as far as they were counted."""
+        """Open messages below offsets that were counted already."""
         self._counting: tuple[bool, Iterator[int], int] | None = None
         self.topic = topic
         self.subscription = subscription
@@ -37,7 +37,7 @@ class Preview:
         self.now_ms = topic.scheduler.now_ms
 
     def skip(self, count: int) -> Json:
-        """Give up the next ``count`` open messages."""
+        """Skip the next ``count`` open messages."""
         open_now = self._open()
         if count >= open_now:
             return self.skip_all()
@@ -52,18 +52,18 @@ class Preview:
         return found
 
     def skip_all(self) -> Json:
-        """Give up everything there is now."""
+        """Skip everything that is stored now."""
         return self._given_up(self.ledger.confirmed, self._open(), f"clear {self.place}")
 
     def expire(self, seconds: int) -> Json:
-        """Give up what is older than that."""
+        """Expire the messages older than ``seconds``."""
         offset = offset_by_time(self.ledger, self.now_ms - seconds * 1000, self.now_ms)
         return self._given_up(
             offset, self._open_below(offset), f"expire {self.place} --older-than {seconds}s"
         )
 
     def reset(self, offset: int, command: str) -> Json:
-        """Begin again at ``offset``: backwards messages come again, forwards they are given up."""
+        """Reset the cursor to ``offset``: messages behind it are redelivered, open ones before it skipped."""
         mark = self.cursor.mark
         offset = min(max(offset, self.ledger.start), self.ledger.confirmed)
         again = self.ledger.counts.between(offset, self.ledger.confirmed)[0] - (
@@ -87,7 +87,7 @@ class Preview:
         return found | {"messages": lost, "messagesAgain": max(0, again), "text": "; ".join(parts)}
 
     def redeliver(self, consumer: str) -> Json:
-        """Deliver again what consumers, or one of them, hold unacknowledged."""
+        """Redeliver the unacknowledged messages of all consumers, or of one."""
         of = [each for each in self.subscription.consumers if not consumer or each.name == consumer]
         messages = sum(map(self.subscription.held_by, of))
         held = f"{_count(messages, 'message')} that {_count(len(of), 'consumer')} hold unacknowledged"
@@ -125,10 +125,10 @@ class Preview:
         return tally[0]
 
     def _open_below(self, offset: int) -> int:
-        """Open messages below an offset: counted on the side of it that has less.
+        """Return the open messages below an offset, counted on the shorter side of it.
 
-        Raises `StoreBusy` after a while of counting, and goes on when it is asked again. What is acknowledged
-        meanwhile may be seen or not.
+        Raises `StoreBusy` after some counting and resumes at the next call. Acknowledgements made meanwhile
+        may be missed.
         """
         mark, end = self.cursor.mark, self.ledger.confirmed
         if offset <= mark:
@@ -169,9 +169,9 @@ ACTIONS: Final[tuple[str, ...]] = ("skip", "skip-all", "expire", "reset", "redel
 def preview(
     found: Preview, action: str, number: Callable[[str], int], message: tuple[int, int] | None, consumer: str
 ) -> Json:
-    """What ``action`` would do; ``number(name)`` gives a whole number that the request must have.
+    """Return the effect of ``action``; ``number(name)`` returns a whole number that the request must have.
 
-    Raises `StoreBusy` where there is more to look at: the same preview is asked again then.
+    Raises `StoreBusy` while counting is not finished: call it again with the same arguments.
     """
     topic = found.topic
     if action == "skip":

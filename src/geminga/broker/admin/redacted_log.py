@@ -1,7 +1,7 @@
-"""Requests that are not HTTP, and what is said of them: never a part of them, which may be credentials.
+"""Requests that are not HTTP, and log lines about them without their text, which may be credentials.
 
-The web framework writes what it cannot read into the log, with a traceback, and answers with it. A header
-``Authorization`` that is too long, or that a program has put a line break into, would stand there.
+The web framework logs and answers unreadable input verbatim, with a traceback. An ``Authorization`` header
+that is too long, or that has a line break, would appear there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def peer_text(transport: asyncio.BaseTransport) -> str:
 
 
 def unquoted(log: logging.Logger, tell: Tell) -> logging.Logger:
-    """``log`` for the framework, but ``tell`` is told who sent what cannot be read, and no more."""
+    """Return ``log`` for the framework; unreadable input is reported to ``tell`` by its sender alone."""
     found = logging.Logger(log.name)
     found.parent = log
     found.addFilter(_RedactedLogger(tell))
@@ -63,7 +63,7 @@ class WebConnection(web.RequestHandler):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the peer has more unread than is written ahead for it."""
+        """Return whether the peer has not read more than the write-ahead limit."""
         return self._unread_timer is not None
 
     def pause_writing(self) -> None:
@@ -89,7 +89,7 @@ class WebConnection(web.RequestHandler):
             self._unread_timer = None
 
     def _look(self) -> None:
-        """Disconnect a peer that has read nothing. While it does not, nothing more is written to it."""
+        """Disconnect a peer that has read nothing. Until it reads, nothing more is written to it."""
         transport = self.transport
         if transport is not None and transport.get_write_buffer_size() >= self._unread_bytes:
             self._tell("web port: %s leaves its answers unread and is disconnected", peer_text(transport))

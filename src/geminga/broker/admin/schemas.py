@@ -35,13 +35,13 @@ _TYPES: Final = {
     "KEY_VALUE": "KeyValue", "INSTANT": "Instant", "LOCAL_DATE": "LocalDate", "LOCAL_TIME": "LocalTime",
     "LOCAL_DATE_TIME": "LocalDateTime", "PROTOBUF_NATIVE": "ProtobufNative",
 }  # fmt: skip
-"""The admin API's names of schema types and the wire's."""
+"""Names of schema types in the admin API, and on the wire."""
 _NAMES: Final = {pb.Schema.Type.Value(wire): name for name, wire in _TYPES.items()}
 _LENGTH = struct.Struct(">i")
 
 
 def pack_key_value(data: str) -> bytes:
-    """Key and value schema as the wire has them, from ``{"key": ..., "value": ...}``."""
+    """Return key and value schema in wire format, from ``{"key": ..., "value": ...}``."""
     try:
         both = json.loads(data)
         parts = [both["key"], both["value"]]
@@ -55,7 +55,7 @@ def pack_key_value(data: str) -> bytes:
 
 
 def unpack_key_value(data: bytes) -> str:
-    """The inverse of `pack_key_value`; bytes that are none are shown as they are."""
+    """The inverse of `pack_key_value`; bytes in another format are decoded as text."""
     parts, place = [], 0
     try:
         for _ in range(2):
@@ -76,7 +76,7 @@ def _parsed(text: str) -> Any:
 
 
 class SchemasResource(Resource):
-    """Schemas. A topic need not exist yet: its schema may be there first."""
+    """Schemas of topics. A topic may have a schema before it exists."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         base = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
@@ -117,18 +117,18 @@ class SchemasResource(Resource):
         return answer({"getSchemaResponses": [_schema_json(number, schema) for number, schema in found]})
 
     async def metadata(self, request: web.Request) -> web.Response:
-        """Numbers of the versions."""
+        """Version numbers."""
         topic = self._topic(request)
         count = len(self.server.broker.schemas.versions(topic))
         if not count:
             return done_answer()
-        # Schemas are not in ledgers here: only the version numbers say something.
+        # Schemas are not stored in ledgers here: only the version numbers have a meaning.
         index = [{"ledgerId": -1, "entryId": number, "version": number} for number in range(count)]
         return answer({"info": index[-1], "index": index})
 
     async def upload(self, request: web.Request) -> web.Response:
-        """Give a topic a schema that its compatibility strategy allows. Body: ``type``, ``schema``,
-        ``properties``. 409 where it is incompatible."""
+        """Set a topic's schema if its compatibility strategy allows it. Body: ``type``, ``schema``,
+        ``properties``. 409 if it is incompatible."""
         topic, schema = self._topic(request), await self._posted(request)
         schemas = self.server.broker.schemas
         try:
@@ -143,9 +143,9 @@ class SchemasResource(Resource):
         return answer({"version": {"version": number}})
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Delete all of a topic's schemas; their numbers are not given again, and the answer is the next
-        one, which is the deletion's. With ``?force=true`` the numbers are forgotten, too, and begin anew:
-        messages that are left are then read by what comes."""
+        """Delete all of a topic's schemas; the answer is the deletion's version, and version numbers are not
+        reused. With ``?force=true`` numbers restart at 0: remaining messages are then decoded with new
+        schemas."""
         topic, force = self._topic(request), query_flag(request, "force")
         schemas = self.server.broker.schemas
         if force:
@@ -154,7 +154,7 @@ class SchemasResource(Resource):
         return answer({"version": await self.durable(lambda done: schemas.retire(topic, done))})
 
     async def compatibility(self, request: web.Request) -> web.Response:
-        """Whether a schema could be given, and by which strategy."""
+        """Whether a schema is compatible, and by which strategy."""
         topic, schema = self._topic(request), await self._posted(request)
         strategy = self.namespaces.topic_policies(topic).schema_compatibility_strategy
         try:
@@ -166,13 +166,13 @@ class SchemasResource(Resource):
         return answer({"schemaCompatibilityStrategy": strategy, "compatibility": fits}, 202)
 
     async def version(self, request: web.Request) -> web.Response:
-        """Which version a schema is; -1 where it is none."""
+        """Version of a schema; -1 if the topic does not have it."""
         topic, schema = self._topic(request), await self._posted(request)
         await self._read(topic, schema)
         return answer({"version": self.server.broker.schemas.find(topic, schema)})
 
     async def _read(self, topic: TopicName, schema: pb.Schema) -> None:
-        """What a topic's many versions mean, and whether the schema fits them, is found out in steps."""
+        """Parse the topic's versions and check the schema against them in steps."""
         async for _ in stepwise(self.server.broker.schemas.reading(str(topic), schema, lambda: True) or ()):
             pass
 

@@ -1,7 +1,6 @@
-"""What the admin API and CONSUMER_STATS tell about topics, in the shapes that Pulsar's tools expect.
+"""Topic statistics of the admin API and CONSUMER_STATS, in the format that Pulsar's tools expect.
 
-Field names are Pulsar's. Fields about what this broker does not do (offloading, replication,
-transactions) are there with the value that says "nothing".
+Field names are Pulsar's. Fields of absent features (replication, transactions) are empty.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ _OTHER_NAMES = {
 
 
 def stats_among_all(topic: Topic, now: float, broker_id: str) -> Json:
-    """One topic's part of ``broker-stats/topics``: as `topic_stats`, and what only that list has."""
+    """Return one topic's part of ``broker-stats/topics``: `topic_stats` and further fields."""
     found = topic_stats(topic, now, broker_id)
     found |= {name: found[known] for name, known in _OTHER_NAMES.items()}
     found |= {"producerCount": len(found["publishers"]), "filteredEntriesCount": 0}
@@ -129,7 +128,7 @@ def _read_and_open(subscription: PersistentSubscription) -> Json:
 
 
 def _oldest(subscriptions: dict[str, Json]) -> Json:
-    """The age of the message that waits longest; and where, which Apache Pulsar leaves out when none does."""
+    """Return the age of the oldest waiting message, and its subscription, omitted without a backlog."""
     ages = {name: each.get("oldestBacklogMessageAgeSeconds", -1) for name, each in subscriptions.items()}
     name = max(ages, key=ages.__getitem__, default="")
     if ages.get(name, -1) < 0:
@@ -246,7 +245,7 @@ _FILTERS = (
 
 
 def _throttled(subscription: Subscription) -> Json:
-    """How often each limit held dispatching up."""
+    """Return how often each limit delayed dispatching."""
     limits: dict[str, RateLimit | None] = dict.fromkeys(("Subscription", "Topic", "Broker"))
     if isinstance(subscription, PersistentSubscription):
         topic = subscription.topic
@@ -261,7 +260,7 @@ def _throttled(subscription: Subscription) -> Json:
 
 
 UNKNOWN = -1
-"""Instead of a number of messages while entries from before they were counted are being counted."""
+"""Value of a number of messages while older entries are being counted."""
 
 
 def _cursor_stats(subscription: PersistentSubscription) -> Json:
@@ -384,7 +383,7 @@ def internal_stats(topic: PersistentTopic) -> Json:
 
 
 def light_internal_stats(topic: Topic) -> Json:
-    """The same of a topic that keeps nothing: counters, and cursors that stand nowhere."""
+    """Return internal stats of a topic that stores nothing: counters, and cursors without a position."""
     cursor = {
         "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,
         "cursorLedgerLastEntry": 0, "active": False, "numberOfEntriesSinceFirstNotAckedMessage": 0,
@@ -400,9 +399,9 @@ def light_internal_stats(topic: Topic) -> Json:
 
 
 def internal_info(topic: PersistentTopic) -> Json:
-    """``GET .../internal-info``: ledgers and cursors as they are kept.
+    """Return ``GET .../internal-info``: ledgers and cursors as they are stored.
 
-    When a cursor was made is not kept; the topic's creation is shown instead.
+    The creation time of a cursor is not stored; the topic's is shown instead.
     """
     segments = topic.ledger.segments
     created_ms = topic.record.created_ms
@@ -473,14 +472,14 @@ def _cursor_internals(subscription: PersistentSubscription) -> Json:
 
 
 def _cursor_properties(subscription: PersistentSubscription) -> Json:
-    """What the broker itself notes with a cursor: which ledger compaction made."""
+    """Return the broker's own properties of a cursor: the ledger of the last compaction."""
     if subscription.name != COMPACTION:
         return {}
     return {name: int(value) for name, value in subscription.cursor.properties.items()}
 
 
 def _partly_acknowledged(subscription: PersistentSubscription) -> Json:
-    """By entry: how many messages it holds, and the batch indexes of those that are not acknowledged."""
+    """Return the messages of each partly acknowledged entry, and the indexes of its open ones."""
     cursor, ledger = subscription.cursor, subscription.topic.ledger
     shown: Json = {}
     for offset in heapq.nsmallest(BATCHES_SHOWN_MAX, cursor.batches):

@@ -1,11 +1,10 @@
-"""The board: every subscription of the broker as one line, the most urgent first.
+"""Overview of all subscriptions of the broker, one row each, the most urgent first.
 
-A *survey* walks over all subscriptions: those of topics in memory by their counters, those of topics that
-rest by what the store says of their cursors. It works a few milliseconds at a time between everything else,
-and no more often than takes a hundredth of a core; partitions of one topic are one line. The cells and
-the sentence are looked up at each request, for the lines that are shown.
+A *scan* reads all subscriptions: those of topics in memory by their counters, the others by their cursors in
+the store. It works a few milliseconds at a time and takes at most a hundredth of a core; partitions of one
+topic share a row. Cells and sentence of the rows shown are computed at each request.
 
-A board exists while somebody looks at it: nothing of it is kept longer than `KEPT_SECONDS`.
+An overview is cached for `KEPT_SECONDS` after its last request.
 """
 
 from __future__ import annotations
@@ -37,37 +36,36 @@ Json = dict[str, Any]
 
 
 class Visibility(NamedTuple):
-    """What a role may see: ``sees`` is asked for each topic by its name."""
+    """Topics that a role may see: ``sees`` is called with each topic's name."""
 
     role: str
     sees: Callable[[str], bool]
 
 
 STEP_SECONDS: Final = 0.002
-"""A survey works for so long and then lets others have a turn."""
+"""Longest step of a scan before other work is served."""
 SHARE_MAX: Final = 0.008
-"""What surveys may take of a core while somebody looks; a page itself takes a fifth of that."""
+"""Largest share of a core for scans while clients request them; a page itself takes a fifth of that."""
 SEARCH_RESTS: Final = 4
-"""All searches rest so many times as long as a step of one took: who thinks of ever new
-ones is no faster."""
+"""Pause between steps of all searches, in durations of a step; more search texts make them no faster."""
 AGAIN_SECONDS_MIN: Final = 2.0
 WAIT_SECONDS: Final = 0.12
-"""A request waits for so long for the survey; then it is answered with what is known."""
+"""Longest wait of a request for a scan; then it is answered with the rows known so far."""
 KEPT_SECONDS: Final = 60.0
 BOARDS_MAX: Final = 4
-"""Searches whose boards are kept at once."""
+"""Searches whose overviews are cached."""
 LINES_MAX: Final = 100_000
-"""Lines of a board; of more subscriptions the better half is left out, and that is said."""
+"""Rows of an overview; of more subscriptions those with less trouble are left out, which the page states."""
 SORTED_ASIDE: Final = 5_000
-"""More lines are sorted on another thread."""
+"""More rows than this are sorted on another thread."""
 ROLES_MAX: Final = 8
-"""Roles of which is remembered, until the next survey, what they may see."""
+"""Roles whose visible topics are cached until the next scan."""
 ROWS_MAX: Final = 200
 PARTITIONS_SUMMED_MAX: Final = 128
-"""Partitions of a line that are looked at for its row."""
+"""Partitions of a row that are read for its cells."""
 PACES_MAX: Final = 2_000
 PACE_SECONDS: Final = 20.0
-"""Over how long a backlog's growth is measured."""
+"""Period over which a backlog's growth is measured."""
 _RESTING_AT_ONCE: Final = 128
 _RANKED_AT_ONCE: Final = 1_000
 _SMALL_CURSOR_BYTES: Final = 8 * 1024
@@ -97,7 +95,7 @@ class SubscriptionRow:
         self.worst_waiting = -1
 
     def add(self, topic: str, level: Trouble, entries: int, waiting: int) -> None:
-        """``waiting``: messages in its backlog, or entries where messages are not known."""
+        """Add a partition. ``waiting``: messages in its backlog, or entries if messages are not counted."""
         self.parts.append(topic)
         self.entries += entries
         self.waiting += waiting
@@ -119,7 +117,7 @@ _KEYS: Final[dict[str, Callable[[SubscriptionRow], Any]]] = {
 
 @dataclass(slots=True)
 class SubscriptionScan:
-    """What one walk over all subscriptions found; ``is_complete`` once it is done."""
+    """Result of one scan of all subscriptions; ``is_complete`` once it is done."""
 
     lines: dict[tuple[str, str], SubscriptionRow] = field(default_factory=dict)
     subscriptions: int = 0
@@ -129,7 +127,7 @@ class SubscriptionScan:
     rate_in: float = 0.0
     rate_out: float = 0.0
     seconds: float = 0.0
-    """What it took of a core."""
+    """CPU time of the scan."""
     made_ms: int = 0
     is_complete: bool = False
     orders: dict[str, list[SubscriptionRow]] = field(default_factory=dict)
@@ -137,13 +135,13 @@ class SubscriptionScan:
 
     @property
     def levels(self) -> list[int]:
-        """How many lines there are of each level of trouble."""
+        """Return the number of rows of each level of trouble."""
         counts = Counter(line.level for line in self.lines.values())
         return [counts[level] for level in Trouble]
 
 
 class SubscriptionOverview:
-    """The boards of those who look. ``now`` is the monotonic clock."""
+    """Cached overviews by search. ``now`` is the monotonic clock."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -164,7 +162,7 @@ class SubscriptionOverview:
         limit: int,
         sight: Visibility | None,
     ) -> Json:
-        """One page of the board; with what all of it comes to for who may see everything (no ``sight``)."""
+        """Return one page of the overview; with its totals if ``sight`` is None (all topics visible)."""
         board = self._board(search)
         survey = await board.survey()
         order = await _ordered(survey, sort)
@@ -209,7 +207,7 @@ class SubscriptionOverview:
             board = self._boards[search] = _OverviewCache(self._broker, search, self._resting, pace)
         self._boards.move_to_end(search)
         if "" in self._boards:
-            self._boards.move_to_end("")  # searches never take the place of the board of all
+            self._boards.move_to_end("")  # searches never evict the overview of all
         while len(self._boards) > BOARDS_MAX:
             self._boards.popitem(last=False)[1].close()
         if self._forget is not None:
@@ -218,7 +216,7 @@ class SubscriptionOverview:
         return board
 
     def close(self) -> None:
-        """Nobody looks any more: forget everything."""
+        """Drop all cached overviews."""
         for board in self._boards.values():
             board.close()
         self._boards.clear()
@@ -230,7 +228,7 @@ class SubscriptionOverview:
 
     # --- rows ---
     def _row(self, line: SubscriptionRow) -> Json:
-        """What is shown of a line, as it is now."""
+        """Return the cells of a row at present."""
         now = self._broker.scheduler.now
         row: Json = {
             "topic": line.topic,
@@ -286,7 +284,7 @@ class SubscriptionOverview:
         return {"sentence": found.sentence, "kind": found.kind}
 
     def _growth(self, line: SubscriptionRow, messages: int, now: float) -> float | None:
-        """By how many messages a second the backlog grows; None while that is not known yet."""
+        """Return the messages per second by which the backlog grows; None while it is unknown."""
         key = line.topic, line.subscription
         since, before, known = self._paces.get(key, (now, messages, None))
         if now - since >= AGAIN_SECONDS_MIN:
@@ -308,7 +306,7 @@ class SubscriptionOverview:
 
 
 def _resting_row(line: SubscriptionRow) -> Json:
-    """A line whose topics are not in memory: nobody is connected to them."""
+    """Return the cells of a row whose topics are not in memory and so have no consumers."""
     waits = line.entries > 0
     return {
         "awake": False, "type": "", "durable": True, "consumers": 0, "messages": -1 if waits else 0,
@@ -338,7 +336,7 @@ async def _ordered(survey: SubscriptionScan, sort: str) -> list[SubscriptionRow]
 async def _seen(
     survey: SubscriptionScan, order: list[SubscriptionRow], sight: Visibility
 ) -> list[SubscriptionRow]:
-    """The lines that a role may see, in steps; each topic is judged once a survey."""
+    """Return the rows that a role may see, in steps; each topic is checked once per scan."""
     known = survey.sights.setdefault(sight.role, {})
     if len(survey.sights) > ROLES_MAX:
         survey.sights = {sight.role: known}
@@ -357,16 +355,16 @@ async def _seen(
 
 
 def rate_delivered(consumer: Consumer, now: float) -> float:
-    """Messages a second that go out to a consumer."""
+    """Return the messages per second that are delivered to a consumer."""
     return consumer.rates_now(now)[0]
 
 
 _PARTITION: Final = re.compile(r"(?<=[^/])-partition-(?:0|[1-9][0-9]*)\Z")
-"""What `TopicName` takes for a partition, of a topic that can have a name."""
+"""Suffix of a partition's name, as `TopicName` recognizes it."""
 
 
 def base_of(topic: str) -> str:
-    """The partitioned topic that ``topic`` is a partition of, by their names; itself if it is none."""
+    """Return the name of the partitioned topic of a partition; any other name is returned unchanged."""
     found = _PARTITION.search(topic)
     return topic if found is None else topic[: found.start()]
 
@@ -376,14 +374,14 @@ def _rank(line: SubscriptionRow) -> tuple[int, int]:
 
 
 class _ScanPacing:
-    """When the next step may be made, by whichever search: those that are given up have made theirs."""
+    """Time of the next step, shared by all searches, cancelled ones included."""
 
     def __init__(self) -> None:
         self.free_at = 0.0
 
 
 class _OverviewCache:
-    """The surveys of one search: the last that is complete, and one that is under way."""
+    """The scans of one search: the last complete one, and one in progress."""
 
     def __init__(
         self,
@@ -392,7 +390,7 @@ class _OverviewCache:
         resting: dict[tuple[str, str], int],
         pace: _ScanPacing | None = None,
     ) -> None:
-        """``pace``: shared by those that are surveyed one step after the other, with rests between."""
+        """``pace`` is shared by the searches that are scanned step by step, with pauses."""
         self._broker = broker
         self._pace = pace
         self._words = search.lower().split()
@@ -403,7 +401,7 @@ class _OverviewCache:
         self._not_before = 0.0
 
     async def survey(self) -> SubscriptionScan:
-        """The newest; of the first, what there is of it after a moment."""
+        """Return the newest scan; the first one after a moment, complete or not."""
         if self._task is None and time.monotonic() >= self._not_before:
             self._next = SubscriptionScan()
             self._task = asyncio.get_running_loop().create_task(self._run(self._next))
@@ -439,19 +437,19 @@ class _OverviewCache:
             self._task = None
 
     async def _rest(self, took: float) -> None:
-        """Others are served."""
+        """Pause while others are served."""
         pace = self._pace
         if pace is None:
             await asyncio.sleep(0)
             return
         pace.free_at = max(pace.free_at, time.monotonic()) + SEARCH_RESTS * took
-        # Nothing is awaited between this and the next step: of those who wait, one goes on.
+        # Nothing is awaited between this check and the next step, so only one waiter continues.
         await asyncio.sleep(0)
         while (seconds := pace.free_at - time.monotonic()) > 0:
             await asyncio.sleep(seconds)
 
     def _asked_for(self, wanted: PrefetchRequest) -> asyncio.Future[None] | None:
-        """Done when the store can say that without waiting for the disk; None where it can already."""
+        """Return a future of a read of the store; None if no read is needed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def told(_error: StoreError | None) -> None:
@@ -461,7 +459,7 @@ class _OverviewCache:
         return None if self._broker.store.bring(wanted, told) else done
 
     def _walk(self, survey: SubscriptionScan) -> Iterator[PrefetchRequest | None]:
-        """All subscriptions; yields now and then, or what is to be brought before it goes on."""
+        """Scan all subscriptions; yields now and then, or a read that must complete before it continues."""
         now = self._broker.scheduler.now
         topics = self._broker.topics
         for number, topic in enumerate(topics.in_memory_now(), 1):
@@ -488,7 +486,7 @@ class _OverviewCache:
                 yield from self._add_resting(survey, some)
                 some = []
             elif number % _RESTING_AT_ONCE == 0:
-                yield None  # names that nobody asked for take their time, too
+                yield None  # skipping names that do not match takes time, too
         yield from self._add_resting(survey, some)
 
     def _is_wanted(self, topic: str, subscription: str) -> bool:
@@ -507,8 +505,7 @@ class _OverviewCache:
 
     @staticmethod
     def _leave_out(survey: SubscriptionScan) -> Iterator[None]:
-        """There are too many: keep those in most trouble, to the next power of two of what waits. In steps:
-        nothing is sorted."""
+        """Keep the rows with the most trouble, by powers of two of their backlogs. Counts in steps."""
         ranks: Counter[tuple[int, int]] = Counter()
         for number, line in enumerate(survey.lines.values(), 1):
             ranks[_rank(line)] += 1
@@ -553,7 +550,7 @@ class _OverviewCache:
 
     # --- topics that rest ---
     def _resting_names(self) -> Iterator[tuple[str, str] | None]:
-        """Topics and subscriptions that the store has and memory has not; None for each not wanted."""
+        """Yield topics and subscriptions that are stored but not in memory; None for each without a match."""
         in_memory = self._broker.topics.in_memory_text
         for key in self._broker.store.names(_CURSORS):
             topic, _, subscription = key[len(_CURSORS) :].partition("\x00")
@@ -586,9 +583,9 @@ class _OverviewCache:
         yield None
 
     def _open_entries(self, topic: str, name: str) -> int:
-        """How many entries the subscription of a topic that is not in memory has not acknowledged.
+        """Return the unacknowledged entries of a subscription whose topic is not in memory.
 
-        Of a large cursor only the mark is read: then it is how many there are at most.
+        Of a large cursor only the mark-delete position is read, which gives an upper bound.
         """
         store = self._broker.store
         try:

@@ -1,6 +1,6 @@
 """``.../subscriptions`` and ``.../subscription/{name}``: cursors of topics.
 
-On a partitioned topic an operation goes to every partition, where that has a meaning.
+On a partitioned topic an operation applies to every partition, if it has a meaning for several.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SubscriptionsResource(TopicResourceBase):
         return answer(list(found))
 
     def _with_subscription(self, request: web.Request) -> tuple[list[TopicName], str]:
-        """The (partition) topics of the path that have the subscription; 404 when none has."""
+        """Return the topics or partitions of the path that have the subscription; 404 if none has it."""
         name = part(request, "subscription")
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
         having = [t for t in topics if name in self.actions.subscriptions(t)]
@@ -83,8 +83,8 @@ class SubscriptionsResource(TopicResourceBase):
 
     # --- life ---
     async def create(self, request: web.Request) -> web.Response:
-        """Make a subscription. Body: the message id it begins behind, with ``properties`` if wanted; empty:
-        at the end. A topic that is not there is made if policies allow it."""
+        """Create a subscription. Body: the message id it starts behind, with optional ``properties``; empty:
+        at the end. A missing topic is created if policies allow it."""
         topic, name = topic_of(request), part(request, "subscription")
         if not topic.persistent:
             raise AdminRefusal(
@@ -117,7 +117,7 @@ class SubscriptionsResource(TopicResourceBase):
             await self.durable(lambda done: self.actions.create(topic, done))
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Delete it; with ``?force=true`` although consumers are connected."""
+        """Delete it; with ``?force=true`` also while consumers are connected."""
         topics, name = self._with_subscription(request)
         force = query_flag(request, "force")
         for topic in topics:
@@ -126,7 +126,7 @@ class SubscriptionsResource(TopicResourceBase):
 
     # --- where it stands ---
     async def reset_to_position(self, request: web.Request) -> web.Response:
-        """Move the cursor to a message id (body), forward or back; ``excluded`` begins behind it."""
+        """Move the cursor to a message id (body), forward or back; ``excluded`` starts behind it."""
         document = await object_body(request)
         position = message_id_of(document)
         excluded = bool(document.get("excluded", False))
@@ -151,12 +151,12 @@ class SubscriptionsResource(TopicResourceBase):
         return done_answer()
 
     async def skip(self, request: web.Request) -> web.Response:
-        """Acknowledge the next so many entries; with ``?unit=messages`` messages, those of batches one by
-        one."""
+        """Skip the next entries of the backlog by count; with ``?unit=messages`` messages of batches count
+        individually."""
         topic, name = self._one_with_subscription(request)
         count = whole_number(part(request, "count"), "numMessages")
         if one_of(("entries", "messages"))("unit", request.query.get("unit", "entries")) == "entries":
-            # What Apache Pulsar calls messages here: a batch counts as one.
+            # Apache Pulsar's meaning of messages here: a batch counts as one.
             await self.durable(lambda done: self.actions.skip(topic, name, count, done))
             return done_answer()
         skipped = 0
@@ -169,7 +169,7 @@ class SubscriptionsResource(TopicResourceBase):
         return answer({"skippedMessages": skipped})
 
     async def skip_entry(self, request: web.Request) -> web.Response:
-        """Geminga's own: give up a single message, by its ids."""
+        """Geminga's own: skip a single entry by its ids."""
         topic, name = self._one_with_subscription(request)
         ledger = whole_number(part(request, "ledger"), "ledgerId")
         entry = whole_number(part(request, "entry"), "entryId")
@@ -178,7 +178,7 @@ class SubscriptionsResource(TopicResourceBase):
         return done_answer()
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Geminga's own: why the subscription does not go on; a list, for each partition one."""
+        """Geminga's own: why the subscription makes no progress; a list with one item per partition."""
         topics, name = self._with_subscription(request)
         return answer([self.actions.explain(topic, name) for topic in topics])
 
@@ -190,13 +190,13 @@ class SubscriptionsResource(TopicResourceBase):
         return done_answer()
 
     async def expire(self, request: web.Request) -> web.Response:
-        """Acknowledge what is older than so many seconds."""
+        """Acknowledge messages that are older than a number of seconds."""
         topics, name = self._with_subscription(request)
         await self._expire(request, [(topic, name) for topic in topics])
         return done_answer()
 
     async def expire_all(self, request: web.Request) -> web.Response:
-        """The same for all subscriptions of the topic."""
+        """Acknowledge messages older than a number of seconds, for all subscriptions of the topic."""
         topics = [t for t in self.parts(request) if self.actions.exists(t)]
         found = [(t, s) for t in topics for s in self.actions.subscriptions(t) if s != COMPACTION]
         await self._expire(request, found)
@@ -208,7 +208,7 @@ class SubscriptionsResource(TopicResourceBase):
             await self.durable(partial(self.actions.expire, topic, name, seconds))
 
     async def expire_to_position(self, request: web.Request) -> web.Response:
-        """Everything up to a message is expired: the cursor is moved behind it, and never back."""
+        """Expire everything up to a message: the cursor moves behind it, and never back."""
         topic, name = self._one_with_subscription(request)
         document = await object_body(request)
         position, excluded = message_id_of(document), bool(document.get("excluded", False))
@@ -218,14 +218,14 @@ class SubscriptionsResource(TopicResourceBase):
         return done_answer()
 
     async def peek(self, request: web.Request) -> web.Response:
-        """The nth entry that is not acknowledged: payload as body, metadata as headers."""
+        """The nth unacknowledged entry: payload as body, metadata as headers."""
         topic, name = self._one_with_subscription(request)
         nth = whole_number(part(request, "nth"), "messagePosition", 1)
         position, entry = await self.looking(lambda: self.actions.peek(topic, name, nth))
         return await entry_answer(position.ledger_id, position.entry_id, entry)
 
     async def analyze(self, request: web.Request) -> web.Response:
-        """How many entries and messages the backlog holds."""
+        """Numbers of entries and messages in the backlog."""
         topic, name = self._one_with_subscription(request)
         entries, messages = self.actions.backlog(topic, name)
         counts: dict[str, Any] = {"entries": entries, "messages": messages, "aborted": False}
@@ -240,12 +240,12 @@ class SubscriptionsResource(TopicResourceBase):
 
     # --- properties and replication flag ---
     async def properties(self, request: web.Request) -> web.Response:
-        """Metadata of the subscription."""
+        """Properties of the subscription."""
         topics, name = self._with_subscription(request)
         return answer(self.actions.subscription_properties(topics[0], name))
 
     async def set_properties(self, request: web.Request) -> web.Response:
-        """Replace them."""
+        """Replace the properties."""
         topics, name = self._with_subscription(request)
         properties = properties_map("properties", await object_body(request, optional=True))
         for topic in topics:
@@ -258,7 +258,7 @@ class SubscriptionsResource(TopicResourceBase):
         return answer({str(topic): False for topic in topics})
 
     async def set_replicated(self, request: web.Request) -> web.Response:
-        """False is taken; true is refused with 501: one broker replicates nothing."""
+        """False is accepted; true is refused with 501: a single broker does not replicate."""
         topics, name = self._with_subscription(request)
         if flag("replicated", await body(request)):
             raise AdminRefusal(501, f"one broker replicates no subscriptions: {name} on {topics[0]}")

@@ -1,8 +1,8 @@
-"""Messages for people: stored entries opened as far as a browser can show them, and a topic's newest.
+"""Readable messages: stored entries decoded as far as a browser can show them, and a topic's newest.
 
-A tail is a question that is asked again and again: what came behind this entry? Each answer examines a
-bounded number of entries and bytes. Who falls behind is moved on to the newest and told how many entries that
-skipped; nothing is kept of who asks.
+A tail is a polling request for the messages behind an entry. Each answer examines a bounded number of entries
+and bytes. A client that falls behind is moved to the newest and receives the number of skipped entries; the
+broker keeps no state per client.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MESSAGES_MAX: Final = 200
 ENTRIES_EXAMINED_MAX: Final = 1_000
 EXAMINED_BYTES_MAX: Final = 4 * 1024 * 1024
 BEHIND_MAX: Final = 10_000
-"""Who is more entries behind is moved on."""
+"""Clients that are further behind than this many entries are moved to the newest."""
 ANSWER_BYTES_MAX: Final = 1024 * 1024
-"""Of payloads in one answer: what is more comes with the next."""
+"""Largest total of payloads in one answer; the next answer continues."""
 ANSWER_SECONDS_MAX: Final = 0.01
-"""An answer stops looking after this, at the end of an entry: others are to be served."""
+"""Longest time of an answer, which ends after the entry that exceeds it."""
 PAYLOAD_SHOWN_BYTES: Final = 16 * 1024
-"""Of a longer payload the beginning is shown."""
+"""Longest payload that is shown whole; of longer ones the beginning is shown."""
 OPENED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A larger entry is not decompressed to be looked at."""
+"""Larger entries are not decompressed."""
 METADATA_BYTES_MAX: Final = 256 * 1024
-"""Keys and properties of an entry, or of a batch's messages: more take too long to be looked at."""
+"""Largest keys and properties of an entry or a batch: parsing more takes too long."""
 BATCH_SHOWN_MAX: Final = 1_000
 _TEXT_SHOWN = 1_024
 _PROPERTIES_SHOWN = 50
@@ -47,14 +47,14 @@ _PROPERTIES_SHOWN = 50
 
 @dataclass(slots=True)
 class MessageFilter:
-    """Which messages are wanted: ``text`` in payload, key or properties; ``key`` and ``producer`` exactly."""
+    """Filter of messages: ``text`` in payload, key or properties; ``key`` and ``producer`` match exactly."""
 
     text: str = ""
     key: str = ""
     producer: str = ""
 
     def takes(self, metadata: pb.MessageMetadata, message: SingleMessage | None, payload: bytes) -> bool:
-        """Whether a message is wanted; ``message`` is its part of a batch."""
+        """Return whether a message matches; ``message`` is its part of a batch."""
         key = _key_of(metadata, message)
         producer = text_of(metadata.producer_name)
         if self.producer and producer != self.producer:
@@ -75,9 +75,9 @@ def messages_of(
     wanted: MessageFilter,
     open_ones: Callable[[int], bool] | None = None,
 ) -> Iterator[Json]:
-    """The messages of an entry that are wanted, as JSON; ``open_ones`` tells which of a batch are.
+    """Yield the matching messages of an entry, as JSON; ``open_ones(index)``: whether open in a batch.
 
-    What cannot be opened (encrypted, damaged, a part of a larger message) is told as it is, once.
+    An entry that cannot be decoded (encrypted, damaged, a chunk) is described once.
     """
     common: Json = {"id": f"{ledger_id}:{entry_id}", "entryBytes": len(entry)}
     try:
@@ -93,7 +93,7 @@ def messages_of(
 
 
 def payload_messages(headers: Mapping[str, str], payload: bytes, wanted: MessageFilter) -> Iterator[Json]:
-    """The same of an entry as admin REST gives it: decompressed, its metadata as ``X-Pulsar-`` headers."""
+    """Yield the messages of an entry as admin REST returns it: decompressed, with ``X-Pulsar-`` headers."""
     metadata = pb.MessageMetadata(
         producer_name=headers.get("X-Pulsar-producer-name", ""),
         sequence_id=max(0, _number(headers.get("X-Pulsar-sequence-id", ""))),
@@ -171,7 +171,7 @@ def _messages(
 
 
 def _opened(metadata: pb.MessageMetadata, payload: bytes) -> tuple[bytes, str]:
-    """The payload as it was before it was compressed, and what stands in the way of reading it."""
+    """Return the decompressed payload, and the reason if it cannot be read."""
     if metadata.encryption_keys:
         return payload, "encrypted"
     if not metadata.compression:
@@ -220,12 +220,12 @@ def _properties_of(metadata: pb.MessageMetadata, message: SingleMessage | None) 
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a text of an entry; protobuf gives bytes for what is no UTF-8, which U+FFFD replaces."""
+    """Return a text of an entry; protobuf returns bytes for invalid UTF-8, which U+FFFD replaces."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _version(raw: bytes) -> int:
-    """The number of a schema's version; -1 without one."""
+    """Return the number of a schema's version; -1 without a schema."""
     return int.from_bytes(raw, "big") if len(raw) == 8 else -1
 
 
@@ -233,16 +233,16 @@ def _version(raw: bytes) -> int:
 
 
 def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wanted: MessageFilter) -> Json:
-    """Messages behind an entry (without one: the newest), oldest first: ``{"messages", "next", ...}``.
+    """Return messages behind an entry (without one: the newest): ``{"messages", "next", ...}``.
 
-    With a filter the last `BEHIND_MAX` entries are searched, answer by answer; without one who is behind is
-    moved on. ``skipped`` counts entries that nobody looked at, ``examined`` those that were.
+    With a filter the last `BEHIND_MAX` entries are searched over several answers; without one a client that
+    is behind is moved to the newest. ``skipped`` counts entries not read, ``examined`` those read.
     """
     ledger = topic.ledger
     end = ledger.confirmed
     skipped = 0
     offset = ledger.start if behind is None else ledger.offset_from(behind[0], behind[1] + 1)
-    # Without a filter nobody can read faster than that; with one, what is found may be rare.
+    # Without a filter no client can read faster than that; with a filter, matches may be rare.
     newest = _newest(topic, count) if wanted == MessageFilter() else max(offset, end - BEHIND_MAX)
     if newest > offset:
         skipped = 0 if behind is None else newest - offset
@@ -273,7 +273,7 @@ def tail(topic: PersistentTopic, behind: tuple[int, int] | None, count: int, wan
 
 
 def _newest(topic: PersistentTopic, count: int) -> int:
-    """The offset behind which about ``count`` messages lie."""
+    """Return the offset behind which about ``count`` messages follow."""
     ledger = topic.ledger
     offset, held = ledger.confirmed, 0
     # Parts of larger messages count for none.

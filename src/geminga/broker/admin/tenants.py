@@ -22,7 +22,7 @@ from geminga.ledger.api import Done
 
 
 class TenantsResource(Resource):
-    """Tenants: who owns namespaces."""
+    """Tenants: owners of namespaces."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get("/admin/v2/tenants", self.names)
@@ -63,7 +63,7 @@ class TenantsResource(Resource):
 
 
 class ClustersResource(Resource):
-    """Clusters: this broker's own, and the addresses of others that an administrator noted down."""
+    """Clusters: this broker's own, and the registered addresses of others."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         router.add_get("/admin/v2/clusters", self.names)
@@ -84,7 +84,7 @@ class ClustersResource(Resource):
         router.add_get(f"{path}/namespaceIsolationPolicies", self.no_policies)
 
     async def names(self, _request: web.Request) -> web.Response:
-        """Names of the clusters that are known here."""
+        """Names of the registered clusters."""
         return answer(self.namespaces.clusters())
 
     async def get(self, request: web.Request) -> web.Response:
@@ -92,19 +92,19 @@ class ClustersResource(Resource):
         return answer(self.namespaces.cluster(part(request, "cluster")))
 
     async def create(self, request: web.Request) -> web.Response:
-        """Note down another cluster's addresses."""
+        """Register another cluster's addresses."""
         name, data = part(request, "cluster"), await object_body(request)
         await self.durable(lambda done: self.namespaces.create_cluster(name, data, done))
         return done_answer(200)
 
     async def update(self, request: web.Request) -> web.Response:
-        """Replace them."""
+        """Replace a cluster's addresses."""
         name, data = part(request, "cluster"), await object_body(request)
         await self.durable(lambda done: self.namespaces.update_cluster(name, data, done))
         return done_answer(200)
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Forget a cluster."""
+        """Remove a cluster."""
         name = part(request, "cluster")
         await self.durable(lambda done: self.namespaces.delete_cluster(name, done))
         return done_answer()
@@ -114,7 +114,7 @@ class ClustersResource(Resource):
         return answer_or_empty(self.namespaces.cluster(part(request, "cluster")).get("peerClusterNames"))
 
     async def set_peers(self, request: web.Request) -> web.Response:
-        """Replace them. Body: a list of clusters that are known here."""
+        """Replace the peer clusters. Body: a list of registered clusters."""
         name = part(request, "cluster")
         peers = words()("peerClusterNames", await body(request))
         if name in peers:
@@ -130,14 +130,14 @@ class ClustersResource(Resource):
         return done_answer()
 
     async def no_policies(self, request: web.Request) -> web.Response:
-        """Always 404: there is one broker, and nothing to isolate."""
+        """Always 404: isolation policies need several brokers."""
         name = part(request, "cluster")
         self.namespaces.cluster(name)
         raise AdminRefusal(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
 
     # --- noted down for the tools: one broker does not move its topics by them ---
     async def migration(self, request: web.Request) -> web.Response:
-        """What is noted of a migration of the cluster; 404 where nothing is."""
+        """Registered migration of the cluster; 404 without one."""
         name = part(request, "cluster")
         found = self.namespaces.cluster_note(name, "migration")
         if not found:
@@ -145,19 +145,18 @@ class ClustersResource(Resource):
         return answer(found)
 
     async def set_migration(self, request: web.Request) -> web.Response:
-        """Note it down: nobody is sent elsewhere by it. ``?migrated=``; body: the other cluster's
-        addresses."""
+        """Register a migration; clients are not redirected. ``?migrated=``; body: addresses."""
         name = part(request, "cluster")
         note = {"migrated": query_flag(request, "migrated"), "migratedClusterUrl": await object_body(request)}
         await self.durable(lambda done: self.namespaces.note_cluster(name, "migration", note, done))
         return done_answer()
 
     async def failure_domains(self, request: web.Request) -> web.Response:
-        """Failure domains that were noted down."""
+        """Registered failure domains."""
         return answer(self.namespaces.cluster_note(part(request, "cluster"), "failureDomains"))
 
     async def failure_domain(self, request: web.Request) -> web.Response:
-        """One of them."""
+        """A failure domain."""
         cluster, name = part(request, "cluster"), part(request, "name")
         found = self.namespaces.cluster_note(cluster, "failureDomains")
         if name not in found:
@@ -165,7 +164,7 @@ class ClustersResource(Resource):
         return answer(found[name])
 
     async def set_failure_domain(self, request: web.Request) -> web.Response:
-        """Note one down: one broker moves no topics by it. Body: ``brokers``."""
+        """Register a failure domain; a single broker moves no topics. Body: ``brokers``."""
         cluster, name = part(request, "cluster"), check_name("failure domain", part(request, "name"))
         domain = {"brokers": words()("brokers", (await object_body(request)).get("brokers") or [])}
 
@@ -177,7 +176,7 @@ class ClustersResource(Resource):
         return done_answer()
 
     async def delete_failure_domain(self, request: web.Request) -> web.Response:
-        """Forget one."""
+        """Remove a failure domain."""
         cluster, name = part(request, "cluster"), part(request, "name")
 
         def note(done: Done) -> None:
@@ -195,7 +194,7 @@ def _no_such_domain(cluster: str, name: str) -> AdminRefusal:
 
 
 class ResourceGroupsResource(Resource):
-    """``/admin/v2/resourcegroups``: limits for several namespaces together, kept and not used."""
+    """``/admin/v2/resourcegroups``: limits for groups of namespaces; stored, but not enforced."""
 
     def register(self, router: web.UrlDispatcher) -> None:
         base = "/admin/v2/resourcegroups"
@@ -209,17 +208,17 @@ class ResourceGroupsResource(Resource):
         return answer(self.namespaces.resource_groups())
 
     async def get(self, request: web.Request) -> web.Response:
-        """The limits of one."""
+        """Limits of a resource group."""
         return answer(self.namespaces.resource_group(part(request, "group")))
 
     async def set(self, request: web.Request) -> web.Response:
-        """Keep one. Rates of namespaces and topics limit, not these."""
+        """Store a resource group. It is not enforced: set rates of namespaces and topics instead."""
         name, limits = part(request, "group"), await object_body(request)
         await self.durable(lambda done: self.namespaces.set_resource_group(name, limits, done))
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Forget one."""
+        """Remove a resource group."""
         name = part(request, "group")
         await self.durable(lambda done: self.namespaces.delete_resource_group(name, done))
         return done_answer()

@@ -1,7 +1,7 @@
-"""Topics as administrators see them: what the admin API asks of and does to them.
+"""Operations of the admin API on topics.
 
-Every method is synchronous. Those that change something durable take ``done``, which reports when it
-is. What cannot be done raises `AdminRefusal` with the HTTP status that Pulsar would answer, or `RuleViolation`.
+Every method is synchronous. Methods with a durable change take ``done``, which is called when it is durable.
+An impossible request raises `AdminRefusal` with Pulsar's HTTP status, or `RuleViolation`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from geminga.ledger.api import Done
 
 
 class JoinedCompletion:
-    """One ``done`` for several writes: it runs when the last has reported, with the first error."""
+    """One ``done`` for several writes: called after the last one has finished, with the first error."""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -53,7 +53,7 @@ class JoinedCompletion:
 
 
 class TopicActions:
-    """See the module. ``name`` may be a plain topic, a partition, or a partitioned topic as a whole."""
+    """Operations on topics. ``name`` is a plain topic, a partition, or a partitioned topic as a whole."""
 
     def __init__(self, broker: Broker) -> None:
         self.topics = broker.topics
@@ -66,20 +66,20 @@ class TopicActions:
 
     # --- lists ---
     def walk(self, namespace: str, domain: str) -> TopicNames:
-        """Plain topics and partitions of ``tenant/namespace``, in order."""
+        """Return the plain topics and partitions of ``tenant/namespace``, in order."""
         return self.topics.walk(namespace, persistent=domain == "persistent")
 
     def walk_partitioned(self, namespace: str) -> tuple[TopicNames, TopicNames]:
-        """Partitioned topics of ``tenant/namespace``, both domains, each in order."""
+        """Return the partitioned topics of ``tenant/namespace``, both domains, each in order."""
         walk = self.topics.walk_partitioned
         return walk(namespace, persistent=False), walk(namespace, persistent=True)
 
     def exists(self, name: TopicName) -> bool:
-        """Whether there is such a topic, plain or partitioned."""
+        """Return whether there is such a topic, plain or partitioned."""
         return self.topics.is_stored(name) or self.topics.partition_count(name) > 0
 
     def partitions(self, name: TopicName) -> int:
-        """How many partitions; 0 for a plain topic. 404 when there is no such topic."""
+        """Return the number of partitions; 0 for a plain topic. 404 if there is no such topic."""
         count = self.topics.partition_count(name)
         if not count and not self.topics.is_stored(name):
             raise AdminRefusal(404, f"Topic {name} not found")
@@ -87,7 +87,7 @@ class TopicActions:
 
     # --- creating and deleting ---
     def create(self, name: TopicName, done: Done, *, properties: Properties | None = None) -> None:
-        """A plain topic; 409 when it exists, 412 for the name of a partition that cannot be."""
+        """Create a plain topic; 409 if it exists, 412 for an impossible partition name."""
         try:
             self.topics.policies(name)
             if self.exists(name):
@@ -99,7 +99,7 @@ class TopicActions:
     def create_partitioned(
         self, name: TopicName, count: int, done: Done, *, properties: Properties | None = None
     ) -> None:
-        """A partitioned topic with its partitions; 409 when it exists, 412 for a bad name or number."""
+        """Create a partitioned topic with its partitions; 409 if it exists, 412 for a bad name or number."""
         if name.partition >= 0:
             raise AdminRefusal(412, "Partitioned Topic Name should not contain '-partition-'")
         if not 1 <= count <= self._settings.partitions_max:
@@ -113,7 +113,7 @@ class TopicActions:
             raise admin_error(refused) from refused
 
     def update_partitions(self, name: TopicName, count: int, done: Done) -> None:
-        """More partitions; 409 for a plain topic, 422 when there would be fewer."""
+        """Add partitions; 409 for a plain topic, 422 if there would be fewer."""
         before = self.partitions(name)
         if not before:
             raise AdminRefusal(409, f"Topic {name} is not a partitioned topic")
@@ -130,12 +130,12 @@ class TopicActions:
             raise admin_error(refused) from refused
 
     def _durable_subscriptions(self, name: TopicName) -> Sequence[str]:
-        """Who has subscribed to a partitioned topic, by its first partition: who misses nothing of others."""
+        """Return the durable subscriptions of partition 0, which new partitions get, too."""
         topic = self.topics.find(name.partition_name(0)) if name.persistent else None
         return [] if topic is None else [s.name for s in topic.subscriptions.values() if s.durable]
 
     def delete(self, name: TopicName, force: bool, done: Done) -> None:
-        """A topic, or a partitioned one with its partitions; 412 when it is in use and not ``force``."""
+        """Delete a topic, or a partitioned one with its partitions; 412 if it is in use and not ``force``."""
         count = self.partitions(name)
         names = [name.partition_name(index) for index in range(count)] if count else [name]
         if not force:
@@ -153,7 +153,7 @@ class TopicActions:
             self._forget(name, joined)
 
     def _forget(self, name: TopicName, done: Done) -> None:
-        """What a topic has besides its data goes too."""
+        """Delete policies and schemas of a deleted topic."""
         self._namespaces.forget_topic(name)
         self._schemas.delete(name, done)
 
@@ -164,7 +164,7 @@ class TopicActions:
         self._schemas.delete(name)
 
     def unload(self, name: TopicName) -> None:
-        """Disconnect everybody and let the topic leave memory."""
+        """Disconnect all clients and unload the topic from memory."""
         topic = self.topics.in_memory(name)
         if topic is not None:
             self.topics.unload_topic(topic)
@@ -172,20 +172,20 @@ class TopicActions:
             raise AdminRefusal(404, f"Topic {name} not found")
 
     def terminate(self, name: TopicName, done: Done) -> None:
-        """Let the topic end. When that is done, `last_message_id` is its last one."""
+        """Terminate the topic. When that is done, `last_message_id` is its last one."""
         self._stored(name).terminate(done)
 
     def truncate(self, name: TopicName, done: Done) -> None:
-        """Give up all messages: every subscription moves to the end and the ledgers are deleted."""
+        """Delete all messages: every subscription moves to the end and the ledgers are deleted."""
         self._stored(name).truncate(done)
 
     def trim(self, name: TopicName) -> int:
-        """Delete ledgers that subscriptions and retention no longer need; returns how many."""
+        """Delete ledgers that subscriptions and retention no longer need; return their number."""
         return expiry.trim(self._stored(name))
 
     # --- properties ---
     def properties(self, name: TopicName) -> Properties:
-        """The topic's own properties."""
+        """Return the topic's own properties."""
         topic = self.topics.in_memory(name)
         if topic is not None:
             return dict(topic.record.properties or {})
@@ -204,7 +204,7 @@ class TopicActions:
         self._store.put(key, encode_json(record), done)
 
     def _record(self, name: TopicName) -> tuple[str, Json]:
-        """What the store says of a topic that is not in memory, or of a partitioned one."""
+        """Return the stored record of a topic that is not in memory, or of a partitioned one."""
         for key in (topic_key(str(name)), partitioned_key(name)):
             value = self._store.get(key)
             if value is not None:
@@ -218,7 +218,7 @@ class TopicActions:
         return topic_stats(topic, self._scheduler.now, self._settings.broker_id, key_ranges=key_ranges)
 
     def stats_among_all(self, name: TopicName) -> dict[str, Any]:
-        """Its part of ``GET broker-stats/topics``."""
+        """Return its part of ``GET broker-stats/topics``."""
         return stats_among_all(self._topic(name), self._scheduler.now, self._settings.broker_id)
 
     def internal_stats(self, name: TopicName) -> dict[str, Any]:
@@ -231,12 +231,12 @@ class TopicActions:
         return internal_info(self._stored(name))
 
     def last_message_id(self, name: TopicName) -> MessageId:
-        """The newest entry; -1:-1 when there is none."""
+        """Return the id of the newest entry; -1:-1 if there is no entry."""
         ledger_id, entry_id = position_lookup.last_position(self._stored(name).ledger)
         return MessageId(name.partition, ledger_id, entry_id)
 
     def message_id_at(self, name: TopicName, timestamp_ms: int) -> MessageId:
-        """The first entry published at that time or later."""
+        """Return the id of the first entry published at that time or later."""
         topic = self._stored(name)
         offset = position_lookup.offset_by_time(topic.ledger, timestamp_ms, self._scheduler.now_ms)
         if offset >= topic.ledger.confirmed:
@@ -244,13 +244,13 @@ class TopicActions:
         return MessageId(name.partition, *topic.ledger.position(offset))
 
     def read_entry(self, name: TopicName, ledger_id: int, entry_id: int) -> bytes:
-        """The bytes of an entry; 404 when it does not exist in this topic."""
+        """Return the bytes of an entry; 404 if the topic does not have it."""
         topic = self._stored(name)
         offset = topic.ledger.offset(ledger_id, entry_id)
         return self._entry(topic, offset)
 
     def examine(self, name: TopicName, start: str, nth: int) -> tuple[MessageId, bytes]:
-        """The nth entry from the earliest or the latest end, counted from 1."""
+        """Return the nth entry from the earliest or the latest end, counted from 1."""
         topic = self._stored(name)
         ledger = topic.ledger
         offset = ledger.start + nth - 1 if start == "earliest" else ledger.confirmed - nth
@@ -261,7 +261,7 @@ class TopicActions:
         return MessageId(name.partition, *ledger.position(offset)), self._entry(topic, offset)
 
     def backlog_size(self, name: TopicName, position: MessageId) -> int:
-        """Bytes from a position on."""
+        """Return the bytes from a position on."""
         ledger = self._stored(name).ledger
         return ledger.size_from(ledger.offset_from(position.ledger_id, position.entry_id))
 
@@ -274,14 +274,14 @@ class TopicActions:
 
     # --- compaction ---
     def compact(self, name: TopicName) -> None:
-        """Begin a compaction; 409 while one is going on."""
+        """Start a compaction; 409 while one is running."""
         try:
             compaction.start(self._stored(name))
         except compaction.AlreadyRunning as running:
             raise AdminRefusal(409, str(running)) from running
 
     def compaction_status(self, name: TopicName) -> dict[str, str]:
-        """What became of the last compaction since the topic was loaded, or that it is going on."""
+        """Return the status of the last compaction since the topic was loaded, running or finished."""
         last = self._stored(name).compaction
         if last is None:
             return {"status": compaction.CompactionStatus.NOT_RUN, "lastError": ""}
@@ -289,7 +289,7 @@ class TopicActions:
 
     # --- offloading ---
     def offload(self, name: TopicName, before: MessageId) -> None:
-        """Begin to offload the ledgers before a message's; 409 while that is going on."""
+        """Start to offload the ledgers before a message's; 409 while an offload is running."""
         try:
             offloading.of(self._stored(name)).start(before.ledger_id)
         except offloading.AlreadyOffloading as running:
@@ -298,7 +298,7 @@ class TopicActions:
             raise AdminRefusal(501, str(nowhere)) from nowhere
 
     def offload_status(self, name: TopicName) -> tuple[str, str, MessageId]:
-        """What became of the last offload since the topic was loaded, or that it is going on.
+        """Return the status of the last offload since the topic was loaded, running or finished.
 
         Status, last error, and the first message that is not offloaded.
         """
@@ -312,7 +312,7 @@ class TopicActions:
 
     # --- subscriptions ---
     def subscriptions(self, name: TopicName) -> Iterable[str]:
-        """Names of a topic's subscriptions, in order."""
+        """Return the names of a topic's subscriptions, in order."""
         return sorted(self._topic(name).subscriptions)
 
     def create_subscription(
@@ -324,7 +324,7 @@ class TopicActions:
         *,
         properties: Properties | None = None,
     ) -> None:
-        """A durable subscription at a position; 409 when it exists."""
+        """Create a durable subscription at a position; 409 if it exists."""
         topic = self._stored(name)
         if subscription in topic.subscriptions:
             raise AdminRefusal(409, f"Subscription {subscription} already exists for topic {name}")
@@ -373,14 +373,14 @@ class TopicActions:
         found.skip_to(found.cursor.behind_open(count, found.topic.ledger.confirmed), done)
 
     def skip_messages(self, name: TopicName, subscription: str, count: int, done: Done) -> int:
-        """Skip the next ``count`` open messages, those of a batch one by one; returns how many that were."""
+        """Skip the next ``count`` open messages, those of batches individually; return the number skipped."""
         found = self._movable(name, subscription)
         if not self.count_entries(name):
             raise AdminRefusal(503, f"the entries of {name} are being counted, try again in a while")
         return found.skip_messages(count, done)
 
     def skip_entry(self, name: TopicName, subscription: str, position: MessageId, done: Done) -> None:
-        """Give up one entry, damaged or forgotten; 404 when the topic has no such entry."""
+        """Skip one damaged or forgotten entry; 404 if the topic has no such entry."""
         found = self._movable(name, subscription)
         offset = found.topic.ledger.offset(position.ledger_id, position.entry_id)
         if offset is None or offset >= found.topic.ledger.confirmed:
@@ -388,12 +388,12 @@ class TopicActions:
         found.skip_entry(offset, done)
 
     def explain(self, name: TopicName, subscription: str) -> dict[str, Any]:
-        """Why the subscription does not go on, and what mends it."""
+        """Return why the subscription makes no progress, and how to fix it."""
         found = self._subscription(name, subscription)
         return explanation(facts_of(self._stored(name), found, self._disk.refusal))
 
     def count_entries(self, name: TopicName) -> bool:
-        """Have entries counted that were stored before that was done; True when all are."""
+        """Have older entries counted that have no count yet; return True when all have one."""
         topic = self._stored(name)
         if topic.ledger.counts.is_complete:
             return True
@@ -401,7 +401,7 @@ class TopicActions:
         return False
 
     def backlog(self, name: TopicName, subscription: str) -> tuple[int, int]:
-        """Entries and messages that are not acknowledged; 503 while entries are being counted."""
+        """Return the unacknowledged entries and messages; 503 while entries are being counted."""
         found = self._subscription(name, subscription)
         tally = found.backlog_tally()
         if tally is None:
@@ -409,7 +409,7 @@ class TopicActions:
         return found.backlog, tally[0]
 
     def open_ends(self, name: TopicName, subscription: str) -> tuple[str, str] | None:
-        """Ids of the first and the last entry that is not acknowledged; None when all are."""
+        """Return the ids of the first and the last unacknowledged entry; None if all are acknowledged."""
         found = self._subscription(name, subscription)
         ledger = found.topic.ledger
         last = found.cursor.last_open(ledger.confirmed)
@@ -420,7 +420,7 @@ class TopicActions:
         return first, last_id
 
     def skip_all(self, name: TopicName, subscription: str, done: Done) -> None:
-        """Skip everything that is in the topic now."""
+        """Skip everything that is stored now."""
         found = self._movable(name, subscription)
         found.skip_to(found.topic.ledger.confirmed, done)
 
@@ -435,7 +435,7 @@ class TopicActions:
     def expire_to(
         self, name: TopicName, subscription: str, position: MessageId, done: Done, *, excluded: bool
     ) -> None:
-        """Skip everything before a message, and that too unless ``excluded``; what was skipped stays so."""
+        """Skip everything before a message, and the message itself unless ``excluded``; never moves back."""
         found = self._movable(name, subscription)
         ledger = found.topic.ledger
         offset = ledger.offset_from(position.ledger_id, position.entry_id)
@@ -444,7 +444,7 @@ class TopicActions:
         found.expire(offset, done)
 
     def peek(self, name: TopicName, subscription: str, nth: int) -> tuple[MessageId, bytes]:
-        """The nth open entry of a subscription, counted from 1; 404 past the end."""
+        """Return the nth open entry of a subscription, counted from 1; 404 past the end."""
         found = self._subscription(name, subscription)
         cursor, ledger = found.cursor, found.topic.ledger
         offset = cursor.next_open(cursor.behind_open(nth - 1, ledger.confirmed))
@@ -464,15 +464,15 @@ class TopicActions:
 
     # --- inside ---
     def found(self, name: TopicName, subscription: str) -> tuple[PersistentTopic, PersistentSubscription]:
-        """A subscription with its topic, to be looked at; 404 when there is none."""
+        """Return a topic and its subscription for reading; 404 if either does not exist."""
         return self._stored(name), self._subscription(name, subscription)
 
     def topic(self, name: TopicName) -> PersistentTopic:
-        """A topic that keeps messages; 404 and 405 otherwise."""
+        """Return a persistent topic; 404 and 405 otherwise."""
         return self._stored(name)
 
     def _movable(self, name: TopicName, subscription: str) -> PersistentSubscription:
-        """A subscription that administrators may move and change: compaction's own is none."""
+        """Return a subscription that administrators may move and change; compaction's own is refused."""
         found = self._subscription(name, subscription)
         if subscription == COMPACTION:
             raise AdminRefusal(

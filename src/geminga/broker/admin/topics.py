@@ -34,15 +34,15 @@ from geminga.ledger.api import Done
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}"
 PATH = DOMAIN + "/{topic}"
 _COUNTING_SECONDS = 0.05
-"""A creation that waits for a namespace's topics to be counted looks again after this."""
+"""Interval at which a creation that waits for a namespace's topics to be counted retries."""
 _SYSTEM_PREFIXES = ("__change_events", "__transaction_", "__consumer_offsets")
 
 
 class TopicResourceBase(Resource):
-    """What the resources about topics share."""
+    """Base of the resources of topics."""
 
     def existing(self, request: web.Request) -> TopicName:
-        """The topic of the path; 404 when it does not exist."""
+        """Return the topic of the path; 404 if it does not exist."""
         topic = topic_of(request)
         self.namespaces.policies(topic.tenant, topic.namespace)
         if not self.actions.exists(topic):
@@ -50,7 +50,7 @@ class TopicResourceBase(Resource):
         return topic
 
     def stored(self, request: web.Request) -> TopicName:
-        """An existing topic that keeps messages and is no partitioned one: 404, 405 otherwise."""
+        """Return an existing persistent topic that is not partitioned: 404, 405 otherwise."""
         topic = self.existing(request)
         if not topic.persistent:
             raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
@@ -61,7 +61,7 @@ class TopicResourceBase(Resource):
         return topic
 
     def parts(self, request: web.Request) -> list[TopicName]:
-        """The topic of the path, or its partitions when it is partitioned."""
+        """Return the topic of the path, or its partitions if it is partitioned."""
         topic = self.existing(request)
         if not topic.persistent:
             raise AdminRefusal(405, f"not possible for a non-persistent topic: {topic}")
@@ -69,7 +69,7 @@ class TopicResourceBase(Resource):
         return [topic.partition_name(index) for index in range(count)] if count else [topic]
 
     def asked_stats(self, request: web.Request, topic: TopicName) -> dict[str, Any]:
-        """Statistics of a plain topic, without the lists that the request does not want."""
+        """Return statistics of a plain topic, without the lists that the request excludes."""
         no_consumers = query_flag(request, "excludeConsumers")
         found = self.actions.stats(topic, key_ranges=not no_consumers)
         if query_flag(request, "excludePublishers"):
@@ -115,7 +115,7 @@ class TopicsResource(TopicResourceBase):
 
     # --- life ---
     async def names(self, request: web.Request) -> web.StreamResponse:
-        """Names of the topics, partitions each; with ``?includeSystemTopic=true`` the system's, too."""
+        """Names of the topics, partitions included; with ``?includeSystemTopic=true`` system topics, too."""
         tenant, namespace = part(request, "tenant"), part(request, "namespace")
         self.namespaces.policies(tenant, namespace)
         all_topics = query_flag(request, "includeSystemTopic")
@@ -146,7 +146,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def delete(self, request: web.Request) -> web.Response:
-        """Delete it; with ``?force=true`` although clients are connected."""
+        """Delete it; with ``?force=true`` also while clients are connected."""
         topic, force = self.existing(request), query_flag(request, "force")
         if self.actions.partitions(topic):
             raise AdminRefusal(409, f"{topic} is partitioned; delete it with .../partitions")
@@ -154,7 +154,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def terminate(self, request: web.Request) -> web.Response:
-        """End it: nothing can be published any more. Answers with the last message's id."""
+        """Terminate it: publishing to it is refused. Answers with the last message's id."""
         topic = self.stored(request)
         await self.durable(lambda done: self.actions.terminate(topic, done))
         return answer(message_id_json(self.now(lambda: self.actions.last_message_id(topic))))
@@ -166,7 +166,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def unload(self, request: web.Request) -> web.Response:
-        """Let it go from memory; clients connect anew by themselves."""
+        """Unload it from memory; clients reconnect automatically."""
         topic = self.existing(request)
         count = self.actions.partitions(topic)
         for name in [topic.partition_name(i) for i in range(count)] if count else [topic]:
@@ -174,7 +174,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def trim(self, request: web.Request) -> web.Response:
-        """Delete ledgers that nobody needs now instead of soon."""
+        """Delete unneeded ledgers now instead of at the next check."""
         for topic in self.parts(request):
             self.now(partial(self.actions.trim, topic))
         return done_answer(200)
@@ -240,14 +240,14 @@ class TopicsResource(TopicResourceBase):
         return answer(self.actions.backlog_size(topic, position))
 
     async def backlog(self, request: web.Request) -> web.Response:
-        """Where a scheduled backlog estimate would be: the figures that are known without one."""
+        """Figures of a backlog estimate, without scheduling one."""
         found = self.actions.stats(self.stored(request), key_ranges=False)
         backlogs = {name: s.get("backlogSize", 0) for name, s in found["subscriptions"].items()}
         return answer({"storageSize": found["storageSize"], "backlogSizes": backlogs})
 
     # --- compaction ---
     async def compaction_status(self, request: web.Request) -> web.Response:
-        """How the last compaction went."""
+        """Status of the last compaction."""
         topic = self.existing(request)
         if self.actions.partitions(topic):
             raise AdminRefusal(404, f"Topic {topic} is partitioned; ask for the compaction of a partition")
@@ -261,14 +261,14 @@ class TopicsResource(TopicResourceBase):
 
     # --- offloading ---
     async def offload_status(self, request: web.Request) -> web.Response:
-        """How offloading goes."""
+        """Status of offloading."""
         status, error, first = self.actions.offload_status(self.stored(request))
         return answer(
             {"status": status, "lastError": error, "firstUnoffloadedMessage": message_id_json(first)}
         )
 
     async def trigger_offload(self, request: web.Request) -> web.Response:
-        """Move ledgers before a message id (body) to cheap storage."""
+        """Move ledgers before a message id (body) to offload storage."""
         topic = self.stored(request)
         position = message_id_of(await body(request))
         self.now(partial(self.actions.offload, topic, position))
@@ -283,11 +283,11 @@ class TopicsResource(TopicResourceBase):
 
     # --- properties and permissions ---
     async def properties(self, request: web.Request) -> web.Response:
-        """Metadata of the topic."""
+        """Properties of the topic."""
         return answer(self.actions.properties(self.existing(request)))
 
     async def add_properties(self, request: web.Request) -> web.Response:
-        """Add to them, or replace single ones."""
+        """Add properties, or replace single ones."""
         topic = self.existing(request)
         added = properties_map("properties", await object_body(request))
         merged = properties_map("properties", {**self.actions.properties(topic), **added})
@@ -295,7 +295,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def remove_property(self, request: web.Request) -> web.Response:
-        """Remove the one that ``?key=`` names."""
+        """Remove the property that ``?key=`` names."""
         topic = self.existing(request)
         left = dict(self.actions.properties(topic))
         left.pop(request.query.get("key", ""), None)
@@ -303,7 +303,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def permissions(self, request: web.Request) -> web.Response:
-        """Which roles may do what on the topic, by its own permissions and the namespace's."""
+        """Permissions of roles on the topic: its own and the namespace's."""
         topic = self.existing(request)
         auth = self._auth(topic)
         return answer({**auth["namespace_auth"], **auth["destination_auth"].get(str(topic), {})})
@@ -319,7 +319,7 @@ class TopicsResource(TopicResourceBase):
         return done_answer()
 
     async def revoke(self, request: web.Request) -> web.Response:
-        """Take from a role what it was granted on the topic itself."""
+        """Revoke a role's permissions on the topic itself."""
         topic, role = self.existing(request), part(request, "role")
         await self._change_auth(
             topic, lambda auth: auth["destination_auth"].get(str(topic), {}).pop(role, None)
@@ -333,7 +333,7 @@ class TopicsResource(TopicResourceBase):
         return kept  # type: ignore[no-any-return]
 
     async def _change_auth(self, topic: TopicName, change: Callable[[dict[str, Any]], object]) -> None:
-        """Others' changes may come between a request and its turn: what is there is looked at in its turn."""
+        """Change permissions; the present value is read within the call, after other requests' changes."""
 
         def write(done: Done) -> None:
             auth = self._auth(topic)

@@ -41,22 +41,24 @@ from geminga.wire.frames import INSTANCE_HEADER
 log = logging.getLogger("geminga.broker")
 
 CONNECTIONS_MAX = 256
-"""Web connections at once; they must not take the descriptors of the binary protocol."""
+"""Limit of web connections, which keeps file descriptors free for the binary protocol."""
 IDLE_SECONDS = 75.0
-"""A connection on which nothing more is asked for is closed after that."""
+"""Time after which an idle connection is closed."""
 LAST_ANSWERS_SECONDS = 1.0
-"""So long requests that are under way may still take when the broker ends."""
+"""Time that requests in flight have to finish when the broker stops."""
 QUIET: web.AppKey[dict[WebConnection, bool]] = web.AppKey("quiet", dict)
-"""Connections without a request in progress, and whether they had one before; quiet the longest first."""
+"""Connections without a request in progress, and whether they had one before; the longest idle first."""
 _RESOURCES = (
-    ClustersResource, TenantsResource, ResourceGroupsResource, BrokersResource, BrokerStatsResource, DamageResource, LookupResource, SchemasResource, OverviewResource,
-    # Fixed last parts before the ones with a free name in the same place.
-    NamespacePoliciesResource, NamespacesResource, PartitionedTopicsResource, SubscriptionsResource, TopicPoliciesResource, TopicsResource,
+    ClustersResource, TenantsResource, ResourceGroupsResource, BrokersResource, BrokerStatsResource,
+    DamageResource, LookupResource, SchemasResource, OverviewResource,
+    # Fixed last path parts before variable ones in the same position.
+    NamespacePoliciesResource, NamespacesResource, PartitionedTopicsResource, SubscriptionsResource,
+    TopicPoliciesResource, TopicsResource,
 )  # fmt: skip
 
 
 def make_application(server: Server, site: Site | None = None) -> web.Application:
-    """All routes over one broker; for `WebServer`, and for tests."""
+    """Return an application with all routes of one broker; for `WebServer`, and for tests."""
     application = web.Application(
         middlewares=[_note_quiet, errors_as_json], client_max_size=LONG_BODY_BYTES_MAX
     )
@@ -131,7 +133,7 @@ class WebServer:
         self._tls_ports: list[TlsPortInfo] = []
 
     async def start(self, listeners: Sequence[tuple[socket.socket, bool]]) -> None:
-        """Serves on sockets that already listen, with TLS where that is said beside them."""
+        """Serve on listening sockets, with TLS where the second value is true."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         for listener, with_tls in listeners:
@@ -167,7 +169,7 @@ class WebServer:
         return made
 
     def _makes_room(self) -> bool:
-        """End a connection whose peer leaves answers unread, or else the one that is idle for longest."""
+        """Close a connection whose peer does not read its answers, or else the one idle for longest."""
         quiet = [each for each in self._quiet if each.transport is not None]
         if not quiet:
             self._complain("web port: %d connections are in use, one more is refused", CONNECTIONS_MAX)
@@ -185,12 +187,12 @@ class WebServer:
         self._server.call(lambda: broker.rate_limited_log.tell(line, value))
 
     def _look(self, made: _Connection) -> None:
-        """Hangs up on who has asked for nothing, or not to the end of its headers: that takes a place."""
+        """Close a connection that has not sent a complete request header in time."""
         if self._quiet.get(made) is False and made.transport is not None:
             made.transport.abort()
 
     async def stop(self) -> None:
-        """Answers what is under way, then closes. What is not done by then is answered, too, with 503."""
+        """Finish requests in flight, then close. Requests that take too long are answered with 503."""
         for listener in self._listeners:
             listener.close()
         for port in self._tls_ports:
@@ -204,7 +206,7 @@ class WebServer:
 
 
 class _ConnectionRefusal(asyncio.Protocol):
-    """Hangs up: there are too many connections."""
+    """Protocol that closes a connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()

@@ -1,1 +1,1 @@
-"""What peers ask for: connections, their commands, and the answers as frames."""
+"""Binary protocol: connections, the handlers of commands, and the answers as frames."""

@@ -1,4 +1,4 @@
-"""The broker's answers as frames. What official clients need to find in each is in framing.md section 14."""
+"""Answers of the broker as frames. framing.md section 14 lists the fields that official clients need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.wire.frames import PROTOCOL_VERSION, encode_command
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 UNSOLICITED = (1 << 64) - 1
-"""The request id of what the broker sends unasked."""
+"""Request id of commands that the broker sends unsolicited."""
 
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 PONG = encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
@@ -34,7 +34,7 @@ def error(request_id: int, code: int, message: str) -> bytes:
 def connected(
     protocol_version: int, settings: BrokerSettings, server_version: str, instance_id: str
 ) -> bytes:
-    """CONNECTED. ``instance_id`` and the addresses of the web port are fields of our own: see
+    """Return CONNECTED. ``instance_id`` and the addresses of the web port are Geminga's own fields: see
     `geminga.client.web_address`."""
     web = settings.own_addresses()
     command = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
@@ -51,7 +51,7 @@ def connected(
 
 
 def auth_challenge(method: str) -> bytes:
-    """Asks for fresh credentials (framing.md section 2)."""
+    """Return a request for fresh credentials (framing.md section 2)."""
     command = pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE)
     body = command.authChallenge
     body.protocol_version = PROTOCOL_VERSION
@@ -259,7 +259,7 @@ def schema_refused(request_id: int, code: int, message: str) -> bytes:
 
 
 def consumer_stats(request_id: int, fields: Mapping[str, object]) -> bytes:
-    """``fields`` are those of CONSUMER_STATS_RESPONSE."""
+    """Return CONSUMER_STATS_RESPONSE with ``fields``."""
     command = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
     command.consumerStatsResponse.request_id = request_id
     for name, value in fields.items():

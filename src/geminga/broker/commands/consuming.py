@@ -32,9 +32,9 @@ from geminga.wire.acks import AckFrame
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 _TAKEN = frozenset((pb.ConsumerBusy, pb.ConsumerAssignError))
-"""Refusals because of what others have."""
+"""Refusals because of another client's consumer."""
 SEEK_SECONDS_MAX = 20.0
-"""So long a place is looked for among entries that are slow to come; clients wait for 30 s."""
+"""Longest search for a start position while entries are being read; clients wait for 30 s."""
 SEEK_AGAIN_SECONDS = 0.05
 
 
@@ -73,8 +73,8 @@ def _try_subscribe(
     *,
     probing: bool,
 ) -> None:
-    """Subscribe, or refuse. Before an exclusive place counts as taken, its holder must show that it lives;
-    and until ``deadline`` a time to begin at is looked for among entries that are slow to come."""
+    """Subscribe, or refuse. Before an exclusive subscription counts as taken, its holder's connection is
+    probed; a search for a start time is retried until ``deadline`` while entries are being read."""
 
     def again(*, probing: bool) -> None:
         if not session.has_gone and session.consumers.is_current(body.consumer_id, attempt):
@@ -106,7 +106,7 @@ def _subscribe_fails(session: Session, body: pb.CommandSubscribe, error: StoreEr
 
 
 def _in_the_way(session: Session, body: pb.CommandSubscribe) -> Iterable[Consumer]:
-    """Consumers because of which one more may have been refused."""
+    """Return the consumers that may have caused the refusal of another one."""
     topic = session.services.topics.in_memory(parse_topic(body.topic))
     if topic is None:
         return ()
@@ -215,7 +215,7 @@ def _check_limits(topic: Topic, body: pb.CommandSubscribe) -> None:
 
 # --- the flow of messages ---
 def on_flow(session: Session, command: pb.BaseCommand) -> None:
-    """More permits for a consumer."""
+    """Add permits to a consumer."""
     body = command.flow
     permits = body.messagePermits
     if permits == 0 or permits > 0x7FFFFFFF:
@@ -226,7 +226,7 @@ def on_flow(session: Session, command: pb.BaseCommand) -> None:
 
 
 def on_ack(session: Session, command: pb.BaseCommand) -> None:
-    """Acknowledge; an ACK with a request id is answered when it is durable."""
+    """Acknowledge ids; an ACK with a request id is answered when it is durable."""
     body = command.ack
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
@@ -249,7 +249,7 @@ def on_ack(session: Session, command: pb.BaseCommand) -> None:
 
 
 def on_single_ack(session: Session, frame: AckFrame) -> None:
-    """The same for one entry, which is what most say."""
+    """Acknowledge one entry, the most frequent form of ACK."""
     consumer = session.consumers.get(frame.consumer_id)
     if consumer is None:
         return
@@ -261,7 +261,7 @@ def on_single_ack(session: Session, frame: AckFrame) -> None:
 def _answer_ack(
     session: Session, consumer: Consumer, request_id: int, refusal: tuple[int, str] | None
 ) -> None:
-    """When what was acknowledged is durable."""
+    """Answer when the acknowledgements are durable."""
     consumer_id = consumer.consumer_id
 
     def durable(error: StoreError | None) -> None:
@@ -272,7 +272,7 @@ def _answer_ack(
 
 
 def on_redeliver(session: Session, command: pb.BaseCommand) -> None:
-    """Deliver again what the consumer names, or everything that it has not acknowledged."""
+    """Redeliver the named ids, or everything that the consumer has not acknowledged."""
     body = command.redeliverUnacknowledgedMessages
     consumer = session.consumers.get(body.consumer_id)
     if consumer is not None:
@@ -304,14 +304,14 @@ def on_unsubscribe(session: Session, command: pb.BaseCommand) -> None:
         else:
             session.output.write(answers.success(request_id))
 
-    # The one that asks is not told that its consumer is closed: it knows.
+    # The requesting client is not notified that its consumer is closed.
     del session.consumers[body.consumer_id]
     subscription.remove(consumer)
     subscription.delete(deleted)
 
 
 def on_seek(session: Session, command: pb.BaseCommand) -> None:
-    """Move the subscription: consumers are closed first, SUCCESS says that the new place is durable."""
+    """Move the subscription: consumers are closed first, SUCCESS follows when the new position is durable."""
     body = command.seek
     request_id = body.request_id
     consumer = session.consumers.get(body.consumer_id)
@@ -333,7 +333,7 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
         except Refused as refused:
             session.refuse(request_id, refused)
         except StoreBusy as busy:
-            # Looking for a moment among old entries takes several reads; what was read is remembered.
+            # The search by time takes several reads among old entries; the entries read are cached.
             if session.scheduler.now < deadline and session.consumers.get(body.consumer_id) is consumer:
                 session.scheduler.after(SEEK_AGAIN_SECONDS, seek, session)
             else:
@@ -345,7 +345,7 @@ def on_seek(session: Session, command: pb.BaseCommand) -> None:
 
 
 def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
-    """The newest durable entry, and how far the subscription is."""
+    """Answer with the newest durable entry and the subscription's mark-delete position."""
     body = command.getLastMessageId
     consumer = session.consumers.get(body.consumer_id)
     if consumer is None:
@@ -358,7 +358,7 @@ def on_last_message_id(session: Session, command: pb.BaseCommand) -> None:
 
 
 def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
-    """CONSUMER_STATS; an unknown consumer is an error in the answer, not of the connection."""
+    """Answer with statistics; an unknown consumer is an error in the answer, not of the connection."""
     body = command.consumerStats
     consumer = session.consumers.get(body.consumer_id)
     fields: dict[str, object]
@@ -386,7 +386,7 @@ def on_consumer_stats(session: Session, command: pb.BaseCommand) -> None:
 
 
 def on_close_consumer(session: Session, command: pb.BaseCommand) -> None:
-    """Close a consumer; SUCCESS even when it is unknown."""
+    """Close a consumer; SUCCESS even if it is unknown."""
     body = command.close_consumer
     consumer = session.consumers.take(body.consumer_id)
     if consumer is not None:

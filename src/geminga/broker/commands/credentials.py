@@ -1,7 +1,7 @@
-"""Who the peer of a connection is: credentials in CONNECT, and fresh ones when they expire.
+"""Authentication of a connection's peer: credentials in CONNECT, and fresh ones when they expire.
 
 ====================  ======================================  ==========================================
-state                 AUTH_RESPONSE                           the time of the next look
+state                 AUTH_RESPONSE                           at expiry or the end of the challenge
 ====================  ======================================  ==========================================
 proven                judged; must prove the same role        expired: challenged, or closed if the
                                                               client cannot answer challenges
@@ -9,7 +9,7 @@ challenged            judged; must prove the same role        closed
 ====================  ======================================  ==========================================
 
 A challenge is answered in the time of `BrokerSettings.authentication_refresh_seconds` (Pulsar's
-``authenticationRefreshCheckSeconds``), in which the connection goes on working.
+``authenticationRefreshCheckSeconds``), while the connection stays usable.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 log = logging.getLogger("geminga.broker")
 
 REFUSED_TEXT: Final = "Failed to authenticate"
-"""What peers are told, whatever was wrong."""
+"""Error text that peers receive for any failure."""
 _PRINTABLE_MAX: Final = 200
 
 
 class PeerIdentity:
-    """See the module. Made by the session when CONNECT came; `principal` is who the peer is.
+    """Authenticated identity of a peer. Created by the session at CONNECT; `principal` is the peer's role.
 
-    ``connect`` and ``respond`` are parts of a job of the session's: some credentials take long to be judged.
+    ``connect`` and ``respond`` are parts of a job of the session: some credentials take long to verify.
     """
 
     __slots__ = (
@@ -83,12 +83,12 @@ class PeerIdentity:
         self.principal: Principal
 
     def connect(self, body: pb.CommandConnect) -> Job:
-        """CONNECT. Raises `Refused` when it proves nothing."""
+        """Verify the credentials of CONNECT. Raises `Refused` if they are invalid."""
         self._refreshes = body.feature_flags.supports_auth_refresh
         self._method = body.auth_method_name or _old_name(body)
         self.principal = yield from self._judge(self._method, body.auth_data)
         if body.original_principal and body.original_principal != self.principal.role:
-            # Only a proxy may speak for others, and there is none that this broker trusts.
+            # Only a proxy may act for others, and this broker trusts no proxy.
             raise Refused(pb.AuthorizationError, "Not allowed to speak for another principal")
         self._arm()
 
@@ -107,7 +107,7 @@ class PeerIdentity:
 
     # --- expiry ---
     def _arm(self) -> None:
-        """Look again when the credentials expire; often enough that a clock that was set matters little."""
+        """Set a timer to the expiry of the credentials, with short steps in case the clock is set."""
         expires = self.principal.expires_at_ms
         if expires is not None:
             wait = min(max((expires - self._scheduler.now_ms) / 1000, 0.001), self._seconds)
@@ -128,7 +128,7 @@ class PeerIdentity:
             self._timer = self._scheduler.after(self._seconds, self._look, self)
 
     def respond(self, body: pb.CommandAuthResponse) -> Job:
-        """AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""
+        """Verify AUTH_RESPONSE: fresh credentials of the same role. Raises `Refused` for others."""
         shown = body.response
         fresh = yield from self._judge(shown.auth_method_name or self._method, shown.auth_data)
         if fresh.role != self.principal.role:
@@ -139,14 +139,14 @@ class PeerIdentity:
         self._arm()
 
     def end(self) -> None:
-        """The connection is gone."""
+        """Stop the timer after the connection was closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class CredentialsRejected(Refused):
-    """Credentials that prove nothing. The peer learns that, the log why."""
+    """Invalid credentials. The log has the reason, the peer receives only the fact."""
 
     def __init__(self, why: str) -> None:
         super().__init__(pb.AuthenticationError, REFUSED_TEXT)
@@ -157,5 +157,5 @@ class CredentialsRejected(Refused):
 
 
 def _old_name(body: pb.CommandConnect) -> str:
-    """Clients of long ago name the method by a number."""
+    """Return the method's name from the number that old clients send."""
     return "none" if body.auth_method == pb.AuthMethodNone else pb.AuthMethod.Name(body.auth_method)

@@ -1,4 +1,4 @@
-"""The producers, or the consumers, of one connection by the ids that the client gave them."""
+"""Producers or consumers of one connection by the ids that the client assigned."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ H = TypeVar("H")
 
 
 class PendingHandle(Generic[H]):
-    """A handle that is being created. ``entered`` is it as soon as its topic has it.
+    """Handle that is being created. ``entered`` is the handle once its topic has it.
 
-    ``is_waiting``: it waits there for its turn (WaitForExclusive), and its client knows.
+    ``is_waiting``: it is queued by the topic (WaitForExclusive), and its client was notified.
     """
 
     __slots__ = ("entered", "is_waiting")
@@ -23,11 +23,11 @@ class PendingHandle(Generic[H]):
 
 
 class Handles(dict[int, H]):
-    """The open handles; ``attempts`` are those that are being created.
+    """Open handles by id; ``attempts`` are those that are being created.
 
-    An id is free, being created, or open. Whoever goes on with an attempt later asks `is_current`
-    first: the client may have closed the id, or used it anew, meanwhile. ``closing`` are handles whose ids
-    are free, and which are still to do something before they end.
+    An id is free, being created, or open. A later step of an attempt checks `is_current` first: the client
+    may have closed or reused the id meanwhile. ``closing`` are handles whose ids are free, and which have
+    work to finish.
     """
 
     __slots__ = ("attempts", "closing")
@@ -38,7 +38,7 @@ class Handles(dict[int, H]):
         self.closing: dict[H, None] = {}
 
     def begin(self, handle_id: int) -> PendingHandle[H]:
-        """The id is taken from now on."""
+        """Reserve the id."""
         attempt = self.attempts[handle_id] = PendingHandle()
         return attempt
 
@@ -46,16 +46,16 @@ class Handles(dict[int, H]):
         return self.attempts.get(handle_id) is attempt
 
     def opened(self, handle_id: int, handle: H) -> None:
-        """The attempt has succeeded."""
+        """Record that the attempt has succeeded."""
         del self.attempts[handle_id]
         self[handle_id] = handle
 
     def abandon(self, handle_id: int) -> None:
-        """The attempt has failed: the id is free."""
+        """Free the id: the attempt has failed."""
         self.attempts.pop(handle_id, None)
 
     def drop(self, handle_id: int, handle: object) -> bool:
-        """Forget this very handle, open or waiting; False when the id is not its any more."""
+        """Remove this handle, open or waiting; False if its id is not assigned to it any more."""
         if self.get(handle_id) is handle:
             del self[handle_id]
             return True
@@ -66,20 +66,20 @@ class Handles(dict[int, H]):
         return False
 
     def take(self, handle_id: int) -> H | None:
-        """The client closes the id: the handle that was open or being created; any attempt ends."""
+        """Remove and return the handle of an id that the client closes, open or being created."""
         attempt = self.attempts.pop(handle_id, None)
         found = self.pop(handle_id, None)
         return found if found is not None or attempt is None else attempt.entered
 
     def all(self) -> list[H]:
-        """Every handle that is open or waits to be."""
+        """Return every handle that is open or waiting."""
         found = list(self.values())
         return found + [each.entered for each in self.attempts.values() if each.is_waiting and each.entered]
 
     def take_all(self) -> Iterator[H]:
-        """The connection ends: every handle that its topic has.
+        """Remove and yield every handle when the connection ends.
 
-        They are let go of one by one, the last first: to drop 100,000 at once takes 50 ms.
+        One by one, the last first: to drop 100,000 at once takes 50 ms.
         """
         attempts, self.attempts = self.attempts, {}
         closing, self.closing = self.closing, {}
@@ -92,5 +92,5 @@ class Handles(dict[int, H]):
 
     @property
     def count(self) -> int:
-        """Ids in use."""
+        """Return the number of ids in use."""
         return len(self) + len(self.attempts)

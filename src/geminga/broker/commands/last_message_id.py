@@ -1,8 +1,8 @@
-"""GET_LAST_MESSAGE_ID: the newest durable entry, which may have to be read for it (framing.md section 9).
+"""GET_LAST_MESSAGE_ID: the newest durable entry, which may have to be read first (framing.md section 9).
 
-A busy disk is waited for, within limits: were the question refused, ``pulsar-client`` would say that no
-message is available, and its application would stop reading in the middle. While one question of a consumer
-waits, its next ones join it: however many a peer asks, the disk is asked once, and nothing is tried in turns.
+A busy disk is awaited, within limits: if the request were refused, ``pulsar-client`` would report that no
+message is available, and its application would stop reading in the middle. Further requests of a consumer
+join its pending one: any number of requests causes one read, and there is no polling.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from geminga.errors import StoreBusy, StoreError
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 WAITING_SECONDS_MAX = 20.0
-"""So long the disk is waited for; clients give up after 30 s."""
+"""Longest wait for the disk; clients give up after 30 s."""
 BUSY_RETRY_SECONDS = 1.0
-"""When too many reads of the disk wait already, it is tried again so much later."""
+"""Delay of the next try when too many reads are pending."""
 REQUESTS_MAX = 1_000
-"""Questions of one consumer that may wait together."""
+"""Pending requests of one consumer at once."""
 
 
 class AskingPeer(Protocol):
-    """What is needed of the session that asks."""
+    """Interface of the requesting session."""
 
     scheduler: Scheduler
     output: PeerOutput
@@ -40,7 +40,7 @@ class AskingPeer(Protocol):
 
 
 class LastMessageRequests:
-    """What one consumer has asked and was not answered; it goes on until all is answered."""
+    """Pending requests of one consumer."""
 
     __slots__ = ("_consumer", "_requests", "_session", "_timeout")
 
@@ -51,7 +51,7 @@ class LastMessageRequests:
         self._timeout: Timer | None = None
 
     def ask(self, request_id: int) -> None:
-        """One question more; it is answered now, with those that wait, or refused."""
+        """Add a request; it is answered now with the pending ones, or refused."""
         if len(self._requests) >= REQUESTS_MAX:
             reason = f"{REQUESTS_MAX} questions for the last message id wait for the disk already"
             self._session.refuse(request_id, Refused(pb.TooManyRequests, reason))
@@ -61,7 +61,7 @@ class LastMessageRequests:
             self._look()
 
     def _look(self) -> None:
-        """Answer, if what that needs is at hand or the disk gives it."""
+        """Answer if the entry is in memory; else read it."""
         session, consumer = self._session, self._consumer
         if not self._requests:
             return  # they were refused meanwhile
@@ -92,7 +92,7 @@ class LastMessageRequests:
             )
 
     def _read(self, error: StoreError | None) -> None:
-        """The disk has answered."""
+        """Continue after the entry was read."""
         if error is None:
             self._session.scheduler.isolated("session", self._consumer, self._look)
         else:
@@ -110,11 +110,11 @@ class LastMessageRequests:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the client has not closed the consumer meanwhile, and is there."""
+        """Return whether the consumer is still open and its client connected."""
         return self._session.consumers.get(self._consumer.consumer_id) is self._consumer
 
     def _end(self) -> list[int]:
-        """Nobody waits any more; returns who did."""
+        """Clear and return the pending requests."""
         requests, self._requests = self._requests, []
         if self._timeout is not None:
             self._timeout.cancel()

@@ -22,7 +22,7 @@ _TRANSACTION_COORDINATORS = "persistent://pulsar/system/transaction_coordinator_
 
 # --- partitions ---
 def on_partitioned_metadata(session: Session, command: pb.BaseCommand) -> None:
-    """How many partitions a topic has; 0 for one that has none or may be created."""
+    """Answer with the number of partitions of a topic; 0 if it is not partitioned."""
     body = command.partitionMetadata
     try:
         name = parse_topic(body.topic)
@@ -77,7 +77,7 @@ def _answer_partitions(session: Session, body: pb.CommandPartitionedTopicMetadat
 
 
 def on_lookup(session: Session, command: pb.BaseCommand) -> None:
-    """This broker owns every topic. The name may be a pattern: Java asks before it watches one."""
+    """Answer that this broker owns the topic. The name may be a pattern: Java looks it up before a watch."""
     body = command.lookupTopic
     try:
         name = parse_topic(body.topic)
@@ -98,7 +98,7 @@ def on_lookup(session: Session, command: pb.BaseCommand) -> None:
 
 # --- lists ---
 def on_topics_of_namespace(session: Session, command: pb.BaseCommand) -> Job:
-    """The topics of a namespace; empty for one that does not exist. A job: there may be very many."""
+    """Return a job that lists the topics of a namespace, possibly very many; empty if it does not exist."""
     body = command.getTopicsOfNamespace
     pattern: TopicsPattern | None = None
     if body.topics_pattern and len(body.topics_pattern) <= PATTERN_LENGTH_MAX:
@@ -156,7 +156,7 @@ def _too_many(namespace: str, count: int) -> Refused:
 
 
 def on_watch(session: Session, command: pb.BaseCommand) -> Job:
-    """Answer with the matching topics now, and tell about changes from then on."""
+    """Answer with the matching topics now, and send their changes from then on."""
     body = command.watchTopicList
     watched: WatchedList | None = None
     try:
@@ -208,7 +208,7 @@ def on_watch(session: Session, command: pb.BaseCommand) -> Job:
 
 
 def on_watch_close(session: Session, command: pb.BaseCommand) -> None:
-    """Stop telling; SUCCESS even when nothing was watched."""
+    """Stop sending changes; SUCCESS even if the watcher is unknown."""
     body = command.watchTopicListClose
     watcher = session.watchers.pop(body.watcher_id, None)
     if watcher is not None:

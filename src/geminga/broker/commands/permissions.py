@@ -1,9 +1,9 @@
-"""What a role needs for each command: a table without gaps, asked before the handler runs.
+"""Permission that each command needs: a complete table, checked before the handler runs.
 
 Commands that name a topic or a namespace are decided here. Those that act on a producer, a consumer or a
-watcher name it by the id that its connection gave it when it was permitted, so they ask nobody and cost
-nothing; when a permission is taken away, `disconnect_forbidden` closes what is open, and what is being opened
-asks again before it opens. What is refused is refused before it is looked whether the topic exists.
+watcher name it by the id that its connection gave it when it was permitted, so they need no check; when
+a permission is revoked, `disconnect_forbidden` closes open handles, and handles that are being opened are
+checked again before they open. Refusals do not reveal whether the topic exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Command = pb.BaseCommand
 
 
 class NoPermissionNeeded(Enum):
-    """Why a command asks for no permission."""
+    """Reason why a command needs no permission."""
 
     HANDSHAKE = "part of the connection itself"
     HANDLE = "acts on what was permitted when it was opened on this connection"
@@ -40,7 +40,7 @@ class NoPermissionNeeded(Enum):
 
 
 Guard = Callable[[Session, pb.BaseCommand], bool]
-"""Whether the command may run; if not, the guard has answered it."""
+"""Returns whether the command may run; if not, the guard has answered it."""
 TopicRule = Callable[[Authorization, str, TopicName], bool]
 
 
@@ -142,7 +142,7 @@ PERMISSIONS: Final[Mapping[int, Guard | NoPermissionNeeded]] = {
     Command.GET_OR_CREATE_SCHEMA: _put_schema,
     **dict.fromkeys(TRANSACTION_BODIES, NoPermissionNeeded.REFUSED),
 }
-"""Every command that a client may send. One that is missing here is not handled where permissions count."""
+"""Permission of every command of clients. A missing one is rejected on brokers with authorization."""
 
 
 def _guarded(guard: Guard, handler: Handler) -> Handler:
@@ -176,7 +176,7 @@ GUARDED_TABLE: Final = CommandTable(
 def disconnect_forbidden(
     sessions: Iterable[Session], authorization: Authorization, tenant: str, slices: CooperativeScheduler
 ) -> Job:
-    """A job: close the producers and consumers in a tenant whose role may no longer have them."""
+    """Return a job that closes the producers and consumers in a tenant whose role lost its permission."""
     for session in sessions:
         identity = session.identity
         if identity is None:

@@ -1,4 +1,4 @@
-"""Permissions of a connection's role: asked when a command arrives, and again when its handle opens.
+"""Permissions of a connection's role: checked when a command arrives, and again when its handle opens.
 
 A command may wait for its topic, for the disk or for another peer, and meanwhile a permission may be revoked.
 """
@@ -14,7 +14,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 def topic_of(text: str) -> TopicName | None:
-    """Parse a topic's name; None for what is no name, which the handler refuses by itself."""
+    """Parse a topic's name; None for an invalid name, which the handler refuses."""
     try:
         return parse_topic(text)
     except Refused:
@@ -22,7 +22,7 @@ def topic_of(text: str) -> TopicName | None:
 
 
 def asks(session: Session) -> tuple[Authorization, str] | None:
-    """The rules and the connection's role; None on a broker without authorization."""
+    """Return the authorization rules and the connection's role; None on a broker without authorization."""
     authorization, identity = session.services.authorization, session.identity
     return None if authorization is None or identity is None else (authorization, identity.principal.role)
 

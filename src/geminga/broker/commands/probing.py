@@ -1,4 +1,4 @@
-"""Who wants a place that a peer holds, and waits until it is known whether that peer lives."""
+"""Liveness probes of a peer that holds a producer name or subscription wanted by another client."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from geminga.broker.cooperative import CooperativeScheduler, Job
 from geminga.broker.scheduler import Scheduler, Timer
 
 PROBE_SECONDS: Final = 5.0
-"""A connection whose place somebody else wants is dropped when it is silent for so long after a PING."""
+"""Seconds of silence after a PING until a holder of a wanted name or subscription is disconnected."""
 Decided = Callable[[], None]
 
 
 class LivenessProbes:
-    """Those who wait to hear of one peer."""
+    """Callers waiting for the result of probing one peer."""
 
     __slots__ = ("_scheduler", "_slices", "_timer", "_waiting")
 
@@ -28,13 +28,13 @@ class LivenessProbes:
         return bool(self._waiting)
 
     def add(self, decided: Decided, expired: Callable[[], None], peer: object) -> None:
-        """One more; ``expired`` is called when it takes too long from the first on."""
+        """Add a caller; ``expired`` is called after a time-out that starts with the first one."""
         if not self._waiting:
             self._timer = self._scheduler.after(PROBE_SECONDS, expired, peer)
         self._waiting.append(decided)
 
     def answer(self, peer: object) -> Job:
-        """It is decided now. A job tells them: there may be as many as there are peers, and more."""
+        """Return a job that calls the waiting callers, of which there may be very many."""
         waiting, self._waiting = self._waiting, []
         if self._timer is not None:
             self._timer.cancel()

@@ -30,15 +30,15 @@ _BLOCKED = {
     True: pb.ProducerBlockedQuotaExceededError,
     False: pb.ProducerBlockedQuotaExceededException,
 }
-"""Producers that are held: whether their clients keep what is sent meanwhile, or fail it."""
+"""Error for blocked producers by whether their clients keep the messages, or fail them."""
 _TAKEN = frozenset((pb.ProducerBusy, pb.ProducerFenced))
-"""Refusals because of what others have."""
+"""Refusals because of another client's producer."""
 METADATA_BYTES_MAX = 1024 * 16
-"""Keys and values of a producer's or consumer's metadata, together."""
+"""Limit of the keys and values of a producer's or consumer's metadata, together."""
 
 
 def pairs(items: object, what: str) -> dict[str, str]:
-    """A producer's or consumer's metadata; raises `Refused` when there is too much."""
+    """Return a producer's or consumer's metadata; raises `Refused` if it is too large."""
     found = {item.key: item.value for item in items}  # type: ignore[attr-defined]
     if sum(len(key) + len(value) for key, value in found.items()) > METADATA_BYTES_MAX:
         raise Refused(pb.MetadataError, f"The {what} metadata is larger than {METADATA_BYTES_MAX} bytes")
@@ -46,15 +46,15 @@ def pairs(items: object, what: str) -> dict[str, str]:
 
 
 ATTEMPTS_MAX = 10_000
-"""Producers and consumers of one connection that are being created; they wait when the disk hangs."""
+"""Producers and consumers of one connection that may be pending; they wait when the disk hangs."""
 NAME_MAX = 8192
-"""Characters of a producer's or consumer's name (dead letter producers have long ones)."""
+"""Longest name of a producer or consumer (dead letter producers have long ones)."""
 SUBSCRIPTION_NAME_MAX = 4096
-"""Characters of a subscription's name."""
+"""Longest name of a subscription in characters."""
 
 
 def check_length(what: str, text: str, limit: int) -> None:
-    """Raises `Refused` NotAllowedError for a name that is too long to be kept."""
+    """Raise `Refused` NotAllowedError for a name that is too long."""
     if len(text) > limit:
         raise Refused(
             pb.NotAllowedError, f"The {what} has {len(text)} characters; at most {limit} are allowed"
@@ -90,7 +90,7 @@ def on_producer(session: Session, command: pb.BaseCommand) -> None:
 
 
 def may_open(session: Session, request_id: int) -> bool:
-    """Whether the connection may have one more producer or consumer; else it is told."""
+    """Return whether the connection may have another producer or consumer; else answer with the error."""
     attempts = len(session.producers.attempts) + len(session.consumers.attempts)
     if session.handle_count >= session.services.settings.handles_per_connection_max:
         refused = Refused(pb.NotAllowedError, "Too many producers and consumers on this connection")
@@ -107,9 +107,9 @@ def may_open(session: Session, request_id: int) -> bool:
 def when_loaded(
     session: Session, topic: str, then: Done, schema: pb.Schema | None, *, for_consumer: bool = False
 ) -> None:
-    """Go on with ``then`` when the topic is in memory, if it exists, and its schema at hand.
+    """Call ``then`` when the topic, if it exists, and its schema are in memory.
 
-    What the versions of a schema mean is read in steps, and so is whether ``schema`` fits them.
+    The versions of a schema are parsed in steps, and so is their compatibility with ``schema``.
     """
     then = session.later(then)
     services = session.services
@@ -148,7 +148,7 @@ def _afterwards(job: Job, then: Done) -> Job:
 def _try_create(
     session: Session, body: pb.CommandProducer, attempt: PendingHandle[Producer], *, probing: bool
 ) -> None:
-    """Create, or refuse. Before a name counts as taken, its connection must show that it lives."""
+    """Create, or refuse. Before a name counts as taken, its holder's connection is probed."""
     try:
         _create(session, body, attempt)
     except Refused as refused:
@@ -169,7 +169,7 @@ def _try_create(
 
 
 def gone_among(session: Session, handles: Iterable[Producer | Consumer]) -> Peer | None:
-    """The first peer that has hung up, and has one of these until its work is done."""
+    """Return the first disconnected peer that still has one of these handles until its work is done."""
     gone = session.services.gone
     return next((each.peer for each in handles if each.peer in gone), None) if gone else None
 
@@ -215,9 +215,9 @@ def _create(session: Session, body: pb.CommandProducer, attempt: PendingHandle[P
     handles = session.producers
 
     def when_durable(then: Done) -> None:
-        """What a client is told holds after a crash, too: its schema's version, and the name it is given.
+        """Call ``then`` when the schema's version and the generated name are durable.
 
-        Where nothing is kept, a name is nobody's afterwards, and no disk is waited for.
+        Without persistence, names are not kept, and the disk is not awaited.
         """
 
         def version_stored(error: StoreError | None) -> None:
@@ -303,11 +303,11 @@ def _answer(session: Session, producer: Producer, request_id: int, *, ready: boo
 
 
 def on_send(session: Session, frame: SendFrame) -> None:
-    """Take in an entry; its receipt follows when it is durable."""
+    """Store an entry; its receipt follows when it is durable."""
     producer = session.producers.get(frame.producer_id)
     if producer is None:
         if session.has_gone or session.was_recently_closed(frame.producer_id):
-            return  # somebody else has its name by now, or its client looks the topic up again
+            return  # another client has its name by now, or its client looks the topic up again
         raise ProtocolViolation(f"SEND of the unknown producer {frame.producer_id}")
     try:
         is_intact = checksum_matches(frame.entry) is not False
@@ -322,7 +322,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
     if frame.num_messages != 1:
         if frame.num_messages < 1:
             raise ProtocolViolation(f"SEND with {frame.num_messages} messages")
-        # Permits follow what consumers will see, which is what the entry itself says.
+        # Permits count the messages that consumers see, by the entry's own metadata.
         head = head_of(frame.entry)
         frame.num_messages, counted = count_of(head), backlog_count_of(head)
     highest = frame.highest_sequence_id
@@ -338,7 +338,7 @@ def on_send(session: Session, frame: SendFrame) -> None:
 
 
 def on_send_run(session: Session, run: SendRun) -> None:
-    """Take in entries that follow each other; what is wrong with any of them is found singly."""
+    """Store consecutive entries; a faulty one is found by handling them singly."""
     producer = session.producers.get(run.producer_id)
     if producer is not None and run.is_intact:
         producer.topic.publish_run(producer, run)
@@ -348,7 +348,7 @@ def on_send_run(session: Session, run: SendRun) -> None:
 
 
 def on_close_producer(session: Session, command: pb.BaseCommand) -> None:
-    """Close a producer; SUCCESS follows the receipts of what it sent before."""
+    """Close a producer; SUCCESS follows the receipts of its earlier entries."""
     body = command.close_producer
     producer_id, request_id = body.producer_id, body.request_id
     producer = session.producers.take(producer_id)

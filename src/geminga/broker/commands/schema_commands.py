@@ -15,7 +15,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 def on_get_schema(session: Session, command: pb.BaseCommand) -> None:
-    """A version of a topic's schema, or the newest."""
+    """Answer with a version of a topic's schema, or the newest."""
     body = command.getSchema
     try:
         name = parse_topic(body.topic)
@@ -62,7 +62,7 @@ def _answer_schema(session: Session, body: pb.CommandGetSchema, name: TopicName)
 
 
 def on_get_or_create_schema(session: Session, command: pb.BaseCommand) -> None:
-    """The version of a schema, registered if need be; Bytes (None) is not registered here."""
+    """Answer with the version of a schema, registered if needed; Bytes (None) is not registered here."""
     body = command.getOrCreateSchema
 
     def loaded(error: StoreError | None) -> None:

@@ -1,4 +1,4 @@
-"""What the commands of peers work on: the parts of the broker, handed to every session by the core."""
+"""Services of the broker that all sessions use for commands."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from geminga.by_fields import ByFields
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Services(ByFields):
-    """One object for all sessions. ``peers`` holds the sessions that have not ended.
+    """Services for all sessions. ``peers`` holds the sessions that have not ended.
 
-    ``gone`` are those of them that nobody is behind any more: what their peers had sent is still worked on,
-    or what they had open is being closed. Nobody is refused because of that, but waits for it.
+    ``gone`` are those whose peers have disconnected: their remaining commands are being handled, or their
+    handles closed. Another client that needs one of these handles waits, and is not refused.
     """
 
     version: str
@@ -40,10 +40,10 @@ class Services(ByFields):
     rate_limited_log: RateLimitedLogger
     disk: DiskGuard
     instance_id: str
-    """Sent on both ports, so that clients can compare whether they belong to one broker."""
+    """Sent on both ports, so that clients can check whether both belong to one broker."""
     authentication: Authenticator | None = None
-    """None: nobody is asked who they are."""
+    """None: connections are not authenticated."""
     authorization: Authorization | None = None
-    """Who may do what; set where permissions count."""
+    """Permissions of roles; None without authorization."""
     peers: set[Peer] = field(default_factory=set)
     gone: set[Peer] = field(default_factory=set)

@@ -1,20 +1,20 @@
 """One client connection: from CONNECT to its end.
 
-The session's states and what each command may do in them:
+States of a session and the commands allowed in them:
 
 ====================  =========================  =====================================
 state                 CONNECT                    other commands
 ====================  =========================  =====================================
-CONNECTING            CONNECTED, or closed       PING is answered, PONG is taken; else closed
+CONNECTING            CONNECTED, or closed       PING and PONG are handled; else closed
 CONNECTED             closed                     handled; unknown ones close the connection
-CLOSED                nothing is read any more   nothing is read any more
+CLOSED                nothing is read            nothing is read
 ====================  =========================  =====================================
 
-A peer that breaks a rule loses its connection, and nobody else notices.
+A protocol violation closes the connection; other connections are not affected.
 
-One that hangs up may have asked for more than there was time for until then. What it wants no answer to is
-still done, acknowledgements above all: they would come again. That takes its turns like everybody's work.
-Whoever wants a place that it holds waits until that is done: it may be the same client, which comes back.
+After a peer has disconnected, its received commands that need no answer are still handled, in turn with
+other work, above all acknowledgements: without them messages would be redelivered. Clients that need a
+producer name or a subscription of the peer wait for that: it is often the same client reconnecting.
 """
 
 from __future__ import annotations
@@ -53,35 +53,34 @@ from geminga.wire.send_runs import SendRun
 
 Command = pb.BaseCommand
 Handler = Callable[["Session", pb.BaseCommand], Job | None]
-"""What takes long is returned as a job; the peer's next command waits for its end."""
+"""A long command returns a job; the peer's next command waits for its end."""
 
 _QUICK = frozenset((Command.PING, Command.PONG, Command.FLOW, Command.ACK, SEND))
-"""One of these is done even when a turn's time is used up, so that a calm peer does not wait for others."""
+"""Commands handled even when a turn's time is used up, so that quiet peers do not wait for others."""
 _CALM = frozenset((Command.PING, Command.PONG))
-"""Whoever sends nothing else has nothing written, and is read from although the store is behind."""
+"""Commands that write nothing: a peer that sends only these is read from although the store is behind."""
 _UNANSWERED = frozenset(
     (Command.ACK, SEND, Command.CLOSE_PRODUCER, Command.CLOSE_CONSUMER, Command.UNSUBSCRIBE)
 )
-"""What is still done for a peer that has hung up. Everything else asks for something, or opens it; a SEEK is
-asked for again by whoever does not hear that it was done, and what its consumer sent behind it is meant for
-the new place."""
+"""Commands that are still handled for a disconnected peer. All others request something, or open it; a client
+without an answer repeats a SEEK, and what its consumer sent after it refers to the new position."""
 LINGER_SECONDS = 10.0
-"""What a peer that hung up had sent is worked on for so long at most: limits, and the disk, may hold it."""
+"""Longest time for handling commands of a disconnected peer: rate limits and the disk may delay it."""
 FRAMES_AT_ONCE = 256
-"""Frames that are decoded before it is looked whether the turn's time is used up."""
+"""Frames that are decoded between two checks of the turn's time."""
 RECENTLY_CLOSED_SECONDS = 30.0
 RECENTLY_CLOSED_MAX = 1_000
-"""SENDs of producers that the broker itself closed are dropped silently for this long, for so many."""
+"""SENDs of producers closed by the broker are ignored for this many seconds, for this number of producers."""
 RATE_LOOK_SECONDS = 1.0
-"""A peer that is slowed down is looked at this often at least: its limit may be another one by then."""
+"""Longest interval of checks of a throttled peer: its limit may have changed."""
 PONG_SECONDS = 10.0
-"""A peer that is not read from is sent a PONG this often: its PING may wait behind what is not read yet."""
+"""Interval of PONGs to a peer that is not read from: its PING may be among the unread bytes."""
 _VERSION_ACTIVE_CONSUMER_CHANGE = 12
 _VERSION_END_OF_TOPIC = 9
 
 
 class SessionState(Enum):
-    """See the table in the module's text."""
+    """State of a session, see the module's table."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -90,7 +89,7 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CommandTable(ByFields):
-    """Who answers what. The busiest commands, SEND and the ACK of one entry, have places of their own."""
+    """Handlers of commands. The most frequent, SEND and the ACK of one entry, have their own fields."""
 
     on_send: Callable[[Session, SendFrame], None]
     on_send_run: Callable[[Session, SendRun], None]
@@ -99,7 +98,7 @@ class CommandTable(ByFields):
 
 
 class Session:
-    """``receive`` takes what came in; answers leave through ``output``. To topics it is a `Peer`."""
+    """Session of a connection. ``receive`` handles bytes, ``output`` takes answers; implements `Peer`."""
 
     __slots__ = (
         "_bytes",
@@ -150,7 +149,7 @@ class Session:
         address: str,
         certificate_name: str | None = None,
     ) -> None:
-        """``certificate_name`` is whom the peer's TLS certificate names, verified."""
+        """``certificate_name`` is the verified common name of the peer's TLS certificate."""
         self.services = services
         self.identity: PeerIdentity | None = None
         self._certificate_name = certificate_name
@@ -189,7 +188,7 @@ class Session:
         self._contact: Timer | None = None
         self._held_at = 0.0
         self._linger: Timer | None = None
-        """Runs from when the peer hung up while there was work of it."""
+        """Runs from the disconnection of a peer with unhandled commands."""
         self._leaving: Job | None = None
         self._is_calm = True
         services.peers.add(self)
@@ -199,7 +198,7 @@ class Session:
 
     # --- from the shell ---
     def receive(self, data: Buffer, now: float, now_ms: int) -> None:
-        """Bytes from the peer. Whatever is wrong with them ends this connection only."""
+        """Handle bytes from the peer. Errors in them end this connection only."""
         if self.state is SessionState.CLOSED:
             return
         scheduler = self.scheduler
@@ -227,7 +226,7 @@ class Session:
             scheduler.leave()
 
     def _handle_frames(self, data: Buffer) -> Job:
-        """A job: do what the peer's bytes ask for, as far as a turn's time and the peer's reading allow."""
+        """Return a job that handles the peer's commands, within a turn's time and while the peer reads."""
         try:
             yield from self._frames(data)
         except Exception as error:
@@ -240,23 +239,23 @@ class Session:
             self.release(HELD_BY_WORK)
 
     def _failed(self, error: Exception) -> None:
-        """What the peer asked for raised something: its connection ends."""
+        """Close the connection after an exception in a command."""
         if isinstance(error, (ProtocolError, ProtocolViolation)):
-            error.__traceback__ = None  # its frames hold what was received
+            error.__traceback__ = None  # its frames reference received data
             self._complain("%s: connection closed: %s", self, error)
         elif isinstance(error, StoreError):
             self._complain("%s: connection closed: the store failed: %s", self, error, level=logging.ERROR)
         else:
-            # A fault of ours in one session: the peer may come back, the others go on. Its port is left
-            # out, so that a peer that finds such a fault does not fill the log with it.
+            # A bug in one session: the peer may reconnect, other sessions continue. Its port is left out, so
+            # that a peer that triggers such a bug does not fill the log.
             host = self.address.rpartition(":")[0]
             self.scheduler.failed("session", f"connection from {host}", error)
         self.close()
 
     def later(self, command: Done) -> Done:
-        """The rest of a command, which goes on when something was waited for: as if the peer asked just then.
+        """Return the rest of a command as a callback, run as if the peer had just sent it.
 
-        Nothing is done for a peer that has gone. Other commands are done meanwhile, PINGs above all.
+        Nothing is done for a peer that has gone. Other commands, above all PINGs, are handled meanwhile.
         """
 
         def go_on(error: StoreError | None) -> None:
@@ -271,7 +270,7 @@ class Session:
     def _frames(self, data: Buffer) -> Job:
         decoder, slices, output, late = self.decoder, self._slices, self.output, self._late
         table, connected = self._table, SessionState.CONNECTED
-        # Whether that is enough for this turn is looked at only when there is more to do.
+        # The turn's time is checked only when there is more to do.
         should_yield, look, handled, has_gone = False, True, False, False
         while True:
             # Until CONNECT is answered, the next frame may be no larger than a handshake.
@@ -329,14 +328,14 @@ class Session:
 
     @property
     def _blocked(self) -> bool:
-        """Whether nothing is done for this peer: it does not read, or has too much under way."""
+        """Whether nothing is done for this peer: it does not read, or has too many pending entries."""
         if self._holds & (HELD_BY_PENDING | HELD_BY_RATE):
             return True
         return not (self.output.writable or self.has_gone)
 
     @property
     def has_gone(self) -> bool:
-        """Whether nobody is there any more. What the peer had sent may still be worked on."""
+        """Whether the peer has disconnected. Its received commands may still be handled."""
         return self._linger is not None or self.state is SessionState.CLOSED
 
     def _close_consumer(self, consumer_id: int) -> None:
@@ -345,12 +344,12 @@ class Session:
             consumer.subscription.remove(consumer)
 
     def _wait(self) -> bool:
-        """What the job yields when it is not done: whether a new turn is not enough to go on."""
+        """Return the value that an unfinished job yields: whether it is suspended until `_go_on`."""
         self._suspended = self._blocked
         return self._suspended
 
     def _go_on(self) -> None:
-        """Go on with what the peer asked for, if it was parked and need not be any more."""
+        """Resume the peer's job if it was suspended and may continue."""
         if self._suspended and self._work is not None and not self._blocked:
             self._suspended = False
             self._slices.start(self._work, self)
@@ -364,7 +363,7 @@ class Session:
             self._bytes.received(self, size)
 
     def hung_up(self, now: float) -> None:
-        """The peer has ended the connection. The output is closed when all is done that it had sent."""
+        """Handle the end of the connection by its peer. The output is closed after its commands are done."""
         self.scheduler.enter(now)
         try:
             if self._work is None or self.state is not SessionState.CONNECTED:
@@ -380,7 +379,7 @@ class Session:
             self.scheduler.leave()
 
     def closed(self, now: float) -> None:
-        """The connection is gone, and not because its peer wanted that: nothing more is done for it."""
+        """Handle a lost connection: nothing more is done for it."""
         self.scheduler.enter(now)
         try:
             self._end()
@@ -388,7 +387,7 @@ class Session:
             self.scheduler.leave()
 
     def writable_again(self, now: float) -> None:
-        """The peer has read enough: dispatch to its consumers goes on."""
+        """Resume dispatching to consumers: the peer has read enough."""
         self.scheduler.enter(now)
         try:
             for consumer in list(self.consumers.values()):
@@ -400,7 +399,7 @@ class Session:
 
     # --- life ---
     def close(self) -> None:
-        """End the connection from this side; what was written still goes out."""
+        """End the connection from this side; written bytes are still sent."""
         if self.state is not SessionState.CLOSED:
             self._end()
             self.output.close()
@@ -424,7 +423,7 @@ class Session:
             self._slices.start(leaving, self)
 
     def _leave(self) -> Job:
-        """A job: end what the peer had open, which may be tens of thousands of producers and consumers."""
+        """Return a job that closes the peer's producers and consumers, possibly tens of thousands."""
         watchers, self.watchers = self.watchers, {}
         ends = chain[Callable[[], object]](
             (each.close for each in watchers.values()),
@@ -441,7 +440,7 @@ class Session:
         self._leaving = None
 
     def end_at_once(self) -> None:
-        """The broker ends: so does all that the peer has open, and nobody else has a turn before."""
+        """Close all handles of the peer at once, without other work in between, because the broker ends."""
         self.close()
         leaving, self._leaving = self._leaving, None
         for _ in leaving or ():
@@ -468,12 +467,12 @@ class Session:
         self._keepalive = self.scheduler.after(seconds, self._keepalive_due, self)
 
     def probe(self, decided: Callable[[], None]) -> None:
-        """Find out whether the peer lives: ``decided`` runs when it spoke, or was dropped for silence.
+        """Find out whether the peer lives: ``decided`` is called after it spoke, or was dropped for silence.
 
-        For one that has gone it runs when nothing is done for it any more, after as long at most.
+        For a disconnected peer it is called after the last of its commands, within the same time limit.
         """
         if self._unheard or self not in self.services.peers:
-            # We would not hear it: nobody is dropped because the store is slow. Or it has nothing any more.
+            # A PING would not be read, because the store is slow; or the peer has no handles any more.
             decided()
             return
         if not self._probes:
@@ -501,7 +500,7 @@ class Session:
         return handler(self, command)
 
     def connect(self, command: pb.BaseCommand) -> Job | None:
-        """CONNECT: once, and first."""
+        """Handle CONNECT, which must be the first command, and sent once."""
         if self.state is SessionState.CONNECTED:
             raise ProtocolViolation("a second CONNECT")
         if self.services.authentication is not None:
@@ -525,7 +524,7 @@ class Session:
         self._arm_keepalive()
 
     def _prove(self, body: pb.CommandConnect, authentication: Authenticator) -> Job:
-        """A job: find out who the peer is; one that cannot prove it hears so and is closed."""
+        """Return a job that authenticates the peer; after a failure it is notified and closed."""
         identity = PeerIdentity(
             authentication,
             self.scheduler,
@@ -545,7 +544,7 @@ class Session:
         self._let_in(body)
 
     def respond(self, command: pb.BaseCommand) -> Job:
-        """AUTH_RESPONSE: fresh credentials. Nothing is answered when they are good."""
+        """Handle AUTH_RESPONSE: fresh credentials. Valid ones are not answered."""
         if self.identity is None:
             raise ProtocolViolation("AUTH_RESPONSE without authentication")
         try:
@@ -583,18 +582,18 @@ class Session:
         self._bytes.pending_bytes -= size
 
     def _hold_back(self) -> None:
-        """The store cannot save as fast as peers change it."""
+        """Stop reading from the peer while the store cannot save as fast as peers send."""
         if self.state is not SessionState.CLOSED:
             self._bytes.pause(self)
 
     @property
     def is_read(self) -> bool:
-        """Whether what the peer sends comes in."""
+        """Whether the peer's bytes are read."""
         return not self._holds and self.output.writable
 
     @property
     def _unheard(self) -> bool:
-        """Whether the peer's silence says nothing, since we do not listen to it although it reads."""
+        """Whether the peer is not read from although it reads, so that its silence has no meaning."""
         return self._holds != 0 and self.output.writable and not self.has_gone
 
     def hold(self, why: int) -> None:
@@ -607,7 +606,7 @@ class Session:
         self._holds |= why
 
     def _stay_in_contact(self) -> None:
-        """Looks every while; a peer that is held now and then for a moment is told nothing."""
+        """Send PONGs at intervals to a peer that is not read from for longer than that."""
         self._contact = None
         if not self._holds:
             return
@@ -619,9 +618,9 @@ class Session:
         self._contact = self.scheduler.after(rest, self._stay_in_contact, self)
 
     def slow_down(self, limit: RateHold) -> None:
-        """Do not read from the peer until ``limit`` lets it go on; its producers wait, nothing fails.
+        """Do not read from the peer until ``limit`` allows it; its producers are delayed without errors.
 
-        From then on its frames are decoded one by one, so that no heap of them passes at once.
+        From then on its frames are decoded one by one, so that no large number of them passes at once.
         """
         if self.state is SessionState.CLOSED:
             return
@@ -646,7 +645,7 @@ class Session:
             self.release(HELD_BY_RATE)
 
     def release(self, why: int) -> None:
-        """One reason less; read on when it was the last."""
+        """Remove a reason; read again after the last one."""
         if self._holds & why:
             self._holds &= ~why
             if self.state is not SessionState.CLOSED:
@@ -654,7 +653,7 @@ class Session:
                     self.output.resume_reading()
                 self._go_on()
 
-    # --- what the client is told unasked ---
+    # --- unsolicited commands to the client ---
     def send_error(self, producer_id: int, sequence_id: int, code: int, reason: str) -> None:
         self.output.write(answers.send_error(producer_id, sequence_id, code, reason))
 
@@ -663,14 +662,13 @@ class Session:
             self.output.write(answers.active_consumer_change(consumer_id, active))
 
     def end_of_topic(self, consumer_id: int) -> None:
-        """The C++ client (and ``pulsar-client`` on it) has no handler for this command and drops its
-        connection over it (framing.md section 9), so it is not told.
-        """
+        """Send nothing: the C++ client (and ``pulsar-client`` on it) has no handler for this command and
+        drops its connection over it (framing.md section 9)."""
         if self.protocol_version >= _VERSION_END_OF_TOPIC and not self.is_cpp_client:
             self.output.write(answers.reached_end_of_topic(consumer_id))
 
     def producer_closed(self, producer_id: int, producer: object) -> None:
-        """The broker closes a producer: the client is told, and may look the topic up again."""
+        """Notify the client that the broker closed a producer, so that it can look the topic up again."""
         if self.producers.drop(producer_id, producer):
             self._remember_closed(producer_id)
             if self.state is not SessionState.CLOSED:
@@ -687,12 +685,12 @@ class Session:
             recent.popitem(last=False)
 
     def was_recently_closed(self, producer_id: int) -> bool:
-        """Whether the broker closed this producer a moment ago: SENDs may have crossed that."""
+        """Return whether the broker closed this producer recently: SENDs may have crossed the notice."""
         when = self._recently_closed.get(producer_id)
         return when is not None and self.scheduler.now - when <= RECENTLY_CLOSED_SECONDS
 
     def consumer_closed(self, consumer_id: int, consumer: object) -> None:
-        """The broker closes a consumer: the client looks the topic up again."""
+        """Notify the client that the broker closed a consumer, so that it looks the topic up again."""
         if self.consumers.drop(consumer_id, consumer) and self.state is not SessionState.CLOSED:
             self.output.write(answers.close_consumer(consumer_id))
 

@@ -1,4 +1,4 @@
-"""What a connected client may send, and who answers it. Anything else closes the connection."""
+"""Commands of a connected client and their handlers. Any other command closes the connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _on_pong(session: Session, command: pb.BaseCommand) -> None:
 
 
 def _on_transaction(session: Session, command: pb.BaseCommand) -> None:
-    """Transactions are off: every request about them is refused."""
+    """Refuse requests about transactions, which this broker does not have."""
     body = getattr(command, TRANSACTION_BODIES[command.type])
     session.refuse(body.request_id, Refused(pb.NotAllowedError, "Transactions are not enabled."))
 

@@ -1,4 +1,4 @@
-"""Lists of topics: their hash, patterns, and who watches them (framing.md section 10)."""
+"""Lists of topics: their hash and patterns (framing.md section 10)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from geminga.wire.checksum import crc32c
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PATTERN_LENGTH_MAX = 50
-"""Longer patterns are left to the client (``topicsPatternLengthMax``)."""
+"""Longest pattern; longer ones are matched by the client (``topicsPatternLengthMax``)."""
 REPEATS_MAX = 2
-"""Repetitions of open length in a pattern. Python's matcher backtracks: a peer must not keep it busy."""
+"""Unbounded repetitions allowed in a pattern. Python's matcher backtracks: a peer must not keep it busy."""
 _HASHED_AT_ONCE = 10_000
 _DOMAIN = re.compile(r"^(?:non-)?persistent://")
 _PARTITION_SUFFIX = re.compile(r"-partition-(?:0|[1-9][0-9]*)$")
 
 
 def topics_hash(topics: Iterable[str]) -> str:
-    """CRC32C of the sorted names joined with commas, as 8 hex digits of its little-endian bytes."""
+    """Return the CRC32C of the sorted names joined with commas, as 8 hex digits, little-endian."""
     return _hash_text(crc32c(",".join(sorted(topics)).encode()))
 
 
 def hash_in_steps(names: Sequence[str], slices: CooperativeScheduler) -> Generator[None, None, str]:
-    """`topics_hash` of names that are in order, for a job."""
+    """Return `topics_hash` of sorted names, for a job."""
     crc = 0
     for start in range(0, len(names), _HASHED_AT_ONCE):
         part = ",".join(names[start : start + _HASHED_AT_ONCE])
@@ -42,9 +42,9 @@ def _hash_text(crc: int) -> str:
 
 
 class TopicsPattern:
-    """A pattern of complete names; the domain on either side does not count, nor a partition suffix.
+    """Pattern of complete names; the domain and a partition suffix are ignored on both sides.
 
-    Raises `Refused` when it is too long or no regular expression.
+    Raises `Refused` if it is too long or not a regular expression.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -76,7 +76,7 @@ _REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 
 
 def _is_cheap(pattern: str) -> bool:
-    """Whether matching takes a small power of the name's length at most."""
+    """Return whether matching takes a small power of the name's length at most."""
     try:
         repeats = _count_repeats(re_parser.parse(pattern), inside=False)
     except _PatternTooCostly:
@@ -89,7 +89,7 @@ class _PatternTooCostly(Exception):
 
 
 def _count_repeats(nodes: Any, *, inside: bool) -> int:
-    """Repetitions of open length; raises `_PatternTooCostly` for what may backtrack without bound."""
+    """Return the unbounded repetitions; raises `_PatternTooCostly` if backtracking may explode."""
     found = 0
     for operation, argument in nodes:
         name = str(operation)
@@ -108,5 +108,5 @@ def _count_repeats(nodes: Any, *, inside: bool) -> int:
 
 
 def is_hidden(topic: str) -> bool:
-    """System topics are in no list. ``topic`` is a complete name."""
+    """Return whether a complete name is a system topic, which lists leave out."""
     return topic.split("/", 4)[-1].startswith("__")

@@ -1,8 +1,8 @@
-"""Watchers of topic lists: clients that are told when topics that match their pattern come and go.
+"""Watchers of topic lists: clients that receive the changes of the topics that match their pattern.
 
-Watchers of one namespace and pattern share one list. What changes in a long list is gathered for a while
-(`SECONDS_PER_NAME`) before it is told, since each update carries a hash over all names: a topic that is
-created costs the same however many there are.
+Watchers of one namespace and pattern share a list. Changes of a long list are collected for a while
+(`SECONDS_PER_NAME`) before they are sent, since each update has a hash over all names: so the cost per
+created topic is constant.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from geminga.ledger.api import Buffer
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 WATCHED_TOPICS_MAX: Final = 2_000_000
-"""Names that all lists together hold; clients fall back to asking again and again."""
+"""Limit of names in all lists together; beyond it clients fall back to polling."""
 SHORT_LIST: Final = 500
-"""Names in a list whose changes are told at once."""
+"""Longest list whose changes are sent at once."""
 SECONDS_PER_NAME: Final = 2e-6
-"""How long changes are gathered for each name in the list: 1.2 s for 600,000."""
+"""Time for which changes are collected, per name in the list: 1.2 s for 600,000."""
 UPDATE_BYTES_MAX: Final = 1024 * 1024
-"""Names in one update; more are told in several."""
+"""Bytes of names in one update; more are sent in several."""
 
 
 class WatchedList:
-    """The names of one namespace that match one pattern, and who wants to know of changes."""
+    """Names of one namespace that match one pattern, and the watchers of their changes."""
 
     __slots__ = (
         "_changes", "_is_dropped", "_is_telling", "_lists", "_timer", "_watchers", "hash", "is_filled", "key",
@@ -54,7 +54,7 @@ class WatchedList:
         return f"WatchedList({self.key[0]}, {self.key[1]!r}, {len(self.names)} topics)"
 
     def take(self, names: Iterable[str]) -> Job:
-        """A job: the next of the names that there are. Raises `Refused` when all lists hold too many."""
+        """Return a job that adds existing names. Raises `Refused` if all lists have too many."""
         lists = self._lists
         for name in names:
             if not is_hidden(name) and self.pattern.matches(name):
@@ -64,13 +64,13 @@ class WatchedList:
                 yield None
 
     def filled(self) -> Job:
-        """A job: there are no more names."""
+        """Return a job that ends the adding of existing names."""
         yield from self._hash()
         self.is_filled = True
         self._changed()
 
     def changed(self, name: str, exists: bool) -> None:
-        """A topic of the namespace was created or deleted."""
+        """Record that a topic of the namespace was created or deleted."""
         if not is_hidden(name) and self.pattern.matches(name):
             self._changes[name] = exists
             if self.is_filled:
@@ -80,17 +80,17 @@ class WatchedList:
         self._watchers[watcher] = None
 
     def leave(self, watcher: TopicListWatcher) -> None:
-        """One watcher less; without any the list is given up."""
+        """Remove a watcher; without any the list is dropped."""
         self._watchers.pop(watcher, None)
         self.drop_unwatched()
 
     def drop_unwatched(self) -> None:
-        """Give the list up if nobody watches it."""
+        """Drop the list if it has no watchers."""
         if not self._watchers:
             self.drop()
 
     def drop(self) -> None:
-        """Nobody wants the list."""
+        """Drop the list."""
         if self._timer is not None:
             self._timer.cancel()
         self._is_dropped = True
@@ -114,7 +114,7 @@ class WatchedList:
         self._lists.slices.start(self._tell(), self)
 
     def _tell(self) -> Job:
-        """A job, one at a time: take the changes over and tell them."""
+        """Return a job, one at a time, that sends the collected changes."""
         try:
             yield from self._tell_changes()
         finally:
@@ -146,7 +146,7 @@ class WatchedList:
         self._lists.hold(len(added) - len(removed), refuse=False)
         self.names = merged
         yield from self._hash()
-        watchers = list(self._watchers)  # who comes later has it all
+        watchers = list(self._watchers)  # later watchers receive the whole list
         for some_added, some_removed in _in_parts(added, removed):
             for watcher in watchers:
                 if watcher in self._watchers:
@@ -159,7 +159,7 @@ class WatchedList:
 
 
 def _in_parts(added: Sequence[str], removed: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
-    """The changes in updates of a bounded size."""
+    """Yield the changes in updates of a bounded size."""
     part: tuple[list[str], list[str]] = [], []
     size = 0
     for which, names in enumerate((removed, added)):
@@ -173,7 +173,7 @@ def _in_parts(added: Sequence[str], removed: Sequence[str]) -> Iterator[tuple[li
 
 
 class TopicListWatcher:
-    """One client's watch on a list."""
+    """Watch of one client on a list."""
 
     __slots__ = ("_watched", "_watcher_id", "_write")
 
@@ -189,7 +189,7 @@ class TopicListWatcher:
         return self._watched.key[0]
 
     def tell(self, added: Sequence[str], removed: Sequence[str], topics_hash: str) -> None:
-        """The list has changed."""
+        """Send changes of the list."""
         self._write(answers.watch_update(self._watcher_id, added, removed, topics_hash))
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class TopicListWatcher:
 
 
 class WatchedLists:
-    """All lists of the broker, by namespace; ``held`` is how many names they hold together."""
+    """Lists of the broker by namespace; ``held`` is the number of names in all of them."""
 
     __slots__ = ("_by_namespace", "held", "scheduler", "slices")
 
@@ -211,7 +211,7 @@ class WatchedLists:
         return sum(len(lists) for lists in self._by_namespace.values())
 
     def hold(self, count: int, *, refuse: bool = True) -> None:
-        """So many names more; raises `Refused` when there are too many."""
+        """Count further names; raises `Refused` if there are too many."""
         if refuse and self.held + count > WATCHED_TOPICS_MAX:
             raise Refused(
                 pb.NotAllowedError, f"Watchers hold {self.held} topics; at most {WATCHED_TOPICS_MAX}"
@@ -219,14 +219,14 @@ class WatchedLists:
         self.held += count
 
     def find(self, namespace: str, pattern: TopicsPattern) -> WatchedList | None:
-        """The list that others watch already."""
+        """Return the list if another client watches it already."""
         for watched in self._by_namespace.get(namespace, ()):
             if watched.is_filled and watched.key[1] == pattern.text:
                 return watched
         return None
 
     def make(self, namespace: str, pattern: TopicsPattern) -> WatchedList:
-        """A new list, to be filled; changes are remembered meanwhile."""
+        """Create a list to be filled; changes are collected meanwhile."""
         watched = WatchedList(self, namespace, pattern)
         self._by_namespace.setdefault(namespace, {})[watched] = None
         return watched
@@ -240,7 +240,7 @@ class WatchedLists:
                 del self._by_namespace[watched.key[0]]
 
     def topic_changed(self, name: TopicName, exists: bool) -> None:
-        """A topic was created or deleted."""
+        """Update the lists after a topic was created or deleted."""
         lists = self._by_namespace.get(name.namespace_name)
         if lists and name.persistent:
             for watched in lists:

@@ -1,1 +1,1 @@
-"""Subscriptions: what is dealt with (cursors), who gets what next (dispatchers), and the consumers."""
+"""Subscriptions: cursors (acknowledged entries), dispatchers (choice of the next consumer), and consumers."""

@@ -1,14 +1,14 @@
-"""Active compensation: what was delivered and stayed unacknowledged too long is pushed again.
+"""Active compensation: redelivery of messages that stay unacknowledged too long.
 
 A consumer that forgets acknowledgements, or whose acknowledgements get lost, leaves *holes*: messages that
-count as its own for as long as it is connected, so that nobody else gets them. They hold the subscription's
-mark, and with it the backlog quota, until producers are stopped. With compensation the broker looks for
-such messages before the read position and hands them out once more, to whoever is connected and has
-permits, with a redelivery count: at least once, as after a negative acknowledgement.
+stay pending on it while it is connected, so that no other consumer gets them. They hold back the
+subscription's mark-delete position, and with it the backlog quota, until producers are stopped. With
+compensation the broker searches for such messages before the read position and redelivers them to any
+connected consumer with permits, with a redelivery count: at least once, as after a negative acknowledgement.
 
-It is off unless the broker, the namespace, the topic or the subscription itself says after how many
-seconds. A subscription says so by its property `PROPERTY`; ``0`` keeps it off. Consumers that need longer
-than that for a message get it twice: the time must be above what the slowest of them takes.
+It is off unless the broker, the namespace, the topic or the subscription sets a time in seconds. A
+subscription sets its own with the property `PROPERTY`; ``0`` keeps compensation off. Consumers that need
+longer than that for a message get it twice: the time must exceed the slowest consumer's processing time.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from geminga.broker.scheduler import Scheduler, Timer
 log = logging.getLogger("geminga.broker")
 
 PROPERTY = "redeliver-unacked-after-seconds"
-"""A subscription's property that says the seconds for it alone."""
+"""Property of a subscription with its own time in seconds."""
 ROUND_SECONDS_MIN, ROUND_SECONDS_MAX = 1.0, 15.0
-"""Rounds are a quarter of the time apart after which messages are pushed again, within these bounds."""
+"""Interval of rounds: a quarter of the time after which messages are redelivered, within these bounds."""
 LOG_SECONDS = 60.0
 MARKS_MAX = 64
-"""How finely a single active consumer's deliveries are known in time: parts of the time to wait."""
+"""Resolution of a single active consumer's delivery times: parts of the time to wait."""
 
 _OFF = UnackedRedelivery()
 
 TooOld = Callable[[int], bool]
-"""Whether an entry, by its offset, is too old to be pushed again."""
+"""Returns whether the entry at an offset is too old to be redelivered."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class RedeliveryRound:
-    """What one round did."""
+    """Result of one round."""
 
     messages: int = 0
     given_up: int = 0
-    """Entries that are too old: they stay where they are."""
+    """Entries that are too old and not redelivered."""
 
 
 class RedeliveringDispatcher(Protocol):
-    """What a dispatcher does for compensation."""
+    """Interface of a dispatcher for compensation."""
 
     def note_deliveries(self, seconds: float) -> None:
-        """Remember from now on when what was delivered, for as long; 0 forgets it."""
+        """Keep the times of deliveries for ``seconds`` from now on; 0 discards them."""
 
     def push_again(self, delivered_before: float, messages_max: int, too_old: TooOld) -> RedeliveryRound:
-        """Deliver again what is open since ``delivered_before``, within permits and ``messages_max``."""
+        """Redeliver what is open since ``delivered_before``, within permits and ``messages_max``."""
 
 
 class CompensatedSubscription(Protocol):
-    """The subscription, as far as this is concerned."""
+    """Interface of a subscription for compensation."""
 
     scheduler: Scheduler
     name: str
@@ -71,11 +71,11 @@ class CompensatedSubscription(Protocol):
     def dispatcher(self) -> RedeliveringDispatcher | None: ...
 
     def published_before(self, offset: int, moment_ms: int) -> bool:
-        """Whether an entry was published earlier than that, by its own claim."""
+        """Return whether an entry's publish time is earlier than ``moment_ms``."""
 
 
 class Compensation:
-    """One subscription's task. ``messages`` and ``given_up`` count since the topic was loaded."""
+    """Compensation of one subscription. ``messages`` and ``given_up`` count since the topic was loaded."""
 
     __slots__ = (
         "_logged_at", "_logged_messages", "_rule", "_subscription", "_timer", "given_up", "last_ms",
@@ -94,16 +94,18 @@ class Compensation:
 
     @property
     def after_seconds(self) -> float:
-        """After how long messages are pushed again; 0: not at all."""
+        """Time after which messages are redelivered; 0: never."""
         return self._rule.after_seconds
 
     def apply(self, rule: UnackedRedelivery, properties: Mapping[str, str]) -> None:
-        """Policies, properties or consumers have changed."""
+        """Apply changed policies, properties or consumers."""
         own = properties.get(PROPERTY)
         if own is not None:
             seconds = number_of(own)
             if seconds is None or seconds < 0:
-                log.warning("%r: property %s=%r is no number of seconds", self._subscription, PROPERTY, own)
+                log.warning(
+                    "%r: property %s=%r is not a number of seconds", self._subscription, PROPERTY, own
+                )
             else:
                 rule = replace(rule, after_seconds=seconds)
         self._rule = rule
@@ -119,7 +121,7 @@ class Compensation:
             )
 
     def close(self) -> None:
-        """The subscription leaves memory, and is not to be kept there by this."""
+        """Cancel the timer when the subscription leaves memory, so that it can be garbage-collected."""
         self.stop()
         del self._subscription
 
@@ -161,7 +163,7 @@ class Compensation:
         if self._logged_messages and now - self._logged_at < LOG_SECONDS:
             return
         log.info(
-            "%r: %d messages pushed again that were not acknowledged within %g s",
+            "%r: redelivered %d messages that were not acknowledged within %g s",
             self._subscription,
             self.messages - self._logged_messages,
             self._rule.after_seconds,
@@ -170,7 +172,7 @@ class Compensation:
 
 
 class DeliveryMarks:
-    """How far a single active consumer had been sent entries, and when: a few marks for any number."""
+    """Times at which a single active consumer had been sent entries up to an offset, in a few marks."""
 
     __slots__ = ("_marks", "_seconds")
 
@@ -179,7 +181,7 @@ class DeliveryMarks:
         self._marks: deque[tuple[float, float, int]] = deque()
 
     def note(self, now: float, offset: int) -> None:
-        """Everything below ``offset`` has been sent by now."""
+        """Record that everything below ``offset`` has been sent by now."""
         marks = self._marks
         if marks and now - marks[-1][0] < self._seconds / MARKS_MAX:
             marks[-1] = marks[-1][0], now, offset
@@ -189,7 +191,7 @@ class DeliveryMarks:
                 marks.popleft()
 
     def sent_before(self, moment: float) -> int:
-        """The offset below which all was sent at ``moment`` or earlier."""
+        """Return the offset below which everything was sent at ``moment`` or earlier."""
         marks, found = self._marks, 0
         while marks and marks[0][1] <= moment:
             found = marks[0][2]

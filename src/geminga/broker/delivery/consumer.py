@@ -1,6 +1,6 @@
-"""The broker's side of one consumer: its permits, what it was sent, and its counters.
+"""Broker's side of a consumer: its permits, pending entries and counters.
 
-`Subscription` is what a consumer belongs to, as the commands of its client see it.
+`Subscription` is the interface of subscriptions for the commands of clients.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ SHARED = pb.CommandSubscribe.Shared
 FAILOVER = pb.CommandSubscribe.Failover
 KEY_SHARED = pb.CommandSubscribe.Key_Shared
 PERMITS_MAX = (1 << 31) - 1
-"""A consumer's balance does not grow beyond this, however many FLOWs it sends."""
+"""Upper bound of a consumer's permits, however many FLOWs it sends."""
 
 
 def type_name(number: int) -> str:
-    """A subscription type as Pulsar spells it."""
+    """Return a subscription type as Pulsar spells it."""
     return pb.CommandSubscribe.SubType.Name(number)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LastMessage(ByFields):
-    """Where a topic ends: its newest durable entry (-1:-1 for none), and where a subscription is."""
+    """End of a topic: its newest durable entry (-1:-1 if empty), and the mark-delete position."""
 
     position: tuple[int, int]
     batch_index: int
@@ -39,7 +39,7 @@ class LastMessage(ByFields):
 
 
 class Subscription(Protocol):
-    """What commands ask of a subscription, persistent or not."""
+    """Interface of persistent and non-persistent subscriptions for commands."""
 
     name: str
     partition: int
@@ -54,62 +54,62 @@ class Subscription(Protocol):
 
     @property
     def replicated(self) -> bool:
-        """What the client said of it; kept and shown."""
+        """Whether the client requested replication of the subscription; only stored and shown."""
 
     @property
     def durable(self) -> bool:
-        """Whether it is there when nobody is connected."""
+        """Whether the subscription remains when no consumer is connected."""
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged."""
+        """Number of unacknowledged entries."""
 
     def ack_holes(self, now: float) -> int:
-        """Runs of open messages before an acknowledged one; counted anew once a second."""
+        """Return the number of runs of open messages before an acknowledged one; recounted once a second."""
 
     # --- consumers ---
     def add(self, consumer: Consumer) -> None:
         """Attach a consumer; raises `Refused`."""
 
     def started(self, consumer: Consumer) -> None:
-        """The consumer has had its SUCCESS."""
+        """Allow notices to a consumer whose SUCCESS was sent."""
 
     def remove(self, consumer: Consumer) -> None:
-        """Detach a consumer; nothing happens when it is not attached."""
+        """Detach a consumer; no effect if it is not attached."""
 
     def disconnect_all(self) -> None:
-        """CLOSE_CONSUMER to every consumer."""
+        """Send CLOSE_CONSUMER to every consumer."""
 
     # --- the flow of messages ---
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """More permits."""
+        """Add permits."""
 
     def dispatch(self) -> None:
-        """Send what can be sent now."""
+        """Send the entries that consumers can take now."""
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
-        """Individual acknowledgements. Raises `Refused` when some could not be taken."""
+        """Acknowledge individual ids. Raises `Refused` if some were not accepted."""
 
     def acknowledge_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """The same for one whole entry."""
+        """Acknowledge one whole entry."""
 
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
-        """Everything up to an id."""
+        """Acknowledge everything up to an id."""
 
     def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
-        """Negative acknowledgements; with no ids everything that the consumer has not acknowledged."""
+        """Redeliver ids (negative acknowledgement), or without ids everything that the consumer holds."""
 
     def when_durable(self, done: Done) -> None:
-        """``done`` runs when what was acknowledged so far is durable."""
+        """Call ``done`` when everything acknowledged so far is durable."""
 
     # --- as a whole ---
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
         """Move to a message id or a publish time. Raises `Refused` or `StoreError`."""
 
     def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
-        """Where the topic ends; None while that is read, and ``ready`` is called then.
+        """Return the end of the topic; None while it is read, after which ``ready`` is called.
 
-        ``compacted``: for a reader of what is compacted. Raises `Refused` or `StoreError`.
+        ``compacted``: the end for a reader of compacted data. Raises `Refused` or `StoreError`.
         """
 
     def delete(self, done: Done) -> None:
@@ -117,10 +117,10 @@ class Subscription(Protocol):
 
 
 class Consumer:
-    """``permits`` is counted in messages and may go below 0, since entries are sent whole.
+    """Consumer of a subscription. ``permits`` counts messages; below 0 after a batch larger than the permits.
 
-    ``pending`` holds, for Shared and Key_Shared, the offset of each entry that was sent and is not
-    acknowledged, with the number of its messages that are open; ``unacked_messages`` is their sum.
+    ``pending`` maps, for Shared and Key_Shared, the offset of each entry that was sent and is not
+    acknowledged to the number of its open messages; ``unacked_messages`` is their sum.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class Consumer:
         now_ms: int,
         read_compacted: bool = False,
     ) -> None:
-        """``read_compacted``: below the horizon of compaction it wants the newest message of each key."""
+        """``read_compacted``: read the newest message of each key below the compaction horizon."""
         self.peer = peer
         self.read_compacted = read_compacted
         self.output = peer.output
@@ -224,7 +224,7 @@ class Consumer:
 
     @property
     def entries_wanted(self) -> int:
-        """About how many entries its permits cover, at least one."""
+        """Approximate number of entries that its permits cover, at least 1."""
         return max(1, int(self.permits / self.batch_average))
 
     def add_permits(self, count: int, now_ms: int) -> None:
@@ -266,7 +266,7 @@ class Consumer:
             self.redelivered += messages
 
     def send_run(self, ledger_id: int, first_entry_id: int, entries: Sequence[bytes]) -> None:
-        """The same for small entries of a message each that follow each other, sent for the first time."""
+        """Send consecutive small entries of one message each for the first time, with a single write."""
         count = len(entries)
         self.write(
             encode_messages(
@@ -285,32 +285,32 @@ class Consumer:
         self.bytes_out += sum(map(len, entries))
 
     def delivered(self, now_ms: int) -> None:
-        """Note the time of a delivery, and whether it is the first since the last acknowledgement."""
+        """Record the time of a delivery, and whether it is the first since the last acknowledgement."""
         self.last_consumed_ms = now_ms
         self.unacked_since_ms = self.unacked_since_ms or now_ms
 
     def acknowledged(self, now_ms: int) -> None:
-        """Note the time of an acknowledgement."""
+        """Record the time of an acknowledgement."""
         self.last_acked_ms = now_ms
         self.unacked_since_ms = 0
 
     def limit_unacked(self, limit: int) -> None:
-        """Set how many messages it may hold unacknowledged; 0: any number."""
+        """Set the limit of unacknowledged messages; 0: no limit."""
         if limit != self.unacked_messages_max:
             self.unacked_messages_max = limit
             self.blocked = 0 < limit <= self.unacked_messages
 
     def track(self, offset: int, messages: int) -> None:
-        """An entry was sent that this consumer has to acknowledge itself (Shared, Key_Shared)."""
+        """Add a sent entry to ``pending`` (Shared, Key_Shared)."""
         self.pending[offset] = messages
         self.unacked_messages += messages
         if 0 < self.unacked_messages_max <= self.unacked_messages:
             self.blocked = True
 
     def settle(self, offset: int, still_open: int = 0) -> int:
-        """A sent entry was acknowledged, or all but ``still_open`` of its messages.
+        """Remove acknowledged messages of an entry from ``pending``, all but ``still_open`` of them.
 
-        Returns how many messages fewer are unacknowledged; 0 when the entry was not pending here.
+        Returns by how many messages the unacknowledged ones fell; 0 if the entry was not pending here.
         """
         before = self.pending.get(offset)
         if before is None:
@@ -329,30 +329,30 @@ class Consumer:
         return freed
 
     def forget_pending(self) -> dict[int, int]:
-        """Give back everything that is pending, to be delivered again."""
+        """Clear and return ``pending``, for redelivery."""
         pending, self.pending = self.pending, {}
         self.unacked_messages = self.unacked_since_ms = 0
         self.blocked = False
         return pending
 
     def rates_now(self, now: float) -> tuple[float, ...]:
-        """Messages, bytes, redelivered messages and acknowledged messages a second."""
+        """Return the rates of messages, bytes, redelivered messages and acknowledged messages per second."""
         return self.rates.read(now, self.messages_out, self.bytes_out, self.redelivered, self.messages_acked)
 
     # --- notices ---
     def notify_active(self, active: bool) -> None:
-        """Failover consumers are told whether they are the active one."""
+        """Notify a Failover consumer whether it is the active one."""
         self.active = active
         if self.type == FAILOVER:
             self.peer.active_consumer_change(self.consumer_id, active)
 
     def notify_end_of_topic(self) -> None:
-        """Once a consumer: nothing will follow in this terminated topic."""
+        """Notify a consumer once that the terminated topic has no more messages."""
         if not self.end_notified:
             self.end_notified = True
             self.peer.end_of_topic(self.consumer_id)
 
     def disconnect(self) -> None:
-        """The broker closes the consumer: its client looks the topic up again."""
+        """Close the consumer from the broker's side: its client looks the topic up again."""
         self.peer.consumer_closed(self.consumer_id, self)
         self.subscription.remove(self)

@@ -1,19 +1,18 @@
-"""A cursor: which entries of a topic a subscription has dealt with.
+"""Cursor: the entries of a topic that a subscription has acknowledged.
 
-A cursor counts entries by their offset (`managed_ledger`). Everything below ``mark`` is acknowledged;
-behind it, ``holes`` holds what was acknowledged out of order, and ``batches`` the messages of a batch
-that are still open. All three survive restarts in full.
+A cursor addresses entries by their offset (`managed_ledger`). Everything below ``mark`` is acknowledged;
+behind it, ``holes`` holds the entries acknowledged out of order, and ``batches`` the open messages of partly
+acknowledged batches. All three survive restarts in full.
 
-Beside them goes a *tally*: how many messages and bytes are acknowledged behind the mark, so that a backlog
-in messages is two sums and a subtraction (`entry_counts`). It changes with every acknowledgement that
-leaves a hole or closes one, is kept with them, and is made anew where it is missing or in doubt. The bytes
-of a partly acknowledged batch count until its last message is acknowledged: the store keeps all of them.
+A *tally* counts the messages and bytes acknowledged behind the mark, so that a backlog in messages is two
+sums and a subtraction (`entry_counts`). It changes with every acknowledgement that leaves or closes a hole,
+is stored with the holes, and is recomputed where it is missing or out of date. The bytes of a partly
+acknowledged batch count until its last message is acknowledged: the store keeps all of them.
 
-Durable form: one key a cursor. Its value is a snapshot; every acknowledgement since is a delta that
-the store merges onto it. Acknowledgements only ever add to a cursor, so deltas may be applied twice,
-in any order, and on top of a newer snapshot, with the same result; loading takes them in together and
-puts mark, holes and batches in order once, at its end. What takes something back (a seek) writes a
-snapshot, which replaces the deltas.
+Durable form: one key per cursor. Its value is a snapshot; each acknowledgement since is a delta that the
+store merges onto it. Acknowledgements only add to a cursor, so deltas may be applied twice, in any order, and
+on top of a newer snapshot, with the same result; loading reads all deltas and sorts mark, holes and batches
+once at the end. A seek, which revokes acknowledgements, writes a snapshot, which replaces the deltas.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ from geminga.ledger.api import StoredValue
 from geminga.wire.varint import varint
 
 _VERSION = 3
-"""Before it, partly acknowledged batches were written one by one (1, 2) and there was no tally (1)."""
+"""Format version. Versions 1 and 2 wrote partly acknowledged batches individually; version 1 had no tally."""
 _RANGES, _BELOW, _BATCH, _OFFSETS, _TALLY = 1, 2, 3, 4, 6
 _TALLY_FORM = struct.Struct("<QQQQQQ")
-"""Mark, entries in holes, partly acknowledged batches: what state the tally is of; then the tally itself:
-messages acknowledged in those batches, messages and bytes in holes. Written with every delta, so it is packed
-quickly rather than tightly."""
+"""Mark, entries in holes and partly acknowledged batches identify the state that the tally belongs to; the
+rest is the tally: messages acknowledged in those batches, messages and bytes in holes. Written with every
+delta, so its size is fixed for speed."""
 _NO_TALLY = _TALLY_FORM.pack((1 << 64) - 1, 0, 0, 0, 0, 0)
-"""In place of one, where something follows: no cursor is in that state."""
+"""Placeholder for a missing tally before further data: no cursor is in that state."""
 _WINDOW = 4096
 """Offsets that are counted together."""
 _COLUMN_FROM = 8
-"""From so many single offsets on, a delta holds them as a column: shorter, and read ten times as fast."""
+"""Smallest number of single offsets that a delta holds as a column: shorter, and read ten times as fast."""
 _WORD_BITS = 64
 _WORD_BYTES = 8
 _WORD_MASK = (1 << _WORD_BITS) - 1
 HOLES_COUNTED_BATCHES_MAX = 10_000
 PARTIAL_BATCHES_BYTES_MAX = 32 * 1024 * 1024
-"""Memory for what is open in partly acknowledged batches; further ones are refused until some are done."""
+"""Memory limit of the open messages of partly acknowledged batches; more such batches are refused."""
 _BATCH_OVERHEAD_BYTES = 170
 
 SNAPSHOT_AFTER_BYTES_MIN = 64 * 1024
-"""A snapshot is written when the deltas since the last one outgrow it, and this ..."""
+"""A snapshot is written when the deltas since the last one outgrow it and this size ..."""
 SNAPSHOT_AFTER_DELTAS = 4096
 SNAPSHOT_AFTER_RANGES = 65_536
-"""... or when there are so many of them, with so many ranges: loading must never take long."""
+"""... or when they contain this many ranges, which bounds the loading time."""
 
 Properties = dict[str, str]
 
@@ -65,24 +64,24 @@ Tally = tuple[int, int]
 
 
 class MessageCounts(Protocol):
-    """What entries hold (`entry_counts.EntryCounts`)."""
+    """Messages and bytes of entries (`entry_counts.EntryCounts`)."""
 
     def of(self, offset: int) -> Tally:
-        """Messages and bytes of one entry."""
+        """Return the messages and bytes of one entry."""
 
     def between(self, start: int, stop: int) -> Tally:
-        """Those of all entries at ``start <= offset < stop``."""
+        """Return those of all entries at ``start <= offset < stop``."""
 
     def held(self, offsets: RangeSet, start: int, stop: int) -> Tally:
-        """Those of the entries at ``start <= offset < stop`` that are in a set."""
+        """Return those of the entries at ``start <= offset < stop`` that are in a set."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether that can be said without reading many entries first."""
+        """Whether the counts are known without reading many entries first."""
 
 
 class CursorFull(Exception):
-    """No more partly acknowledged batches can be kept: the acknowledgement was not taken."""
+    """The limit of partly acknowledged batches is reached: the acknowledgement was not accepted."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -92,9 +91,9 @@ class CursorFull(Exception):
 
 
 def bits_from_words(words: Sequence[int], messages: int) -> int:
-    """The bits of a ``java.util.BitSet``'s long array: 1 is a message that is still open.
+    """Convert a ``java.util.BitSet``'s long array to bits: 1 is a message that is still open.
 
-    What lies beyond the batch's ``messages`` is left out, and not looked at.
+    Bits beyond the batch's ``messages`` are ignored.
     """
     wanted = words[: -(-messages // _WORD_BITS)]
     packed = b"".join([(word & _WORD_MASK).to_bytes(_WORD_BYTES, "little") for word in wanted])
@@ -102,7 +101,7 @@ def bits_from_words(words: Sequence[int], messages: int) -> int:
 
 
 def words_from_bits(bits: int) -> list[int]:
-    """The inverse of `bits_from_words`: signed words, trailing zero words dropped."""
+    """Convert bits to signed words, trailing zero words dropped: the inverse of `bits_from_words`."""
     count = -(-bits.bit_length() // _WORD_BITS)
     packed = bits.to_bytes(count * _WORD_BYTES, "little")
     return [
@@ -112,7 +111,7 @@ def words_from_bits(bits: int) -> list[int]:
 
 
 def without_lowest_ones(bits: int, count: int) -> int:
-    """``bits`` with its lowest ``count`` ones taken out."""
+    """Clear the lowest ``count`` ones of ``bits``."""
     low, high = 0, bits.bit_length()
     while low < high:
         middle = (low + high + 1) // 2
@@ -124,10 +123,10 @@ def without_lowest_ones(bits: int, count: int) -> int:
 
 
 class Cursor:
-    """See the module. ``mark`` is the offset of the first entry that is not dealt with.
+    """Cursor in memory. ``mark`` is the offset of the first unacknowledged entry.
 
-    ``is_behind`` says that nothing before it is wanted, whatever compaction has of that: that it was placed
-    behind the topic's beginning, or has moved since.
+    ``is_behind``: the cursor started behind the topic's beginning or has moved, so compacted entries before
+    it are not wanted.
     """
 
     __slots__ = (
@@ -162,17 +161,17 @@ class Cursor:
         return offset < self.mark or offset in self.holes
 
     def next_open(self, offset: int) -> int:
-        """The first entry from ``offset`` on that is not acknowledged (it may not exist yet)."""
+        """Return the first unacknowledged offset from ``offset`` on (the entry may not exist yet)."""
         if offset < self.mark:
             offset = self.mark
         return self.holes.next_missing(offset) if self.holes else offset
 
     def open_run(self, offset: int, stop: int) -> int:
-        """Where the run of open entries that starts at ``offset`` ends, at most ``stop``."""
+        """Return the end of the run of open entries that starts at ``offset``, at most ``stop``."""
         return self.holes.next_present(offset, stop)
 
     def last_open(self, end: int) -> int:
-        """The last entry before ``end`` that is not acknowledged; -1 when there is none."""
+        """Return the last unacknowledged entry before ``end``; -1 if there is no such entry."""
         stop = end
         while stop > self.mark:
             start = max(self.mark, stop - _WINDOW)
@@ -183,7 +182,7 @@ class Cursor:
         return -1
 
     def behind_open(self, count: int, end: int) -> int:
-        """The offset behind the next ``count`` open entries; ``end`` when there are no more than those."""
+        """Return the offset behind the next ``count`` open entries; ``end`` if there are fewer."""
         offset, left = self.mark, count
         while offset < end and left > 0:
             stop = min(offset + _WINDOW, end)
@@ -199,11 +198,11 @@ class Cursor:
         return offset
 
     def backlog(self, end: int) -> int:
-        """Entries below ``end`` that are not acknowledged."""
+        """Return the number of unacknowledged entries below ``end``."""
         return max(0, end - self.mark - len(self.holes))
 
     def open_tally(self, end: int) -> Tally | None:
-        """Messages below ``end`` that are not acknowledged, and the bytes of the entries that hold them.
+        """Return the unacknowledged messages below ``end``, and the bytes of their entries.
 
         None while the topic's entries are still being counted.
         """
@@ -218,7 +217,7 @@ class Cursor:
         return max(0, messages - self._tally[0] - self._parts), max(0, size - self._tally[1])
 
     def hole_count(self) -> int:
-        """How many runs of open messages lie before an acknowledged one, those inside batches included.
+        """Return the number of runs of open messages before an acknowledged one, also inside batches.
 
         With more partly acknowledged batches than `HOLES_COUNTED_BATCHES_MAX` each of them counts as one.
         """
@@ -236,46 +235,46 @@ class Cursor:
         return found
 
     def _batch_end(self, offset: int) -> int:
-        """The bit of a partly acknowledged batch's last message."""
+        """Return the bit of a partly acknowledged batch's last message."""
         messages = self._messages(offset) if self.counts.is_complete else 1
         return 1 << max(messages, self.batches[offset].bit_length()) - 1
 
     def _ends_open(self, offset: int) -> bool:
-        """Whether the last message of an entry is open."""
+        """Return whether the last message of an entry is open."""
         if self.is_acknowledged(offset):
             return False
         bits = self.batches.get(offset)
         return bits is None or bool(bits & self._batch_end(offset))
 
     def messages_open(self, start: int, stop: int) -> int:
-        """Open messages in ``start <= offset < stop``, not before the mark; costs what holes lie between."""
+        """Return the open messages in ``start <= offset < stop``, behind the mark; cost grows with holes."""
         return self.messages_begun(start, stop) - sum(self.parts(start, stop))
 
     def messages_begun(self, start: int, stop: int) -> int:
-        """The same with all messages of entries that are partly acknowledged."""
+        """Like `messages_open`, with all messages of partly acknowledged entries."""
         messages = self.counts.between(start, stop)[0]
         return messages - self.counts.held(self.holes, start, stop)[0] if self.holes else messages
 
     def parts(self, start: int, stop: int) -> Iterator[int]:
-        """How many messages of each partly acknowledged batch among these entries are acknowledged.
+        """Yield the number of acknowledged messages of each partly acknowledged batch among these entries.
 
-        May be gone through in steps. What is acknowledged as a whole meanwhile counts as nothing.
+        Can be consumed in steps: batches acknowledged completely meanwhile are left out.
         """
         offsets, batches = range(start, stop), self.batches
         few = offsets if len(offsets) < len(batches) else list(batches)
         return (self._part(at) for at in few if at in batches and at in offsets)
 
     def open_bits(self, offset: int) -> int:
-        """A one for each open message of an entry that is not acknowledged as a whole."""
+        """Return a number with a 1 for each open message of an entry that is not wholly acknowledged."""
         bits = self.batches.get(offset)
         return (1 << self._messages(offset)) - 1 if bits is None else bits
 
     def _messages(self, offset: int) -> int:
-        """How many messages can be acknowledged in an entry: one at least, it may be a chunk."""
+        """Return the number of messages of an entry, at least 1, because it may be a chunk."""
         return max(1, self.counts.of(offset)[0])
 
     def _part(self, offset: int) -> int:
-        """How many messages of a partly acknowledged batch are acknowledged."""
+        """Return the number of acknowledged messages of a partly acknowledged batch."""
         return self._messages(offset) - self.batches[offset].bit_count()
 
     def ack_words(self, offset: int) -> Sequence[int]:
@@ -284,16 +283,16 @@ class Cursor:
         return words_from_bits(bits) if bits else ()
 
     def open_messages(self, offset: int) -> int:
-        """How many messages of a partly acknowledged batch are open; 0 when it is not such a batch."""
+        """Return the number of open messages of a partly acknowledged batch; 0 for any other entry."""
         return self.batches.get(offset, 0).bit_count()
 
     def open_ranges(self, offset: int) -> list[tuple[int, int]]:
-        """Which messages of a partly acknowledged batch are open: the first and the last of each run."""
+        """Return the first and the last index of each run of open messages of a partly acknowledged batch."""
         return [(start, stop - 1) for start, stop in bit_ranges(self.batches.get(offset, 0))]
 
     # --- acknowledging ---
     def acknowledge(self, offset: int) -> bool:
-        """One entry; False when it was acknowledged before."""
+        """Acknowledge one entry; False if it was acknowledged before."""
         if offset < self.mark or not self._add(offset):
             return False
         if self.batches:
@@ -321,7 +320,7 @@ class Cursor:
         return True
 
     def _is_tallied(self) -> bool:
-        """Whether the tally is to follow what changes; not before all entries are counted."""
+        """Return whether the tally follows changes; only once all entries are counted."""
         if self._tally is not None:
             try:
                 is_complete = self.counts.is_complete
@@ -332,9 +331,9 @@ class Cursor:
         return self._tally is not None
 
     def _tell(self, sign: int, ask: Callable[..., Tally], *where: Any) -> None:
-        """Add what some entries hold to the tally, or take it from there.
+        """Add the messages and bytes of entries to the tally, or subtract them.
 
-        An acknowledgement holds whether that can be read or not: else the tally is made anew, when it can.
+        If they cannot be read, the tally is dropped and recomputed later; the acknowledgement holds.
         """
         tally = self._tally
         if tally is not None:
@@ -346,7 +345,7 @@ class Cursor:
                 self._tally = tally[0] + sign * messages, tally[1] + sign * size
 
     def _tell_part(self, sign: int, offset: int) -> None:
-        """The same of the messages that are acknowledged in a batch."""
+        """Add the acknowledged messages of a batch to the tally, or subtract them."""
         if self._tally is not None:
             try:
                 self._parts += sign * self._part(offset)
@@ -361,11 +360,11 @@ class Cursor:
             self.mark = contiguous
 
     def acknowledge_part(self, offset: int, words: Sequence[int], messages: int) -> int | None:
-        """Some of a batch's ``messages``: the bits of ``words`` have a 1 for each that is not acknowledged.
+        """Acknowledge some of a batch's ``messages``: the bits of ``words`` are 1 for each open message.
 
-        Clients count from a full batch, so a set is ANDed with what is known. Nothing is kept for an entry
-        of a single message, and never more than the batch holds. Returns how many messages remain open, 0
-        when the entry is now done, None when it was done before. Raises `CursorFull`.
+        Clients count from a full batch, so the set is ANDed with the stored one. Nothing is stored for an
+        entry with a single message, and never more bits than the batch has messages. Returns the number of
+        open messages, 0 if the entry is now acknowledged, None if it was before. Raises `CursorFull`.
         """
         if self.is_acknowledged(offset):
             return None
@@ -389,7 +388,7 @@ class Cursor:
         return after.bit_count()
 
     def acknowledge_below(self, offset: int) -> bool:
-        """Every entry below ``offset`` (a cumulative acknowledgement); False when nothing is new."""
+        """Acknowledge every entry below ``offset`` (cumulative); False if nothing changes."""
         before = self.mark
         if offset <= before:
             return False
@@ -406,7 +405,7 @@ class Cursor:
         return True
 
     def _drop_holes(self, offset: int) -> None:
-        """Forget the holes below ``offset``; those behind it are counted instead where they are fewer."""
+        """Drop the holes below ``offset``; the tally is recounted on the side with fewer holes."""
         held = self.counts.held
         if offset - self.mark <= self.holes.end - offset:
             self._tell(-1, held, self.holes, self.mark, offset)
@@ -416,7 +415,7 @@ class Cursor:
         self.holes.remove_range(self.mark, offset)
 
     def _drop_batch(self, offset: int) -> None:
-        """Forget what is open in a batch, if it is a partly acknowledged one: it is done."""
+        """Drop the open messages of an acknowledged batch, if any are stored."""
         bits = self.batches.get(offset)
         if bits is not None:
             self._tell_part(-1, offset)
@@ -424,14 +423,14 @@ class Cursor:
             del self.batches[offset]
 
     def _drop_batches(self, start: int, stop: int) -> None:
-        """Forget the batches of entries that are done; costs the lesser of the two numbers."""
+        """Drop the batches of acknowledged entries; costs the lesser of the two numbers."""
         offsets = range(start, stop)
         batches = self.batches
         for offset in offsets if len(offsets) < len(batches) else [at for at in batches if at in offsets]:
             self._drop_batch(offset)
 
     def reset(self, offset: int) -> None:
-        """Everything from ``offset`` on is open again. The caller writes a snapshot."""
+        """Reopen everything from ``offset`` on. The caller writes a snapshot."""
         self.mark = offset
         self.is_behind = False
         self.holes.clear()
@@ -441,7 +440,7 @@ class Cursor:
         self._forget_fresh()
 
     def clamp(self, start: int, end: int) -> None:
-        """Fit a loaded cursor to the entries that exist: ``start <= offset < end``."""
+        """Limit a loaded cursor to the entries that exist: ``start <= offset < end``."""
         if self.mark > end:
             self.reset(end)
         if self.mark >= start and self.holes.end <= end and max(self.batches, default=-1) < end:
@@ -452,7 +451,7 @@ class Cursor:
         self._put_in_order()
 
     def _put_in_order(self) -> None:
-        """Nothing below the mark, no batches of entries that are done; the tally is to be made anew."""
+        """Remove holes below the mark and batches of acknowledged entries; drop the tally."""
         self._tally = None
         self.holes.remove_range(0, self.mark)
         self._close_gap()
@@ -462,7 +461,7 @@ class Cursor:
         self.batches_bytes = sum(map(_held_bytes, self.batches.values()))
 
     def step_over(self, start: int, stop: int) -> None:
-        """There is nothing at ``start <= offset < stop``: it counts as dealt with. Not written down."""
+        """Count missing entries at ``start <= offset < stop`` as acknowledged, without writing them."""
         if stop > self.mark:
             self.holes.add_range(max(start, self.mark), stop)
             self._put_in_order()
@@ -470,7 +469,7 @@ class Cursor:
     # --- durable form ---
     @property
     def changed(self) -> bool:
-        """Whether there is something that `take_delta` would give."""
+        """Whether `take_delta` would return anything."""
         return bool(self._fresh_ranges or self._fresh_batches or self._below >= 0)
 
     @property
@@ -483,7 +482,7 @@ class Cursor:
         )
 
     def take_delta(self) -> bytes:
-        """What was acknowledged since the last call, for the store to merge."""
+        """Return what was acknowledged since the last call, for the store to merge."""
         out = bytearray()
         if self._below >= 0:
             out.append(_BELOW)
@@ -504,7 +503,7 @@ class Cursor:
         return bytes(out)
 
     def take_snapshot(self) -> bytes:
-        """The whole cursor, for the store to put; what `take_delta` would give is in it."""
+        """Return the whole cursor, with the pending delta, for the store to put."""
         self._forget_fresh()
         out = bytearray([_VERSION])
         put_varint(out, self.mark)
@@ -521,7 +520,7 @@ class Cursor:
         return bytes(out)
 
     def _put_batches(self, out: bytearray) -> None:
-        """Columns of offsets and sizes, then all bits: quick, for there may be a hundred thousand."""
+        """Append columns of offsets and sizes, then all bits, for speed with 100,000 batches."""
         sizes = [(bits.bit_length() + 7) // 8 for bits in self.batches.values()]
         IntegerColumn(list(self.batches)).encode(out)
         IntegerColumn(sizes).encode(out)
@@ -548,7 +547,7 @@ class Cursor:
 
     @staticmethod
     def load(value: StoredValue, what: str, counts: MessageCounts) -> Cursor:
-        """The cursor that was kept; raises `StoreDamaged` naming ``what``."""
+        """Parse a stored cursor; raises `StoreDamaged` naming ``what``."""
         reader = RecordReader(value.base, what)
         version = reader.varint()
         if not 1 <= version <= _VERSION:
@@ -579,7 +578,7 @@ class Cursor:
         return cursor
 
     def _take_in(self, reader: RecordReader) -> tuple[int, ...] | None:
-        """Add a delta, and return the tally in it; `_put_in_order` must follow."""
+        """Add a delta, and return its tally; `_put_in_order` must follow."""
         tally = None
         while reader:
             kind = reader.varint()
@@ -607,7 +606,7 @@ class Cursor:
         return tally
 
     def _take_tally(self, tally: tuple[int, ...] | None) -> None:
-        """Believe the tally if it is of this very state; without holes none is needed."""
+        """Use the tally if it belongs to this state; without holes no tally is needed."""
         if not self.holes and not self.batches:
             self._tally = 0, 0
         elif tally is not None and tally[:3] == (self.mark, len(self.holes), len(self.batches)):
@@ -619,7 +618,7 @@ def _read_tally(reader: RecordReader) -> tuple[int, ...]:
 
 
 def _held_bytes(bits: int) -> int:
-    """What a partly acknowledged batch takes in memory."""
+    """Return the memory of a partly acknowledged batch."""
     return bits.bit_length() // 8 + _BATCH_OVERHEAD_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What writes a cursor to the store, and says when what it wrote is durable."""
+"""Writer of a durable cursor, which reports when its writes are durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.ledger.api import Done, EntryStore
 
 
 class CursorWriter:
-    """Writes one durable cursor and says when what it wrote is durable, in order."""
+    """Writes one durable cursor, and calls ``done`` of each waiting request in order."""
 
     __slots__ = ("_closed", "_cursor", "_key", "_pending", "_store", "_waiting")
 
@@ -22,10 +22,10 @@ class CursorWriter:
         self._closed = False
         self._waiting: list[Done] = []
         self._pending: deque[list[Done]] | None = None
-        """Made with the first write: an empty one takes 760 bytes, for every subscription of idle topics."""
+        """Created with the first write: an empty deque takes 760 bytes in each idle subscription."""
 
     def when_durable(self, done: Done) -> None:
-        """``done`` runs when everything acknowledged so far is durable: at once if it is."""
+        """Call ``done`` when everything acknowledged so far is durable: at once if it is."""
         if self._cursor.durable and (self._cursor.changed or self._waiting):
             self._waiting.append(done)
         elif self._pending:
@@ -34,7 +34,7 @@ class CursorWriter:
             done(None)
 
     def flush(self) -> None:
-        """Hand what changed to the store."""
+        """Pass the changes to the store."""
         cursor = self._cursor
         if not (cursor.changed and cursor.durable) or self._closed:
             return
@@ -45,12 +45,12 @@ class CursorWriter:
             self._refused(waiting, error)
             return
         if cursor.wants_snapshot:
-            # Behind the delta, so that it says nothing new: should damage take it, nothing is lost.
+            # Redundant after the delta: if damage takes it, nothing is lost.
             with contextlib.suppress(StoreError):
                 self._store.put(self._key, cursor.take_snapshot(), same=True)
 
     def write_snapshot(self, done: Done | None) -> None:
-        """Put the whole cursor (creation, seek, clearing up)."""
+        """Write the whole cursor (creation, seek, compacting of deltas)."""
         waiting = self._take_waiting()
         if done is not None:
             waiting.append(done)
@@ -65,7 +65,7 @@ class CursorWriter:
             self._refused(waiting, error)
 
     def _begin(self, waiting: list[Done] | None = None) -> list[Done]:
-        """A write begins; returns who waits for it."""
+        """Begin a write; return the list of its waiters."""
         if waiting is None:
             waiting = self._take_waiting()
         if self._pending is None:
@@ -80,7 +80,7 @@ class CursorWriter:
             done(error)
 
     def delete(self, done: Done | None) -> None:
-        """Remove the cursor from the store; nothing is written from now on."""
+        """Delete the cursor from the store; later writes are ignored."""
         self._closed = True
         for waiting in self._take_waiting():
             waiting(None)

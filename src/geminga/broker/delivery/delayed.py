@@ -1,4 +1,4 @@
-"""Delayed delivery: entries whose time has not come, by their offsets."""
+"""Delayed delivery: entries that are not due yet, by their offsets."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Callable
 from geminga.broker.scheduler import Scheduler, Timer
 
 DELAYED_MAX = 1_000_000
-"""Delayed entries that a subscription keeps track of; it reads no further until some are due."""
+"""Limit of a subscription's delayed entries; above it no new entries are read until some are due."""
 LOOK_SECONDS = 10.0
-"""Longest time between two looks at the wall clock: it may be set, or the machine may have been suspended."""
+"""Longest interval of checks of the wall clock: it may be set, or the machine may have been suspended."""
 
 DUE_AT_ONCE_MAX = 2_000
-"""Entries that fall due in one run of the timer; the next ones have the next run, and others are served
-before."""
+"""Entries that become due in one run of the timer; the next ones wait for the next run, after other work."""
 
 
 def _nobody_waits(_offsets: list[int]) -> None:
-    """Called for the entries of one that is closed."""
+    """Called for the entries of closed `DelayedEntries`."""
 
 
 class DelayedEntries:
-    """Offsets in the order of their times; ``due(offsets)`` gets those that the wall clock has reached."""
+    """Offsets in the order of their times; ``due(offsets)`` receives those that are due by the wall clock."""
 
     __slots__ = ("_about", "_due", "_heap", "_offsets", "_scheduler", "_timer")
 
@@ -46,7 +45,7 @@ class DelayedEntries:
 
     @property
     def next_ms(self) -> int:
-        """When the first of them is due, in milliseconds since 1970; 0 without any."""
+        """Time at which the first of them is due, in milliseconds since 1970; 0 without any."""
         return self._heap[0][0] if self._heap else 0
 
     def add(self, offset: int, deliver_at_ms: int) -> None:
@@ -55,7 +54,7 @@ class DelayedEntries:
         self._arm()
 
     def skip_below(self, offset: int) -> None:
-        """Entries below ``offset`` are no longer to be delivered."""
+        """Drop the entries below ``offset``."""
         if any(at < offset for at in self._offsets):
             self._offsets = {at for at in self._offsets if at >= offset}
             self._heap = [each for each in self._heap if each[1] >= offset]
@@ -65,7 +64,7 @@ class DelayedEntries:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._due = _nobody_waits  # what refers back to the owner is let go
+        self._due = _nobody_waits  # drop the reference back to the owner
 
     def _arm(self) -> None:
         timer, scheduler = self._timer, self._scheduler

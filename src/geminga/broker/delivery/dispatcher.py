@@ -1,8 +1,8 @@
-"""What dispatchers are, and what they share: reading what is next, a little at a time.
+"""Interface and common base of dispatchers: they read the next entries, a little at a time.
 
-A dispatcher reads entries that are durable and open from the topic's ledger and writes them to
-consumers that have permits and whose connection takes more bytes. It is asked to go on (`dispatch`)
-whenever one of these changes; it never waits and holds no entries, only offsets.
+A dispatcher reads durable open entries from the topic's ledger and writes them to consumers that have permits
+and whose connection takes more bytes. `dispatch` is called whenever one of these changes; a dispatcher never
+waits and holds no entries, only offsets.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ ENTRIES_PER_READ_MAX = 100
 BYTES_PER_READ_MAX = 4 * 1024 * 1024
 ENTRIES_PER_CALL_MAX = 1_000
 BYTES_PER_CALL_MAX = 4 * 1024 * 1024
-"""A dispatcher sends at most this much in one go; then everybody else has a turn before it goes on."""
+"""Bytes that a dispatcher sends in one call; then other work is served before it continues."""
 LIMIT_LOOK_SECONDS = 1.0
-"""What is held up by a limit is tried again so soon at the latest."""
+"""Longest wait of dispatching that a rate limit delays before it tries again."""
 READ_RETRY_SECONDS = 5.0
-"""After a failed read of the store a dispatcher tries again so much later ..."""
+"""Delay of the next try after the store failed to read ..."""
 BUSY_RETRY_SECONDS = 0.1
-"""... and so much later when it only had too much to do."""
+"""... and after it was only overloaded."""
 ENTRIES_PER_FETCH_MAX = 1_000
 BYTES_PER_FETCH_MAX = 1024 * 1024
-"""So much is read from the disk at once, ahead of what consumers want."""
+"""Bytes that are read from the disk at once, ahead of the consumers' requests."""
 FETCHES_MAX = 8
-"""So many places of a topic are read for one subscription at the same time."""
+"""Concurrent reads of a topic for one subscription."""
 
 
 class SubscribedTopic(Protocol):
-    """What subscriptions and dispatchers see of their topic."""
+    """Interface of a topic for subscriptions and dispatchers."""
 
     text: str
     scheduler: Scheduler
@@ -56,7 +56,7 @@ class SubscribedTopic(Protocol):
 
 
 class DispatchedSubscription(Protocol):
-    """What dispatchers see of their subscription; ``last_consumed_ms`` is theirs to set."""
+    """Interface of a subscription for dispatchers; they set ``last_consumed_ms``."""
 
     cursor: Cursor
     partition: int
@@ -69,47 +69,47 @@ class DispatchedSubscription(Protocol):
 
 
 class Dispatcher(Protocol):
-    """What a subscription asks of the way its type hands out entries."""
+    """Interface of a dispatcher, one per subscription type, for its subscription."""
 
     read_offset: int
-    """The next entry that was not read yet."""
+    """Offset of the next entry to read."""
 
     @property
     def reading_fails(self) -> bool:
-        """Whether the store could not be read, and is tried again later."""
+        """Whether the last read of the store failed; it is retried later."""
 
     def add(self, consumer: Consumer) -> None:
-        """Take a consumer in; raises `Refused` when its ranges clash with another's."""
+        """Add a consumer; raises `Refused` if its ranges overlap another's."""
 
     def started(self, consumer: Consumer) -> None:
-        """The consumer knows that it is subscribed: it may be sent notices."""
+        """Allow notices to a consumer whose SUCCESS was sent."""
 
     def remove(self, consumer: Consumer) -> None:
-        """Let a consumer go; what it has pending is delivered again."""
+        """Remove a consumer; its pending entries are redelivered."""
 
     def dispatch(self) -> None:
-        """Send what can be sent now."""
+        """Send the entries that consumers can take now."""
 
     def new_entries(self) -> None:
-        """The same, when nothing has changed but that there are new entries."""
+        """Like `dispatch`, when only new entries were stored."""
 
     def flowed(self, consumer: Consumer) -> None:
-        """A consumer was given permits; `dispatch` follows."""
+        """Record that a consumer received permits; `dispatch` follows."""
 
     def settle(self, consumer: Consumer | None, offset: int, still_open: int) -> None:
-        """An entry was acknowledged, or all but ``still_open`` of its messages."""
+        """Record an acknowledgement of an entry, or of all but ``still_open`` of its messages."""
 
     def acknowledged(self) -> None:
-        """Acknowledgements were taken in: what they unblocked may go on."""
+        """Resume what the acknowledgements unblocked."""
 
     def skipped_below(self, offset: int) -> None:
-        """Everything below ``offset`` is no longer to be delivered."""
+        """Drop everything below ``offset``."""
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
-        """The consumer wants these entries again."""
+        """Redeliver these entries at the consumer's request."""
 
     def redeliver_all(self, consumer: Consumer) -> None:
-        """The consumer wants everything again that it has not acknowledged."""
+        """Redeliver everything that the consumer has not acknowledged."""
 
     def note_deliveries(self, seconds: float) -> None:
         """See `compensation.RedeliveringDispatcher`."""
@@ -118,11 +118,11 @@ class Dispatcher(Protocol):
         """See `compensation.RedeliveringDispatcher`."""
 
     def close(self) -> None:
-        """The last consumer left."""
+        """Release everything after the last consumer has left."""
 
 
 class ReadingDispatcher:
-    """What all dispatchers share: a read position, and care for a store that fails to read."""
+    """Base of all dispatchers: a read position, and retries of failed reads."""
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
         self.subscription = subscription
@@ -139,12 +139,12 @@ class ReadingDispatcher:
         self._entries_left = 0
         self._bytes_left = 0
         self._unsent = 0
-        """Entries that used up a part of this call and were not sent: limits do not count them."""
+        """Entries that were read in this call but not sent, which rate limits do not count."""
 
     def _read(self, offset: int, entries_max: int) -> tuple[int, list[tuple[bytes, int]]]:
-        """The next open entries from ``offset`` on, and the offset of the first; empty at the end.
+        """Return the next open entries from ``offset`` on, and the offset of the first; empty at the end.
 
-        Empty too when they are not at hand now (`_waits`): dispatching goes on when they are.
+        Also empty while they are read from the disk (`_waits`): dispatching resumes afterwards.
         """
         self._waits = self._retry is not None
         if self._waits:
@@ -176,14 +176,14 @@ class ReadingDispatcher:
         return self._retry is not None
 
     def _fetch(self, offset: int, stop: int) -> list[tuple[bytes, int]] | None:
-        """Entries from ``offset`` on; None while the disk, or the next try, has to be waited for."""
+        """Return entries from ``offset`` on; None while the disk or the next try is awaited."""
         ledger = self.topic.ledger
         for start, end in self._fetching.items():
             if start <= offset < end:
                 return None
         if len(self._fetching) >= FETCHES_MAX:
             return None
-        # Between many holes it is cheaper to read over what is acknowledged.
+        # Between many holes it is cheaper to read acknowledged entries, too.
         end = self.cursor.open_run(offset, min(ledger.confirmed, offset + ENTRIES_PER_FETCH_MAX))
         end = max(end, min(ledger.confirmed, offset + ENTRIES_PER_READ_MAX))
         self._fetching[offset] = end
@@ -208,7 +208,7 @@ class ReadingDispatcher:
         return found
 
     def _fetched(self, offset: int, error: StoreError | None) -> None:
-        """What was to be waited for is in the topic's cache now."""
+        """Resume dispatching: the entries read are in the topic's cache now."""
         self._fetching.pop(offset, None)
         if self._closed:
             return
@@ -220,7 +220,7 @@ class ReadingDispatcher:
     def _reading_failed(self, error: StoreError) -> None:
         if self._retry is None:
             seconds = BUSY_RETRY_SECONDS if isinstance(error, StoreBusy) else READ_RETRY_SECONDS
-            log.error("%r: reading failed, next try in %g s: %s", self.subscription, seconds, error)
+            log.error("%r: reading failed, retrying in %g s: %s", self.subscription, seconds, error)
             self._retry = self.scheduler.after(seconds, self._try_again, self.subscription)
 
     def _try_again(self) -> None:
@@ -228,7 +228,7 @@ class ReadingDispatcher:
         self.dispatch()
 
     def dispatch(self) -> None:
-        # Sending may cause a flush, which may tell us that the connection is writable again.
+        # Sending may cause a flush, after which the connection may be writable again.
         if self._dispatching:
             return
         entries, size = ENTRIES_PER_CALL_MAX, BYTES_PER_CALL_MAX
@@ -256,7 +256,7 @@ class ReadingDispatcher:
             if self._exhausted:
                 self._continue_in(0.0)
         except Exception:
-            # What could not be sent is still to be sent, and perhaps nothing else happens that asks for it.
+            # Unsent entries remain, and perhaps no other event triggers dispatching them.
             self._continue_in(READ_RETRY_SECONDS)
             raise
         finally:
@@ -264,7 +264,7 @@ class ReadingDispatcher:
 
     @property
     def _exhausted(self) -> bool:
-        """Whether this call has sent as much as one call may."""
+        """Return whether this call has sent its maximum."""
         return self._entries_left <= 0 or self._bytes_left <= 0
 
     def _continue_in(self, seconds: float) -> None:

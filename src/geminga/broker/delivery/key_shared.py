@@ -1,9 +1,9 @@
-"""Key_Shared: entries of one key go to one consumer, in order.
+"""Key_Shared: all entries of a key go to one consumer, in order.
 
-A key's slot belongs to a consumer (`selectors`). A slot is bound to whoever has entries of it that are
-not acknowledged: when slots move to another consumer, entries of a bound slot wait (they are *parked*)
-until those are acknowledged or their consumer leaves. Entries whose consumer cannot take more now
-queue for it, so that a consumer without permits does not hold up the others.
+A key's slot is assigned to a consumer (`selectors`). A slot is bound to the consumer that holds
+unacknowledged entries of it: when slots move to another consumer, entries of a bound slot wait (they are
+*suspended*) until those are acknowledged or their consumer leaves. Entries whose consumer cannot take more
+now are queued for it, so that a consumer without permits does not block the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_AHEAD_MAX = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BlockedKey(ByFields):
-    """Entries of a slot that wait for those of it which ``holder`` has not acknowledged."""
+    """Entries of a slot that wait until ``holder`` has acknowledged its entries of that slot."""
 
     slot: int
     holder: Consumer
@@ -45,7 +45,7 @@ class BlockedKey(ByFields):
 
 
 class KeySharedDispatcher(SharedDispatcher):
-    """See the module. ``policy`` is the first consumer's; all consumers must have the same mode."""
+    """Dispatcher of Key_Shared. ``policy`` is the first consumer's; all consumers must have the same mode."""
 
     def __init__(self, subscription: DispatchedSubscription, policy: pb.KeySharedMeta) -> None:
         super().__init__(subscription)
@@ -72,21 +72,21 @@ class KeySharedDispatcher(SharedDispatcher):
 
     @property
     def unowned_size(self) -> int:
-        """Entries whose slots no consumer has."""
+        """Entries whose slots are not assigned to a consumer."""
         return len(self._unowned)
 
     @property
     def look_ahead_full(self) -> bool:
-        """Whether no new entries are read because of those that wait for a consumer or a slot."""
+        """Whether reading new entries is suspended because too many wait for a consumer or a slot."""
         limit = min(LOOK_AHEAD_MAX, LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers))
         return len(self._replaying) >= limit
 
     def queued_for(self, consumer: Consumer) -> int:
-        """Entries that were read and wait until the consumer can take them."""
+        """Return the number of read entries that wait for the consumer."""
         return len(self._queues[consumer])
 
     def blocked_keys(self, count_max: int) -> list[BlockedKey]:
-        """The slots whose entries have waited longest, and for whom."""
+        """Return the slots whose entries have waited longest, and the consumers that they wait for."""
         oldest = heapq.nsmallest(
             count_max, ((min(waiting), slot) for slot, waiting in self._suspended.items())
         )
@@ -121,12 +121,12 @@ class KeySharedDispatcher(SharedDispatcher):
             self._route_all(waiting)
         for slot in list(self._suspended):
             bound = self._bound.get(slot)
-            # It may have gone back to the consumer that its entries wait for.
+            # The slot may have returned to the consumer that its entries wait for.
             if bound is None or self.selector.select(slot) in (None, bound[0]):
                 self._route_all(self._suspended.pop(slot))
 
     def _route_moved(self) -> None:
-        """Slots have a new owner: the entries in the queues of others go to its queue."""
+        """Move queued entries whose slots have a new owner to the owner's queue."""
         moved, self._unowned = self._unowned, []
         for owner, queue in self._queues.items():
             gone = [at for at in queue if self.selector.select(self._slots[at]) is not owner]
@@ -148,7 +148,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._route(offset, slot)
 
     def _route(self, offset: int, slot: int) -> None:
-        """Put a waiting entry where it waits for the right thing."""
+        """Queue a waiting entry for its consumer, its slot or a new owner."""
         owner = self.selector.select(slot)
         if owner is None:
             self._unowned.append(offset)
@@ -208,7 +208,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 progress = self._read_ahead() or progress
 
     def _send_queued(self, consumer: Consumer) -> bool:
-        """Send what waits for a consumer; False when nothing left its line."""
+        """Send the entries queued for a consumer; False if no entry left its queue."""
         queue = self._queues[consumer]
         moved = False
         for _ in range(ENTRIES_PER_TURN_MAX):
@@ -221,7 +221,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 break
             moved = True
             if not found or offset != expected:
-                # Acknowledged meanwhile, or gone: however many of these there are, others may stand behind.
+                # Acknowledged meanwhile, or trimmed: further entries may follow any number of these.
                 self._dequeue(queue)
                 self._slots.pop(expected, None)
                 self._entries_left -= 1
@@ -244,7 +244,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._replaying.discard(heapq.heappop(queue))
 
     def _read_ahead(self) -> bool:
-        """Read new entries and send or queue each; False when there are none or enough are waiting."""
+        """Read new entries and send or queue each; False if there are no more or enough are waiting."""
         if self.look_ahead_full or self._delayed.is_full:
             return False
         offset, found = self._read(self.read_offset, ENTRIES_PER_TURN_MAX)

@@ -1,8 +1,8 @@
-"""Limits on rates: token buckets of messages and of bytes, smooth, on the time that the agenda knows.
+"""Rate limits: smooth token buckets of messages and of bytes, on the scheduler's clock.
 
-A bucket may be overdrawn: whoever finds something in it takes what it has (a batch, an entry) and the next
-waits until that is paid back. So the rate is exact in the long run whatever the sizes, a large batch is never
-stuck, and what is idle saves no more than `BURST_SECONDS`.
+A bucket may be overdrawn: if any tokens are left, a caller takes as many as its batch or entry needs, and the
+next waits until they are repaid. So the rate is exact in the long run for any sizes, a large batch is never
+stuck, and an idle bucket saves no more than `BURST_SECONDS` of tokens.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 from geminga.broker.rules.policies import Policies, ThrottleRate
 
 BURST_SECONDS: Final = 0.1
-"""What may be saved up for: so much can go out at once after a pause, one message at least."""
+"""Capacity of a bucket: tokens of this time can be used at once after a pause, at least one message."""
 _STEP: Final = 0.25
-"""A part of that is awaited at least, so that nobody is woken for every single message."""
+"""Shortest wait as a part of that, to avoid a wake-up for every single message."""
 
 
 _NO_RATE: Final = ThrottleRate()
@@ -38,9 +38,9 @@ class _Bucket:
 
 
 class RateLimit:
-    """A limit that several may share. Without a rate it holds nobody up.
+    """Rate limit that several topics may share. Without a rate nothing is delayed.
 
-    ``held_by_messages`` and ``held_by_bytes`` count how often somebody found that it was used up.
+    ``held_by_messages`` and ``held_by_bytes`` count how often the bucket was found empty.
     """
 
     __slots__ = ("_bytes", "_messages", "_rate", "held_by_bytes", "held_by_messages")
@@ -57,7 +57,7 @@ class RateLimit:
         return self._messages is not None or self._bytes is not None
 
     def set(self, rate: ThrottleRate, now: float) -> None:
-        """The rate from now on; what was overdrawn under another one is forgiven."""
+        """Set the rate; tokens overdrawn under the previous rate are forgiven."""
         if rate == self._rate:
             return
         self._rate = rate
@@ -66,7 +66,7 @@ class RateLimit:
         self._bytes = _Bucket(rate.bytes / period, now) if rate.bytes > 0 else None
 
     def take(self, messages: int, size: int, now: float) -> None:
-        """So much has passed."""
+        """Take tokens for ``messages`` and ``size`` bytes."""
         if self._messages is not None:
             self._messages.fill(now)
             self._messages.tokens -= messages
@@ -75,7 +75,7 @@ class RateLimit:
             self._bytes.tokens -= size
 
     def wait(self, now: float) -> float:
-        """In how many seconds something may pass; 0 for now."""
+        """Return the seconds until tokens are available; 0 if they are."""
         longest = 0.0
         for bucket in (self._messages, self._bytes):
             if bucket is not None:
@@ -84,7 +84,7 @@ class RateLimit:
         return longest
 
     def check(self, now: float) -> float:
-        """The same, and counted."""
+        """Like `wait`, and count the delay."""
         seconds = self.wait(now)
         if seconds > 0:
             if self._messages is not None and self._messages.tokens <= 0:
@@ -94,7 +94,7 @@ class RateLimit:
         return seconds
 
     def left(self, messages: int, size: int) -> tuple[int, int]:
-        """How much of so many messages and bytes may pass at once; one message at least."""
+        """Return how many of these messages and bytes may pass at once; at least one message."""
         if self._messages is not None:
             messages = min(messages, max(1, int(self._messages.tokens)))
         if self._bytes is not None:
@@ -103,7 +103,7 @@ class RateLimit:
 
 
 def with_rate(limit: RateLimit | None, rate: ThrottleRate, now: float) -> RateLimit | None:
-    """The limit with that rate, made when it is first needed: most topics never have one."""
+    """Return the limit with that rate, created at its first use: most topics never have one."""
     if limit is None:
         if not _limits(rate):
             return None
@@ -117,20 +117,20 @@ def _limits(rate: ThrottleRate) -> bool:
 
 
 def in_force(*limits: RateLimit | None) -> tuple[RateLimit, ...]:
-    """Those that limit something."""
+    """Return the limits that have a rate."""
     return tuple(limit for limit in limits if limit is not None and limit.is_set)
 
 
 class TopicLimits:
-    """A topic's limits: its own, by its policies, and those that all topics of the broker share.
+    """Rate limits of a topic: its own, by its policies, and those that all topics of the broker share.
 
-    Topics without limits of their own share one of these (`for_policies`).
+    Topics without limits of their own share one object (`for_policies`).
     """
 
     __slots__ = ("_is_own", "_own_publish", "_shared", "dispatch", "own_dispatch", "publish")
 
     def __init__(self, shared: tuple[RateLimit, RateLimit]) -> None:
-        """``shared``: of publishing and of dispatching."""
+        """``shared`` are the limits of publishing and of dispatching."""
         self._shared = shared
         self._is_own = False
         self._own_publish: RateLimit | None = None
@@ -143,7 +143,7 @@ class TopicLimits:
         return self._shared[1]
 
     def for_policies(self, policies: Policies, now: float) -> TopicLimits:
-        """The limits of a topic that had these, as policies say from now on: these, or its first own."""
+        """Return the topic's limits under new policies: this object, or its own first one."""
         if self._is_own or (not _limits(policies.publish_rate) and not _limits(policies.dispatch_rate)):
             self.set(policies, now)
             return self
@@ -153,7 +153,7 @@ class TopicLimits:
         return own
 
     def set(self, policies: Policies, now: float) -> None:
-        """What the policies say from now on."""
+        """Apply policies."""
         self._own_publish = with_rate(self._own_publish, policies.publish_rate, now)
         self.own_dispatch = with_rate(self.own_dispatch, policies.dispatch_rate, now)
         self.publish = in_force(self._own_publish, self._shared[0])

@@ -1,9 +1,9 @@
-"""A set of whole numbers that stays small and fast for millions of scattered ranges.
+"""Set of whole numbers that stays small and fast for millions of scattered ranges.
 
-Cursors keep in it which entries behind their mark-delete position are acknowledged. The numbers are
-kept as bitmaps of 1,024 numbers a chunk, so that adding one number costs the same whether the set
+Cursors store in it the acknowledged entries behind their mark-delete position. The numbers are
+stored as bitmaps of 1,024 numbers a chunk, so that adding one number costs the same whether the set
 holds ten ranges or ten million, and ten million alternating holes take about six megabytes. Ranges
-are half-open: ``start <= value < stop``. docs/decisions/ack-holes.md has what was measured.
+are half-open: ``start <= value < stop``. docs/decisions/ack-holes.md has the measurements.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MASK = _BITS - 1
 _FULL = (1 << _BITS) - 1
 _BITMAP_BYTES = _BITS // 8
 
-# How chunks are written: a run of full ones, one as a bitmap, one by its ranges (whichever is shortest),
-# and a run of bitmaps, which is what millions of holes become and what is read back fastest.
+# Formats of chunks, of which the shortest is used: a run of full chunks, a bitmap, a list of ranges, and a
+# run of bitmaps, which millions of holes become and which is read fastest.
 _RUN, _BITMAP, _RANGES, _BITMAPS = 0, 1, 2, 3
 
 
@@ -32,7 +32,7 @@ def _lowest_one(bits: int) -> int:
 
 
 class RangeSet:
-    """See the module. Numbers are >= 0."""
+    """Set of numbers >= 0 that stores ranges compactly."""
 
     __slots__ = ("_chunks", "_count")
 
@@ -41,7 +41,7 @@ class RangeSet:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many numbers are in the set."""
+        """Return the number of elements."""
         return self._count
 
     def __bool__(self) -> bool:
@@ -60,7 +60,7 @@ class RangeSet:
         return f"RangeSet({', '.join(shown)}{', ...' if len(shown) == 8 else ''})"
 
     def add(self, value: int) -> bool:
-        """Add one number; False when it was there."""
+        """Add one number; False if it was in the set."""
         key, bit = value >> _SHIFT, 1 << (value & _MASK)
         bits = self._chunks.get(key, 0)
         if bits & bit:
@@ -70,7 +70,7 @@ class RangeSet:
         return True
 
     def add_range(self, start: int, stop: int) -> int:
-        """Add ``start <= value < stop``; returns how many were new."""
+        """Add ``start <= value < stop``; return how many were new."""
         before = self._count
         for key, mask in _masks(start, stop):
             bits = self._chunks.get(key, 0)
@@ -81,7 +81,7 @@ class RangeSet:
         return self._count - before
 
     def add_all(self, values: Iterable[int]) -> None:
-        """Add many numbers, in any order: the fastest way to take in what a cursor kept."""
+        """Add many numbers, in any order: the fastest way to load a stored cursor."""
         chunks = self._chunks
         known = chunks.get
         count = 0
@@ -94,7 +94,7 @@ class RangeSet:
         self._count += count
 
     def remove_range(self, start: int, stop: int) -> int:
-        """Remove ``start <= value < stop``; returns how many were there."""
+        """Remove ``start <= value < stop``; return how many were in the set."""
         if (stop - start) >> _SHIFT > len(self._chunks):
             return self._remove_wide(start, stop)
         before = self._count
@@ -111,7 +111,7 @@ class RangeSet:
         return before - self._count
 
     def _remove_wide(self, start: int, stop: int) -> int:
-        """The same where the range spans more chunks than there are."""
+        """Remove a range that spans more chunks than the set has."""
         before = self._count
         first, last = -(-start >> _SHIFT), stop >> _SHIFT
         for key in [key for key in self._chunks if first <= key < last]:
@@ -124,14 +124,14 @@ class RangeSet:
 
     @property
     def end(self) -> int:
-        """The number behind the highest one; 0 for an empty set."""
+        """Return the number behind the highest one; 0 for an empty set."""
         if not self._chunks:
             return 0
         key = max(self._chunks)
         return (key << _SHIFT) + self._chunks[key].bit_length()
 
     def range_count(self) -> int:
-        """How many ranges `ranges` would give, without making them."""
+        """Return the number of ranges without creating them."""
         chunks = self._chunks
         found = 0
         for key, bits in chunks.items():
@@ -145,7 +145,7 @@ class RangeSet:
         self._count = 0
 
     def next_missing(self, value: int) -> int:
-        """The first number >= ``value`` that is not in the set."""
+        """Return the first number >= ``value`` that is not in the set."""
         chunks = self._chunks
         key, offset = value >> _SHIFT, value & _MASK
         while True:
@@ -155,7 +155,7 @@ class RangeSet:
             key, offset = key + 1, 0
 
     def next_present(self, value: int, stop: int) -> int:
-        """The first number in ``value <= n < stop`` that is in the set; ``stop`` when there is none."""
+        """Return the first number in ``value <= n < stop`` that is in the set; ``stop`` without one."""
         if not self._count:
             return stop
         chunks = self._chunks
@@ -168,7 +168,7 @@ class RangeSet:
         return stop
 
     def bits(self, start: int, stop: int) -> int:
-        """What is in ``start <= value < stop``, as the bits of a number, ``start`` the lowest."""
+        """Return the elements in ``start <= value < stop`` as bits, ``start`` the lowest."""
         chunks = self._chunks
         key, shift = start >> _SHIFT, start & _MASK
         found = chunks.get(key, 0) >> shift
@@ -180,9 +180,9 @@ class RangeSet:
         return found & ((1 << (stop - start)) - 1)
 
     def histogram(self, start: int, stop: int, width: int) -> list[int]:
-        """How many numbers are in each stretch of ``width`` numbers from ``start`` to ``stop``.
+        """Count the elements in each interval of ``width`` numbers from ``start`` to ``stop``.
 
-        Costs what lies between, or what there is in the set, whichever is less.
+        Costs the lesser number of the chunks between and of those of the set.
         """
         if width <= _BITS:
             return [self.bits(at, min(at + width, stop)).bit_count() for at in range(start, stop, width)]
@@ -208,7 +208,7 @@ class RangeSet:
         return found
 
     def ranges(self, ranges_max: int | None = None, begin: int = 0) -> Iterator[tuple[int, int]]:
-        """``(start, stop)`` pairs in rising order, at most ``ranges_max``; of those from ``begin`` on."""
+        """Yield ``(start, stop)`` pairs in rising order from ``begin`` on, at most ``ranges_max``."""
         given = 0
         open_start, open_stop = -1, -1
         for start, stop in self._chunk_ranges(begin):
@@ -269,7 +269,7 @@ class RangeSet:
 
     @staticmethod
     def decode(reader: RecordReader) -> RangeSet:
-        """The inverse of `encode`; raises `StoreDamaged`."""
+        """Parse the compact form; raises `StoreDamaged`."""
         found = RangeSet()
         left = reader.varint()
         key = 0
@@ -300,7 +300,7 @@ class RangeSet:
 
 
 def _kind(bits: int) -> int:
-    """How a chunk is written."""
+    """Return the format of a chunk."""
     if bits == _FULL:
         return _RUN
     # Two numbers a range, a byte or two each: from here on the bitmap is no longer, and much faster.
@@ -308,7 +308,7 @@ def _kind(bits: int) -> int:
 
 
 def _masks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The chunks that a range touches, with the bits it takes in each."""
+    """Yield the chunks that a range touches, with the bits it has in each."""
     while start < stop:
         key, low = start >> _SHIFT, start & _MASK
         high = min(_BITS, low + stop - start)
@@ -320,7 +320,7 @@ def _masks(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def bit_ranges(bits: int) -> Iterator[tuple[int, int]]:
-    """The runs of ones in a number, lowest first: ``(start, stop)`` pairs."""
+    """Yield the runs of ones in a number, lowest first: ``(start, stop)`` pairs."""
     at = 0
     while bits:
         gap = _lowest_one(bits)

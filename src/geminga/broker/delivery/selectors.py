@@ -1,4 +1,4 @@
-"""Key_Shared: which consumer a slot of the key hash belongs to (algorithms.md section 3)."""
+"""Key_Shared: assignment of key hash slots to consumers (algorithms.md section 3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE_KEY = b"NONE_KEY"
 
 
 class NamedConsumer(Protocol):
-    """What a selector needs to know of a consumer."""
+    """Interface of a consumer for selectors."""
 
     @property
     def name(self) -> str: ...
@@ -24,26 +24,26 @@ class NamedConsumer(Protocol):
 
 C = TypeVar("C", bound=NamedConsumer)
 Range = tuple[int, int]
-"""Inclusive, as the protocol and the admin API write them."""
+"""Inclusive, as in the protocol and the admin API."""
 
 
 class Selector(Protocol[C]):
-    """Slots of keys to consumers."""
+    """Assignment of slots to consumers."""
 
     def slot(self, sticky_key: bytes) -> int:
-        """The slot of a key."""
+        """Return the slot of a key."""
 
     def select(self, slot: int) -> C | None:
-        """Who owns a slot; None when nobody does."""
+        """Return the owner of a slot; None if no consumer owns it."""
 
     def add(self, consumer: C, ranges: Sequence[Range]) -> None:
-        """Take a consumer in; ``ranges`` matter for STICKY alone. Raises `Refused`."""
+        """Add a consumer; ``ranges`` are used by STICKY alone. Raises `Refused`."""
 
     def remove(self, consumer: C) -> None:
-        """Let a consumer go."""
+        """Remove a consumer."""
 
     def ranges(self) -> dict[C, list[Range]]:
-        """The slots of each consumer that has some, for stats; one pass over all."""
+        """Return the slots of each consumer that has some, for stats; one pass over all."""
 
 
 class ConsistentHashSelector(Generic[C]):
@@ -53,9 +53,9 @@ class ConsistentHashSelector(Generic[C]):
         self._points: list[int] = []
         self._lines: dict[int, list[C]] = {}
         self._own: dict[C, tuple[int, list[int]]] = {}
-        """The index of each consumer among those of its name, and its points."""
+        """Index of each consumer among those of its name, and its points."""
         self._indexes: dict[str, int] = {}
-        """The indexes that consumers of a name have, as the bits of a number."""
+        """Indexes in use for each name, as the bits of a number."""
 
     def slot(self, sticky_key: bytes) -> int:
         return consistent_slot(sticky_key)
@@ -107,7 +107,7 @@ class ConsistentHashSelector(Generic[C]):
 
 
 class AutoSplitSelector(Generic[C]):
-    """Each newcomer takes half of the largest range."""
+    """Each new consumer takes half of the largest range."""
 
     def __init__(self) -> None:
         self._bounds: list[int] = []

@@ -1,4 +1,4 @@
-"""Shared: consumers in turn, and what is to be delivered again before what is new."""
+"""Shared: consumers in turn, redelivered entries before new ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from geminga.broker.entries import count_of, head_of
 from geminga.wire.metadata import EntryHead
 
 ENTRIES_PER_TURN_MAX = 20
-"""A Shared consumer gets at most this many entries before the next one's turn."""
+"""Entries that a Shared consumer gets before the next one's turn."""
 REDELIVERY_COUNTS_MAX = 1_000_000
-"""Entries whose redelivery count is remembered; the counts of the oldest are forgotten."""
+"""Entries whose redelivery count is kept; the counts of the oldest are dropped."""
 
 
 class SharedDispatcher(ReadingDispatcher):
-    """Shared: consumers in turn, those of the best priority that have permits first.
+    """Dispatcher of Shared: consumers in turn, those with permits and the best priority first.
 
-    Entries to be delivered again and delayed ones that are due come before new ones.
+    Entries to be redelivered and delayed entries that are due come before new ones.
     """
 
     def __init__(self, subscription: DispatchedSubscription) -> None:
@@ -49,7 +49,7 @@ class SharedDispatcher(ReadingDispatcher):
 
     @property
     def delayed_limit(self) -> int:
-        """The most entries that may be delayed, if there are as many; else 0."""
+        """The limit of delayed entries if it is reached; else 0."""
         return DELAYED_MAX if self._delayed.is_full else 0
 
     @property
@@ -57,15 +57,15 @@ class SharedDispatcher(ReadingDispatcher):
         return self._delayed.next_ms
 
     def is_delayed(self, offset: int) -> bool:
-        """Whether the entry's time has not come."""
+        """Return whether the entry is delayed and not due."""
         return offset in self._delayed
 
     def is_again(self, offset: int) -> bool:
-        """Whether the entry waits to be delivered again."""
+        """Return whether the entry waits for redelivery."""
         return offset in self._replaying
 
     def redelivery_count(self, offset: int) -> int:
-        """How often the entry was given back, as far as that is remembered."""
+        """Return how often the entry was redelivered, as far as the count is kept."""
         return self._redeliveries.get(offset, 0)
 
     # --- membership ---
@@ -76,7 +76,7 @@ class SharedDispatcher(ReadingDispatcher):
             self.flowed(consumer)
 
     def flowed(self, consumer: Consumer) -> None:
-        """The consumer has permits: it takes its place at the end of the line, unless it has one."""
+        """Append a consumer with permits to the queue of consumers, unless it is queued."""
         self._permitted[consumer] = None
 
     def started(self, consumer: Consumer) -> None:
@@ -100,11 +100,11 @@ class SharedDispatcher(ReadingDispatcher):
         self._delayed.close()
 
     def _released(self, offset: int) -> None:
-        """An entry is no longer pending on any consumer."""
+        """Record that an entry is no longer pending on any consumer."""
 
     # --- again ---
     def _give_back(self, offsets: Iterable[int]) -> None:
-        """These entries are to be delivered again."""
+        """Queue entries for redelivery."""
         for offset in offsets:
             if offset not in self._replaying:
                 self._replaying.add(offset)
@@ -120,7 +120,7 @@ class SharedDispatcher(ReadingDispatcher):
                 again.append(offset)
                 self._released(offset)
         finally:
-            # Whatever fails: nobody holds these any more, and they must not be forgotten.
+            # Even after a failure: no consumer holds these entries any more, and they must not be lost.
             self._check_unblocked()
             self._give_back(again)
         self.dispatch()
@@ -175,7 +175,7 @@ class SharedDispatcher(ReadingDispatcher):
             self.blocked = False
 
     def limits_changed(self) -> None:
-        """The topic's limits of unacknowledged messages are different now."""
+        """Apply changed limits of unacknowledged messages."""
         self.blocked = 0 < self._unacked_limit <= self.unacked_messages
         self.dispatch()
 
@@ -211,9 +211,9 @@ class SharedDispatcher(ReadingDispatcher):
                 self._permitted[consumer] = None
 
     def _next_in_line(self) -> Consumer | None:
-        """The first in line among those of the best priority that can take entries.
+        """Return the first queued consumer of the best priority that can take entries.
 
-        Only those stand in line that may have permits; a consumer without any costs nothing.
+        Only consumers that may have permits are queued; a consumer without any costs nothing.
         """
         if self.blocked:
             return None
@@ -232,7 +232,7 @@ class SharedDispatcher(ReadingDispatcher):
         return best
 
     def _next_replays(self, count: int) -> list[int]:
-        """The lowest offsets that are to be delivered again and still need to be."""
+        """Return the lowest offsets that wait for redelivery and are still open."""
         found: list[int] = []
         replay = self._replay
         while replay and len(found) < count:
@@ -243,7 +243,7 @@ class SharedDispatcher(ReadingDispatcher):
         return found
 
     def _send_replays(self, consumer: Consumer, offsets: list[int]) -> bool:
-        """Send again; False when nothing more can be read now."""
+        """Redeliver entries; False if nothing more can be read now."""
         at = 0
         try:
             while at < len(offsets):
@@ -252,7 +252,7 @@ class SharedDispatcher(ReadingDispatcher):
                     run += 1
                 offset, found = self._read(offsets[at], run)
                 if not found or offset != offsets[at]:
-                    # Unreadable now (kept for later), or trimmed away (gone).
+                    # Unreadable now (kept for later), or trimmed.
                     if self._waits:
                         return False
                     at += 1
@@ -266,11 +266,11 @@ class SharedDispatcher(ReadingDispatcher):
                     offset, at = offset + 1, at + 1
             return True
         finally:
-            # Also when sending fails: what was taken out of the line and not sent goes back.
+            # Also when sending fails: entries taken from the queue and not sent are queued again.
             self._give_back(offset for offset in offsets[at:] if offset not in consumer.pending)
 
     def _send_new(self, consumer: Consumer) -> bool:
-        """Send entries that were not read before; False when there are none."""
+        """Send new entries; False if there are no more."""
         if self._delayed.is_full:
             return False
         offset, found = self._read(self.read_offset, min(ENTRIES_PER_TURN_MAX, consumer.entries_wanted))
@@ -324,7 +324,7 @@ class SharedDispatcher(ReadingDispatcher):
             return pushed
         again: dict[Consumer, list[int]] = {}
         left: list[int] = []
-        # In the order of the deliveries: what is sent again goes to the end.
+        # In the order of the deliveries: redelivered entries move to the end.
         for offset, sent_at in self._sent_at.items():
             if sent_at > delivered_before:
                 break
@@ -348,7 +348,7 @@ class SharedDispatcher(ReadingDispatcher):
 
     # --- delayed delivery ---
     def _delay(self, offset: int, head: EntryHead | None) -> bool:
-        """Whether an entry's time has not come; it is then kept until it has, and never sent early."""
+        """Return whether an entry is not due; it is then kept until it is, and never sent early."""
         if head is None or not head.deliver_at_time:
             return False
         if head.deliver_at_time <= self.scheduler.now_ms or not self.topic.policies.delayed_delivery:
@@ -359,6 +359,6 @@ class SharedDispatcher(ReadingDispatcher):
         return True
 
     def _delays_due(self, offsets: list[int]) -> None:
-        """Delayed entries that are due join those that are to be delivered again."""
+        """Queue delayed entries that are due for redelivery."""
         self._give_back(offsets)
         self.dispatch()

@@ -1,4 +1,4 @@
-"""Exclusive and Failover: one consumer at a time gets everything, in order."""
+"""Exclusive and Failover: one active consumer gets everything, in order."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _Rank = tuple[int, int, str, int, Consumer]
 """Priority, distance on the hash ring, name, number in the order of arrival, consumer."""
 _NEVER = float("inf")
 _RUN_FROM = 4
-"""From so many entries on it is cheaper to send them together."""
+"""Smallest number of entries that are sent with a single write."""
 PUSHED_REMEMBERED_MAX = 100_000
-"""Entries pushed again whose time and count are remembered; the oldest are forgotten."""
+"""Redelivered entries whose time and count are kept; the oldest are dropped."""
 
 
 class SingleActiveDispatcher(ReadingDispatcher):
-    """Exclusive and Failover: one consumer at a time gets everything, in order."""
+    """Dispatcher of Exclusive and Failover: one active consumer gets everything, in order."""
 
     def __init__(self, subscription: DispatchedSubscription, *, failover: bool) -> None:
         super().__init__(subscription)
@@ -44,7 +44,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
 
     @property
     def compacted(self) -> CompactedLedger | None:
-        """The compacted ledger that it is reading."""
+        """The compacted ledger that is being read, if any."""
         return None if self._compacted is None else self._compacted.ledger
 
     @property
@@ -76,7 +76,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         self._pick(None)
 
     def _pick(self, newcomer: Consumer | None) -> None:
-        """Choose the active consumer anew; a failover switch takes effect after the settings' delay."""
+        """Choose the active consumer; a failover switch takes effect after the settings' delay."""
         chosen = self._choice()
         if chosen is self.active:
             return
@@ -89,7 +89,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         self._rewind()
         if chosen is None:
             return
-        # The very first consumer has nobody whose last acknowledgements could still be on their way.
+        # No delay for the first consumer: no other one has acknowledgements in flight.
         delay = self.topic.settings.failover_delay_seconds
         if self._failover and delay > 0 and not (previous is None and chosen is newcomer):
             self._switch = self.scheduler.after(delay, self._switched, self.subscription)
@@ -100,7 +100,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
         ranked, partition = self._ranked, self.subscription.partition
         if not ranked:
             return None
-        # Those of the best priority, and on the ring those whose points are nearest: mostly one.
+        # The consumers of the best priority with the nearest points on the ring: mostly one.
         best = bisect_right(ranked, ranked[0][:2], key=lambda rank: rank[:2])
         at = partition % best if partition >= 0 else best - 1
         return ranked[at][-1]
@@ -108,7 +108,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
     def _switched(self) -> None:
         self._switch = None
         if self.active is not None:
-            # What was acknowledged meanwhile by the one before is not sent again.
+            # Entries that the previous consumer has acknowledged meanwhile are not sent again.
             self._rewind()
             for consumer in self._ranks:
                 if consumer in self._started:
@@ -136,7 +136,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
 
     # --- what is compacted ---
     def _send_compacted(self, consumer: Consumer) -> bool:
-        """Send what is compacted, as far as that is wanted; whether the topic's own entries are next."""
+        """Send compacted entries, if wanted; return whether the topic's own entries are next."""
         if self._retry is not None:
             return False
         try:
@@ -153,22 +153,22 @@ class SingleActiveDispatcher(ReadingDispatcher):
         return True
 
     def _open_compacted(self) -> CompactedScan | None:
-        """Where this subscription begins in the compacted ledger; None behind it."""
+        """Return a scan of the compacted ledger from this subscription's start; None behind its end."""
         view, mark = self.topic.compacted, self.cursor.mark
         if view is None:
             return None
         ledger, start = self.topic.ledger, self.subscription.start_position
         is_behind = self.cursor.durable and self.cursor.is_behind  # readers are moved by trimming, too
         if is_behind or mark > ledger.start or (start is not None and ledger.offset_from(*start) > mark):
-            # A start behind the mark was the end once ("latest"): what has come since is not behind that.
+            # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
             return CompactedScan(view, offset=mark) if mark < view.horizon else None
-        # Nothing is acknowledged of what the topic itself has: the place is that of the beginning.
+        # A start behind the mark was the topic's end ("latest"): newer entries are not behind it.
         if start is None:
             return CompactedScan(view) if mark < view.horizon else None
         return CompactedScan(view, position=start)
 
     def _send_from(self, reading: CompactedScan, consumer: Consumer) -> bool:
-        """Send from the compacted ledger; whether that is over."""
+        """Send from the compacted ledger; return whether its end is reached."""
         cursor = self.cursor
         while consumer.permits > 0 and consumer.output.writable and not self._exhausted:
             found = reading.next(self._compacted_arrived)
@@ -196,7 +196,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self.scheduler.isolated("dispatch", self.subscription, self.dispatch)
 
     def _behind_compacted(self, reading: CompactedScan) -> None:
-        """Everything was sent: the topic's own entries are next, or a newer ledger where they are gone."""
+        """Continue with the topic's own entries, or with a newer compacted ledger if those are deleted."""
         horizon, newer = reading.ledger.horizon, self.topic.compacted
         self._leave_compacted()
         self.read_offset = max(self.read_offset, self.cursor.next_open(horizon))
@@ -209,7 +209,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             reading.close()
 
     def _send_each(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> None:
-        """Send entries one after the other, as long as the consumer takes them."""
+        """Send entries one after the other, while the consumer takes them."""
         ledger, cursor = self.topic.ledger, self.cursor
         for entry, messages in found:
             if consumer.permits <= 0 or not consumer.output.writable:
@@ -226,7 +226,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self._bytes_left -= len(entry)
 
     def _send_run(self, consumer: Consumer, offset: int, found: list[tuple[bytes, int]]) -> bool:
-        """Send small entries of a message each that follow each other, at once; False when there are none."""
+        """Send consecutive small entries of one message each with one write; False if there are too few."""
         ledger = self.topic.ledger
         segment = ledger.segment_of(offset)
         if segment is None or self.cursor.batches:
@@ -258,7 +258,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self.active.unacked_since_ms = 0
         is_reader = self.active is not None and self.active.read_compacted and self._is_placed
         if is_reader and self._compacted is None and view is not None and behind < min(offset, view.horizon):
-            # What it has not read yet was trimmed, and the newest of each key is still there.
+            # Unread entries were trimmed; the compacted ledger has the newest of each key.
             self._compacted = CompactedScan(view, offset=behind)
 
     def redeliver(self, consumer: Consumer, offsets: Iterable[int]) -> None:
@@ -270,7 +270,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
             self.dispatch()
 
     def _rewind(self) -> None:
-        """Everything open is to be sent from the mark on."""
+        """Set the read position back to the mark-delete position."""
         self.read_offset = self.cursor.next_open(self.cursor.mark)
         self._leave_compacted()
         self._is_placed = False
@@ -308,7 +308,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
     def _push(
         self, consumer: Consumer, offset: int, count: int, messages_max: int, pushed: RedeliveryRound
     ) -> bool:
-        """Send an entry again; False when it cannot be read now, or the round has sent enough."""
+        """Redeliver an entry; False if it cannot be read now, or the round has sent enough."""
         place, found = self._read(offset, 1)
         if not found or place != offset:
             return False
@@ -334,7 +334,7 @@ class SingleActiveDispatcher(ReadingDispatcher):
 
 
 def _ring_distance(name: str, topic: str) -> int:
-    """Distance on the hash ring from a topic without partitions to the next of a consumer's points
+    """Return the distance on the hash ring from a topic without partitions to the next of a consumer's points
     (algorithms.md section 4). The consumer with the shortest is active; of several at one point, the last."""
     start = murmur3_32(topic.encode())
     return min((point - start) % MURMUR3_SIZE for point in murmur3_32_numbered(name.encode(), _RING_POINTS))

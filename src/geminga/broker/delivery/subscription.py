@@ -1,4 +1,4 @@
-"""A subscription: a cursor, a dispatcher, and the consumers that share them."""
+"""Subscription: a cursor, a dispatcher, and the consumers that share them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from geminga.ledger.api import Done, EntryStore
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 COMPACTION = "__compaction"
-"""The subscription that keeps a topic's entries until compaction has seen them."""
+"""Subscription that retains a topic's entries until compaction has read them."""
 LOOKS_PER_ACK_MAX = 100
-"""Entries that one ACK may have looked at for the size of their batch; what it says of others is refused."""
+"""Entries that are read for their batch size per ACK; acknowledgements of further ones are refused."""
 
 
 SKIP_ENTRIES = 4096
@@ -50,10 +50,10 @@ SKIP_ENTRIES = 4096
 
 
 class _BatchSizes:
-    """How many messages entries hold, of which a client says that it acknowledges some.
+    """Batch sizes of entries that a client acknowledges in part.
 
-    There may be publishers whose SEND does not announce the size of a batch: where the count says that
-    there is a single message, the entry itself is asked, so that the others are not taken for acknowledged.
+    A publisher's SEND may omit the size of a batch: if the count is 1, the entry itself is read, so that the
+    other messages are not taken for acknowledged.
     """
 
     __slots__ = ("_ledger", "_looks_left")
@@ -63,7 +63,7 @@ class _BatchSizes:
         self._looks_left = LOOKS_PER_ACK_MAX
 
     def of(self, offset: int) -> int:
-        """Raises `Refused` when nobody can tell."""
+        """Return the number of messages of an entry. Raises `Refused` if it is unknown."""
         counts = self._ledger.counts
         messages = counts.of(offset)[0] if counts.is_complete else 1
         if messages > 1:
@@ -79,7 +79,7 @@ class _BatchSizes:
 
 
 class OwningTopic(SubscribedTopic, Protocol):
-    """What a subscription asks of its topic, beyond what its dispatcher does."""
+    """Interface of a topic for its subscriptions, in addition to `SubscribedTopic`."""
 
     name: TopicName
     rate_limits: TopicLimits
@@ -101,19 +101,19 @@ class OwningTopic(SubscribedTopic, Protocol):
     def consumer_left(self) -> None: ...
 
     def touch(self) -> None:
-        """Upkeep is to look at the topic: what was acknowledged may let entries go."""
+        """Queue the topic for maintenance: acknowledged entries may be deleted."""
 
     def rearm(self) -> None:
-        """Entries that were acknowledged are open again: they may expire sooner than was thought."""
+        """Recompute the expiry time: acknowledged entries were reopened and may expire sooner."""
 
     def forget_subscription(self, subscription: PersistentSubscription) -> None: ...
 
 
 class PersistentSubscription:
-    """``type`` is that of the connected consumers, or of the last one; None before the first.
+    """Subscription. ``type`` is that of the connected consumers, or of the last one; None before the first.
 
-    ``start_position`` is where readers of what is compacted begin who have not acknowledged anything that the
-    topic itself still has: it may lie before that. None stands for the beginning.
+    ``start_position`` is the start of a reader of compacted data that has not acknowledged any of the topic's
+    own entries: it may be before those. None is the beginning.
     """
 
     __slots__ = (
@@ -231,13 +231,13 @@ class PersistentSubscription:
         return KeySharedDispatcher(self, consumer.key_shared or pb.KeySharedMeta())
 
     def started(self, consumer: Consumer) -> None:
-        """The consumer has had its SUCCESS: notices may go out, and delivery may begin with its FLOW."""
+        """Allow notices to a consumer whose SUCCESS was sent; delivery may begin with its FLOW."""
         if self.dispatcher is not None and consumer in self.consumers:
             self.dispatcher.started(consumer)
             self._notify_end()
 
     def remove(self, consumer: Consumer) -> None:
-        """Detach a consumer; what it had not acknowledged goes to the others."""
+        """Detach a consumer; its unacknowledged messages go to the others."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -250,7 +250,7 @@ class PersistentSubscription:
             try:
                 self.dispatcher.remove(consumer)
             finally:
-                # Who comes next begins with a new one, whatever became of this one.
+                # The next consumer starts with a new dispatcher, even if closing this one fails.
                 if not self.consumers:
                     self.dispatcher.close()
                     self.dispatcher = None
@@ -262,7 +262,7 @@ class PersistentSubscription:
             self.dispatch()
 
     def policies_changed(self) -> None:
-        """The topic's policies, or the subscription's own properties, are others now."""
+        """Apply changed policies of the topic, or changed properties of the subscription."""
         for consumer in self.consumers:
             if not consumer.send_epoch:
                 consumer.limit_unacked(self.topic.policies.unacked_messages_per_consumer_max)
@@ -273,11 +273,11 @@ class PersistentSubscription:
 
     @property
     def dispatch_limit(self) -> RateLimit | None:
-        """Its own."""
+        """The subscription's own dispatch limit."""
         return self._dispatch_limit
 
     def _apply_limits(self) -> None:
-        """The topic's limits (its own, the broker's), and that of the subscription."""
+        """Apply the limits of the topic (its own, the broker's) and of the subscription."""
         rate = self.topic.policies.subscription_dispatch_rate
         self._dispatch_limit = with_rate(self._dispatch_limit, rate, self.scheduler.now)
         self.dispatch_limits = in_force(*self.topic.rate_limits.dispatch, self._dispatch_limit)
@@ -286,11 +286,11 @@ class PersistentSubscription:
         self.compensation.apply(self.topic.policies.redeliver_unacked, self.cursor.properties)
 
     def leave_memory(self) -> None:
-        """The topic leaves memory: nothing is left that waits."""
+        """Cancel timers when the topic leaves memory."""
         self.compensation.close()
 
     def disconnect_all(self) -> None:
-        """CLOSE_CONSUMER to every consumer: they look the topic up again."""
+        """Send CLOSE_CONSUMER to every consumer: their clients look the topic up again."""
         for consumer in list(self.consumers):
             consumer.disconnect()
 
@@ -308,14 +308,14 @@ class PersistentSubscription:
             self.dispatcher.dispatch()
 
     def new_entries(self) -> None:
-        """There is more to deliver, and nothing else has changed."""
+        """Dispatch new entries, when nothing else has changed."""
         if self.dispatcher is not None:
             self.dispatcher.new_entries()
 
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
-        """Individual acknowledgements. Ids that are foreign, trimmed or not yet stored are ignored.
+        """Acknowledge individual ids. Ids that are foreign, trimmed or not yet stored are ignored.
 
-        Raises `Refused` when some could not be taken; the others are.
+        Raises `Refused` if some were not accepted; the others are acknowledged.
         """
         topic = self.topic
         ledger = topic.ledger
@@ -348,13 +348,13 @@ class PersistentSubscription:
                 elif cursor.acknowledge(offset):
                     self._settle(consumer, offset, 0)
         finally:
-            # What the cursor took is written, whatever fails behind it: somebody may wait for that.
+            # Write what the cursor accepted even after a failure: requests may wait for it.
             self._acknowledged(consumer, mark)
         if refused is not None:
             raise refused
 
     def acknowledge_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """The same for one whole entry."""
+        """Acknowledge one whole entry."""
         ledger, cursor = self.topic.ledger, self.cursor
         mark = cursor.mark
         offset = ledger.offset(ledger_id, entry_id)
@@ -363,9 +363,9 @@ class PersistentSubscription:
         self._acknowledged(consumer, mark)
 
     def acknowledge_cumulative(self, consumer: Consumer | None, message_id: pb.MessageIdData) -> None:
-        """Everything up to an id, which may be the one before a ledger's first (entry -1).
+        """Acknowledge everything up to an id, which may be the one before a ledger's first (entry -1).
 
-        Raises `Refused` when a part of the last batch could not be taken.
+        Raises `Refused` if a part of the last batch was not accepted.
         """
         if self.type in (SHARED, KEY_SHARED):
             return
@@ -417,7 +417,7 @@ class PersistentSubscription:
             self.dispatcher.acknowledged()
 
     def redeliver(self, consumer: Consumer, ids: Sequence[pb.MessageIdData], epoch: int | None) -> None:
-        """Negative acknowledgements, or with no ids everything that the consumer has not acknowledged."""
+        """Redeliver ids (negative acknowledgement), or without ids everything that the consumer holds."""
         dispatcher = self.dispatcher
         if dispatcher is None or consumer not in self.consumers:
             return
@@ -444,9 +444,9 @@ class PersistentSubscription:
 
     # --- as a whole ---
     def last_message(self, ready: Done, *, compacted: bool = False) -> LastMessage | None:
-        """The newest durable entry, and the place before the first that is not acknowledged.
+        """Return the newest durable entry, and the mark-delete position.
 
-        ``compacted``: the newest that is left where compaction has seen all.
+        ``compacted``: the newest entry that compaction kept, if it has read the whole topic.
         """
         topic = self.topic
         view = topic.compacted
@@ -470,7 +470,7 @@ class PersistentSubscription:
 
     # --- moving the cursor ---
     def seek(self, target: pb.CommandSeek, done: Done) -> None:
-        """To a message id, inside a batch if it says so, or to a publish time. Raises `StoreError`."""
+        """Move to a message id, also inside a batch, or to a publish time. Raises `StoreError`."""
         ledger = self.topic.ledger
         self.start_position = None
         if not target.HasField("message_id"):
@@ -486,11 +486,11 @@ class PersistentSubscription:
         self.reset(offset, done, target.message_id.ack_set if inside else (), is_behind=is_behind)
 
     def reset(self, offset: int, done: Done, words: Sequence[int] = (), *, is_behind: bool = False) -> None:
-        """Deliver again from ``offset`` on. Consumers are disconnected first and subscribe anew.
+        """Reset the cursor to ``offset``. Consumers are disconnected first and reconnect.
 
-        ``words`` says which messages of the batch there are to be delivered again; none stands for all.
-        ``is_behind``: nothing that is older is wanted, even where the topic has no more than that.
-        ``done`` runs when the new position is durable.
+        ``words`` are the open messages of the batch at ``offset``; empty: all. ``is_behind``: older compacted
+        entries are not wanted, even if the topic itself starts here. ``done`` is called when the new position
+        is durable.
         """
         self.resetting = True
         self.disconnect_all()
@@ -500,13 +500,13 @@ class PersistentSubscription:
         self.topic.rearm()
         self.harmed = ""
         if words:
-            # A batch whose size nobody can tell is delivered again as a whole.
+            # A batch of unknown size is redelivered as a whole.
             with contextlib.suppress(Refused):
                 self.cursor.acknowledge_part(offset, words, _BatchSizes(self.topic.ledger).of(offset))
         self.write_snapshot(done)
 
     def skip_to(self, offset: int, done: Done | None = None) -> int:
-        """Give up everything below ``offset`` (TTL, eviction, skip); returns how many entries that was."""
+        """Skip everything below ``offset`` (TTL, eviction, skip); return the number of skipped entries."""
         cursor = self.cursor
         before = cursor.backlog(self.topic.ledger.confirmed)
         mark = cursor.mark
@@ -521,9 +521,9 @@ class PersistentSubscription:
         return before - cursor.backlog(self.topic.ledger.confirmed)
 
     def skip_messages(self, count: int, done: Done) -> int:
-        """Give up the next ``count`` open messages, those of a batch one by one.
+        """Skip the next ``count`` open messages, counting those of a batch individually.
 
-        Returns how many that were.
+        Returns how many were skipped.
         """
         cursor, end, mark = self.cursor, self.topic.ledger.confirmed, self.cursor.mark
         offset, left = self.behind_messages(count)
@@ -539,7 +539,7 @@ class PersistentSubscription:
         return count - left
 
     def behind_messages(self, count: int) -> tuple[int, int]:
-        """The entry in which the next ``count`` open messages end, and how many of them are in it."""
+        """Return the entry in which the next ``count`` open messages end, and how many of them are in it."""
         cursor, end = self.cursor, self.topic.ledger.confirmed
         left, offset, entries, are_too_many = count, cursor.mark, SKIP_ENTRIES, False
         # Twice as many at each step until they are too many, then half as many.
@@ -554,7 +554,7 @@ class PersistentSubscription:
         return offset, left
 
     def redeliver_unacknowledged(self, consumer_name: str = "") -> int:
-        """Deliver again what consumers hold, or one of them; returns how many messages that is."""
+        """Redeliver the pending messages of all consumers, or of one; return their number."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             return 0
@@ -567,7 +567,7 @@ class PersistentSubscription:
         return messages
 
     def held_by(self, consumer: Consumer) -> int:
-        """Messages that were sent to a consumer and are not acknowledged."""
+        """Return the number of unacknowledged messages of a consumer."""
         dispatcher = self.dispatcher
         if not isinstance(dispatcher, SingleActiveDispatcher):
             return consumer.unacked_messages
@@ -585,7 +585,7 @@ class PersistentSubscription:
         return dispatcher.compacted if isinstance(dispatcher, SingleActiveDispatcher) else None
 
     def give_up(self, offsets: Iterable[int]) -> None:
-        """Entries that damage took are waited for no more."""
+        """Skip entries that were lost to damage."""
         cursor = self.cursor
         mark = cursor.mark
         for offset in offsets:
@@ -594,7 +594,7 @@ class PersistentSubscription:
         self._acknowledged(None, mark)
 
     def skip_entry(self, offset: int, done: Done) -> None:
-        """Give up one entry, wherever it is."""
+        """Skip one entry at any position."""
         mark = self.cursor.mark
         if self.cursor.acknowledge(offset):
             self._settle(None, offset, 0)
@@ -603,7 +603,7 @@ class PersistentSubscription:
         self.writer.when_durable(done)
 
     def expire(self, offset: int, done: Done | None = None) -> int:
-        """Give up what lies below ``offset`` because it is too old; returns how many entries that was."""
+        """Expire everything below ``offset``; return the number of expired entries."""
         expired = self.skip_to(offset, done)
         if expired:
             self.messages_expired += expired
@@ -612,29 +612,29 @@ class PersistentSubscription:
 
     # --- durable state ---
     def when_durable(self, done: Done) -> None:
-        """``done`` runs when everything acknowledged so far is durable: at once if it is."""
+        """Call ``done`` when everything acknowledged so far is durable: at once if it is."""
         if self.cursor.changed:
             self.scheduler.mark_cursor(self)
         self.writer.when_durable(self.scheduler.guarded("store", self, done))
 
     def write_snapshot(self, done: Done | None) -> None:
-        """Put the whole cursor; ``done`` runs when it is durable."""
+        """Write the whole cursor; ``done`` is called when it is durable."""
         self.writer.write_snapshot(self._guarded(done))
 
     def _guarded(self, done: Done | None) -> Done | None:
         return None if done is None else self.scheduler.guarded("store", self, done)
 
     def flush(self) -> None:
-        """Write what was acknowledged since the last time."""
+        """Write what was acknowledged since the last flush."""
         self.writer.flush()
 
     @property
     def wanted_from(self) -> int:
-        """The first entry it waits for: open, and not one that damage took."""
+        """Offset of the first open entry that was not lost to damage."""
         return self.wanted_behind(self.cursor.mark)
 
     def wanted_behind(self, offset: int) -> int:
-        """The first entry from ``offset`` on that it waits for."""
+        """Return the first open entry from ``offset`` on that was not lost to damage."""
         ledger, cursor = self.topic.ledger, self.cursor
         offset = cursor.next_open(offset)
         while ledger.damaged:
@@ -646,22 +646,22 @@ class PersistentSubscription:
 
     @property
     def backlog(self) -> int:
-        """Entries that are not acknowledged."""
+        """Number of unacknowledged entries."""
         return self.cursor.backlog(self.topic.ledger.confirmed)
 
     def ack_holes(self, now: float) -> int:
-        """Runs of open messages before an acknowledged one; counted anew once a second."""
+        """Return the number of runs of open messages before an acknowledged one; recounted once a second."""
         if now >= self._holes_told[0] + 1.0:
             self._holes_told = now, self.cursor.hole_count()
         return self._holes_told[1]
 
     @property
     def oldest_age_seconds(self) -> int:
-        """How long ago the oldest open message was published, by its own claim; -1 without one."""
+        """Return the age of the oldest open message by its publish time; -1 without one."""
         return self.age_seconds_of(self.wanted_from)
 
     def age_seconds_of(self, offset: int) -> int:
-        """Return how long ago an entry was published, by its own claim; -1 without one."""
+        """Return the age of an entry by its publish time; -1 without one."""
         if offset >= self.topic.ledger.confirmed:
             return -1
         if self._oldest[0] != offset:
@@ -673,7 +673,7 @@ class PersistentSubscription:
         return max(0, self.scheduler.now_ms - published_ms) // 1000 if published_ms else -1
 
     def published_before(self, offset: int, moment_ms: int) -> bool:
-        """Whether an entry was published earlier than that, by its own claim."""
+        """Return whether an entry's publish time is earlier than ``moment_ms``."""
         try:
             return 0 < self._published_ms(offset) < moment_ms
         except StoreError:
@@ -684,15 +684,15 @@ class PersistentSubscription:
 
     @property
     def acknowledged_behind(self) -> int:
-        """Messages behind the oldest open one that are acknowledged; -1 while entries are being counted."""
+        """Return the acknowledged messages behind the oldest open one; -1 while entries are being counted."""
         counts, ledger = self.topic.ledger.counts, self.topic.ledger
         tally = self.cursor.open_tally(ledger.confirmed)
         return -1 if tally is None else counts.between(self.cursor.mark, ledger.confirmed)[0] - tally[0]
 
     def backlog_tally(self) -> Tally | None:
-        """Messages that are not acknowledged, and the bytes of their entries.
+        """Return the unacknowledged messages, and the bytes of their entries.
 
-        None while entries are being counted that were stored before that was done.
+        None while older entries are being counted.
         """
         found = self.cursor.open_tally(self.topic.ledger.confirmed)
         if found is None:

@@ -1,1 +1,1 @@
-"""What is allowed: tenants, namespaces and their policies; schemas and whether a new one fits."""
+"""Rules: tenants, namespaces and their policies; authentication and authorization; schema compatibility."""

@@ -1,8 +1,8 @@
-"""Who a peer is: credentials in, a principal with a role out.
+"""Authentication: verifies credentials and returns a principal with a role.
 
-A method (`token`, `tls`, `basic`) judges the bytes that a client shows for it in CONNECT, in the answer to a
-challenge, or in the header ``Authorization``. What is refused is said in general words to the peer and more
-exactly to the log; neither ever holds a part of the credentials.
+A method (`token`, `tls`, `basic`) verifies the bytes that a client sends for it in CONNECT, in the answer to
+a challenge, or in the header ``Authorization``. The peer receives a general reason of a refusal, the log the
+exact one; neither contains any part of the credentials.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from geminga.by_fields import ByFields
 from geminga.errors import PulsarException
 
 CREDENTIALS_BYTES_MAX: Final = 64 * 1024
-"""More than that is not looked at."""
+"""Larger credentials are refused unread."""
 _SCHEMES: Final = {"bearer": "token", "basic": "basic"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Principal(ByFields):
-    """Who somebody proved to be. ``expires_at_ms`` is wall time; None where the credentials never expire."""
+    """Authenticated identity. ``expires_at_ms`` is wall time; None if the credentials never expire."""
 
     role: str
     method: str
@@ -31,11 +31,11 @@ class Principal(ByFields):
 
 
 class Unauthenticated(PulsarException):
-    """The credentials prove nothing; the text says why, without them."""
+    """The credentials are invalid; the text has the reason, without the credentials."""
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Whom a verified certificate names (in the form of `ssl.SSLSocket.getpeercert`); None without one."""
+    """Return the common name of a certificate (as from `ssl.SSLSocket.getpeercert`); None without one."""
     found = None
     for part in (certificate or {}).get("subject", ()):
         for name, value in part:
@@ -46,17 +46,17 @@ def common_name(certificate: Mapping[str, Any] | None) -> str | None:
 
 Judgement = Principal | Unauthenticated
 Aside = Callable[[Callable[[], Judgement], Callable[[Judgement], None]], object]
-"""``aside(work, report)``: ``work`` is done where it holds nobody up, ``report`` called with what it gave."""
+"""``aside(work, report)``: runs ``work`` without blocking the loop, then ``report`` with its result."""
 
 
 class AuthenticationMethod(Protocol):
-    """Judges one kind of credentials."""
+    """Verifies one kind of credentials."""
 
     def authenticate(self, data: bytes, now_ms: int, peer: str = "") -> Principal:
-        """Raises `Unauthenticated`. ``peer`` is the host that shows them."""
+        """Return the principal. Raises `Unauthenticated`. ``peer`` is the client's host."""
 
     def takes_long(self, data: bytes) -> bool:
-        """Whether judging these takes the processor long, and may be done on another thread."""
+        """Return whether verifying these uses much CPU time, and may run on another thread."""
 
 
 def _at_once(work: Callable[[], Judgement], report: Callable[[Judgement], None]) -> None:
@@ -64,9 +64,9 @@ def _at_once(work: Callable[[], Judgement], report: Callable[[Judgement], None])
 
 
 class Authenticator:
-    """All methods that the broker takes, by the names that clients give them.
+    """All methods that the broker accepts, by their names on the wire.
 
-    ``aside`` is where judgements go that take long (`takes_long`); who serves connections sets it.
+    ``aside`` runs slow verifications (`takes_long`); the server of connections sets it.
     """
 
     aside: Aside = staticmethod(_at_once)
@@ -78,7 +78,7 @@ class Authenticator:
         anonymous_role: str | None = None,
         certificates: bool = False,
     ) -> None:
-        """``anonymous_role`` is who shows nothing; ``certificates``: whether TLS proves a role."""
+        """``anonymous_role`` is the role without credentials; ``certificates``: whether TLS proves a role."""
         self._methods = dict(methods)
         self._anonymous_role = anonymous_role
         self._certificates = certificates
@@ -89,9 +89,9 @@ class Authenticator:
     def authenticate(
         self, method: str, data: bytes, now_ms: int, certificate_name: str | None = None, peer: str = ""
     ) -> Principal:
-        """Who shows ``data``; ``certificate_name`` is what a client certificate proved already.
+        """Return the principal of ``data``; ``certificate_name`` is a verified certificate's common name.
 
-        ``peer`` is the host that shows it. Raises `Unauthenticated`.
+        ``peer`` is the client's host. Raises `Unauthenticated`.
         """
         judge = self._methods.get(method)
         if judge is not None:
@@ -107,14 +107,14 @@ class Authenticator:
         raise Unauthenticated(f"no credentials were shown; in use: {self._names()}")
 
     def takes_long(self, method: str, data: bytes) -> bool:
-        """Whether `authenticate` takes the processor long with these, and belongs on another thread."""
+        """Return whether `authenticate` uses much CPU time for these, and belongs on another thread."""
         judge = self._methods.get(method)
         return judge is not None and len(data) <= CREDENTIALS_BYTES_MAX and judge.takes_long(data)
 
     def judged(
         self, method: str, data: bytes, now_ms: int, certificate_name: str | None, peer: str
     ) -> Judgement:
-        """What `authenticate` says, as a value."""
+        """Return the result of `authenticate`, its exception included, as a value."""
         try:
             return self.authenticate(method, data, now_ms, certificate_name, peer)
         except Unauthenticated as refused:
@@ -123,11 +123,11 @@ class Authenticator:
     def from_header(
         self, header: str | None, now_ms: int, certificate_name: str | None = None, peer: str = ""
     ) -> Principal:
-        """`authenticate` for the HTTP header ``Authorization``; None where there is none."""
+        """Return `authenticate` of the HTTP header ``Authorization``, which may be None."""
         return self.authenticate(*self.shown(header), now_ms, certificate_name, peer)
 
     def shown(self, header: str | None) -> tuple[str, bytes]:
-        """(method, credentials) of the HTTP header ``Authorization``. Raises `Unauthenticated`."""
+        """Return (method, credentials) of the HTTP header ``Authorization``. Raises `Unauthenticated`."""
         if header is None:
             return "none", b""
         scheme, _, text = header.strip().partition(" ")
@@ -144,7 +144,7 @@ class Authenticator:
 
     @property
     def schemes(self) -> str:
-        """What the web port says to those without good credentials (``WWW-Authenticate``)."""
+        """Value of ``WWW-Authenticate``, sent by the web port with answer 401."""
         return 'Basic realm="Geminga", charset="UTF-8"' if "basic" in self._methods else "Bearer"
 
     def _names(self) -> str:

@@ -1,8 +1,7 @@
-"""Who may do what: super users, administrators of tenants, and roles with permissions.
+"""Authorization: super users, administrators of tenants, and roles with permissions.
 
-As in Apache Pulsar: a super user may do everything; who is named in a tenant's ``adminRoles`` may do
-everything in it; others need a permission of their role, given for the namespace or for the topic. What no
-rule allows is refused.
+As in Apache Pulsar: a super user may do everything; roles in a tenant's ``adminRoles`` may do everything in
+it; others need a permission of their role, for the namespace or for the topic. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SINKS: Final = "sinks"
 
 
 class Authorization:
-    """Every question is answered from what is in force now; nothing is remembered."""
+    """Authorization by the present policies; nothing is cached."""
 
     def __init__(self, namespaces: NamespaceRegistry, super_user_roles: Collection[str]) -> None:
         self._namespaces = namespaces
@@ -32,18 +31,18 @@ class Authorization:
         return role in self._super
 
     def administers(self, role: str, tenant: str) -> bool:
-        """Whether ``role`` may do everything in a tenant; in one that does not exist only super users may."""
+        """Return whether ``role`` may do everything in a tenant; for a missing one, super users only."""
         return role in self._super or role in self._namespaces.admin_roles(tenant)
 
     def may_in_namespace(self, role: str, action: str, tenant: str, namespace: str) -> bool:
-        """Whether the permission holds for the whole namespace."""
+        """Return whether the role has the permission for the whole namespace."""
         if self.administers(role, tenant):
             return True
         given = self._namespaces.permissions(tenant, namespace)
         return given is not None and _allows(given, "namespace_auth", role, action)
 
     def may(self, role: str, action: str, topic: TopicName) -> bool:
-        """Whether ``role`` may do ``action`` with the topic; a partition follows its partitioned topic."""
+        """Return whether ``role`` may do ``action`` with the topic, or with the topic of a partition."""
         if self.may_in_namespace(role, action, topic.tenant, topic.namespace):
             return True
         given = self._namespaces.permissions(topic.tenant, topic.namespace)
@@ -54,14 +53,14 @@ class Authorization:
         return any(_allows(of_topics, name, role, action) for name in names)
 
     def may_look(self, role: str, topic: TopicName) -> bool:
-        """Whether ``role`` may find the topic and see its statistics: who produces or consumes may."""
+        """Return whether ``role`` may find the topic and see its statistics, as producer or consumer."""
         return self.may(role, PRODUCE, topic) or self.may(role, CONSUME, topic)
 
     def may_subscribe(self, role: str, topic: TopicName, subscription: str) -> bool:
-        """Whether ``role`` may consume by this subscription (an empty name: by some).
+        """Return whether ``role`` may consume with this subscription (empty: with any).
 
-        A subscription that was granted to roles is for them alone; in namespaces with the subscription mode
-        ``Prefix`` its name begins with the role.
+        A subscription that was granted to roles is reserved for them; in namespaces with the subscription
+        mode ``Prefix`` its name must start with the role.
         """
         if self.administers(role, topic.tenant):
             return True
@@ -70,7 +69,7 @@ class Authorization:
         )
 
     def may_use_subscriptions(self, role: str, tenant: str, namespace: str, subscription: str) -> bool:
-        """The same for the subscription of that name on all topics of a namespace."""
+        """Return the same for the subscription of that name on all topics of a namespace."""
         if self.administers(role, tenant):
             return True
         return self._subscription_is_free(role, tenant, namespace, subscription) and self.may_in_namespace(

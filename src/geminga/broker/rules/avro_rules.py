@@ -1,11 +1,11 @@
-"""Avro's rules: whether what one schema wrote can be read with another.
+"""Avro's rules of schema resolution: whether data of one schema can be read with another.
 
-The rules are those of Avro's Java library, which Apache Pulsar asks; `tests/vectors/compatibility.json`
-holds its answers. In short: a field that only the reader has needs a default, one that only the writer has is
-skipped; numbers widen; text and bytes go both ways; every branch of a writer's union must be readable, one
-branch of a reader's union must fit; enums and fixed types must have the same unqualified name, records need
-not; aliases of the reader rename what the writer has. Symbols that an enum has lost are no obstacle: only a
-value that uses one cannot be read.
+The rules are those of Avro's Java library, which Apache Pulsar uses; `tests/vectors/compatibility.json` holds
+its answers. In short: a field that only the reader has needs a default, one that only the writer has is
+skipped; numbers widen; text and bytes are interchangeable; every branch of a writer's union must be readable,
+one branch of a reader's union must fit; enums and fixed types must have the same unqualified name, records
+need not; aliases of the reader rename the writer's types and fields. Symbols that an enum has lost do not
+matter: only a value that uses one cannot be read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 DEPTH_MAX = 100
 COMPARISONS_MAX = 50_000
-"""Pairs of types, fields and branches that one check looks at: a schema of a thousand fields needs a
+"""Limit of compared pairs of types, fields and branches per check: a schema of a thousand fields needs a
 thousand, and the broker does nothing else meanwhile."""
 
 _PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
@@ -32,23 +32,23 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class NotAvro(ValueError):
-    """The definition is no Avro schema; the message says where and why."""
+    """The definition is not an Avro schema; the message says where and why."""
 
 
 class AvroType:
-    """One type of a schema. Named types are shared by all that refer to them."""
+    """Type of a schema. References share the object of a named type."""
 
     __slots__ = ("aliases", "branches", "fields", "inner", "kind", "name", "size", "symbols")
 
     def __init__(self, kind: str, name: str = "") -> None:
         self.kind = kind
         self.name = name
-        """The full name, with the namespace."""
+        """Full name, with the namespace."""
         self.aliases: tuple[str, ...] = ()
         self.branches: list[AvroType] = []
         self.fields: list[AvroField] = []
         self.inner: AvroType | None = None
-        """Items of an array, values of a map."""
+        """Type of an array's items or of a map's values."""
         self.size = 0
         self.symbols: list[str] = []
 
@@ -61,7 +61,7 @@ class AvroType:
 
 
 class AvroField:
-    """One field of a record."""
+    """Field of a record."""
 
     __slots__ = ("aliases", "has_default", "name", "type")
 
@@ -73,7 +73,7 @@ class AvroField:
 
 
 def parse(data: bytes) -> AvroType:
-    """The schema of a definition. Raises `NotAvro`."""
+    """Parse a schema definition. Raises `NotAvro`."""
     try:
         definition = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -177,9 +177,9 @@ def _texts(value: Any) -> list[str]:
 
 
 def unreadable(*, reader: AvroType, writer: AvroType, budget: ComparisonBudget | None = None) -> str:
-    """Why data of ``writer`` cannot be read as ``reader``; empty when it can.
+    """Return why data of ``writer`` cannot be read as ``reader``; empty if it can.
 
-    A pair whose comparison takes more than ``budget`` counts as unreadable, and says so.
+    A pair whose comparison takes more than ``budget`` counts as unreadable, with that reason.
     """
     try:
         return _Resolution(reader, budget or ComparisonBudget()).problem(reader, writer, "", 0)
@@ -188,11 +188,11 @@ def unreadable(*, reader: AvroType, writer: AvroType, budget: ComparisonBudget |
 
 
 class _BudgetExceeded(Exception):
-    """The comparison reached a limit: its outcome is not known."""
+    """The comparison reached a limit: its result is unknown."""
 
 
 class ComparisonBudget:
-    """How much comparing is left. One budget may serve several checks that belong together."""
+    """Remaining number of comparisons. One budget may serve several checks that belong together."""
 
     __slots__ = ("_comparisons_max", "_left")
 
@@ -210,11 +210,11 @@ class ComparisonBudget:
 
 
 class _Resolution:
-    """Compares two schemas. What the reader's aliases rename is looked up under its new name.
+    """Comparison of two schemas. The reader's aliases are looked up under their new names.
 
-    Each pair of records is compared once. A pair that is being compared counts as readable where it is met
-    again inside itself. That it is *not* readable is final, whatever was assumed; what was found readable on
-    the way to such a verdict may rest on the assumption that fell, and is forgotten.
+    Each pair of records is compared once. A pair inside its own comparison counts as readable. The result
+    *unreadable* is final in spite of such assumptions; results *readable* that may depend on a disproved
+    assumption are discarded.
     """
 
     def __init__(self, reader: AvroType, budget: ComparisonBudget) -> None:
@@ -243,7 +243,7 @@ class _Resolution:
             self._collect(reader.inner, seen)
 
     def _name(self, writer: AvroType) -> str:
-        """The writer's full name as the reader calls it."""
+        """Return the writer's full name after the reader's aliases are applied."""
         return self._type_aliases.get(writer.name, writer.name)
 
     def problem(self, reader: AvroType, writer: AvroType, where: str, depth: int) -> str:
@@ -313,7 +313,7 @@ class _Resolution:
         return ""
 
     def _branch(self, reader: AvroType, writer: AvroType, where: str, depth: int) -> AvroType | None:
-        """The branch of a reader's union that a value is read with; None when none fits."""
+        """Return the branch of a reader's union that reads a value; None if none fits."""
         fitting: AvroType | None = None
         name = self._name(writer)
         for branch in reader.branches:
@@ -333,8 +333,7 @@ class _Resolution:
         return next((branch for branch in reader.branches if branch.kind in wider), None)
 
     def _are_equivalent(self, left: AvroType, right: AvroType) -> bool:
-        """Whether two types have the same structure, namespaces aside; the branches of such unions are read
-        one by one."""
+        """Return whether two types have the same structure, namespaces aside; unions branch by branch."""
         if (left, right) in self._different:
             return False
         seen: set[tuple[AvroType, AvroType]] = set()

@@ -1,4 +1,4 @@
-"""Whether a new schema fits the ones that a topic has, and whether it is a schema at all."""
+"""Validity of schema definitions, and compatibility of a new schema with a topic's versions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _RECORDS = frozenset((pb.Schema.Avro, pb.Schema.Json))
 _EMPTY = (b"", b"null")
 _ANYTHING = frozenset((getattr(pb.Schema, "None"), pb.Schema.AutoConsume))
 TRANSITIVE = "_TRANSITIVE"
-"""How the names of strategies end that look at all versions."""
+"""Suffix of the strategies that check all versions."""
 _PART_SIZE = Struct(">i")
 
 
 def meaning(schema: pb.Schema) -> bytes:
-    """16 bytes that schemas share which say the same, however it is written. Parses the definition.
+    """Return a 16-byte hash that equivalent schema definitions share. Parses the definition.
 
-    C++ writes ``null`` where Java writes nothing; whole numbers may be written with a fraction of nothing.
+    C++ writes ``null`` where Java writes nothing; whole numbers may be written with a fraction of zero.
     """
     data = schema.schema_data
     if data in _EMPTY:
         data = b""
     elif schema.type in _RECORDS:
         try:
-            # Behind a byte that no definition begins with, so that no text is taken for what another means.
+            # The prefix, with which no definition begins, distinguishes normalized JSON from other text.
             data = b"\0" + json.dumps(json.loads(data, parse_float=_number), sort_keys=True).encode()
         except (ValueError, RecursionError):
-            pass  # no JSON: it means what it says
-    from hashlib import blake2b  # with OpenSSL behind it: no start waits for it
+            pass  # not JSON: compared as text
+    from hashlib import blake2b  # loaded here, because loading OpenSSL would delay each start
 
     return blake2b(b"%d:%b" % (schema.type, data), digest_size=16).digest()
 
@@ -47,17 +47,17 @@ def _number(text: str) -> float:
 
 
 def same_schema(left: pb.Schema, right: pb.Schema) -> bool:
-    """Whether two schemas say the same."""
+    """Return whether two schemas are equivalent."""
     if left.type != right.type:
         return False
     return left.schema_data == right.schema_data or meaning(left) == meaning(right)
 
 
 def check_definition(schema: pb.Schema) -> None:
-    """Raises `Refused` IncompatibleSchema for a definition that is none.
+    """Raise `Refused` IncompatibleSchema for an invalid definition.
 
-    What passes is what Apache Pulsar's validator lets pass: Avro definitions for Avro, Protobuf and JSON
-    (or an old-style JSON schema), nothing for primitive types, a pair of definitions for a pair.
+    Accepts what Apache Pulsar's validator accepts: Avro definitions for Avro, Protobuf and JSON (or an
+    old-style JSON schema), anything for primitive types, a pair of definitions for a pair.
     """
     problem = _definition_problem(schema)
     if problem:
@@ -91,9 +91,9 @@ def _definition_problem(schema: pb.Schema) -> str:
 def check_compatible(
     schema: pb.Schema, versions: Sequence[pb.Schema], strategy: str, *, for_consumer: bool = False
 ) -> None:
-    """Raises `Refused` IncompatibleSchema when ``schema`` does not fit ``versions`` under ``strategy``.
+    """Raise `Refused` IncompatibleSchema if ``schema`` is incompatible with ``versions`` under ``strategy``.
 
-    A consumer only has to be able to read what was written: it is checked as a reader.
+    A consumer only has to read the stored data: it is checked as a reader.
     """
     for _ in comparisons(schema, versions, strategy, for_consumer=for_consumer):
         pass
@@ -102,7 +102,7 @@ def check_compatible(
 def comparisons(
     schema: pb.Schema, versions: Sequence[pb.Schema], strategy: str, *, for_consumer: bool = False
 ) -> Iterator[None]:
-    """The same in steps, a version each."""
+    """Run `check_compatible` in steps, a version each."""
     if not versions or strategy == "ALWAYS_COMPATIBLE":
         return
     if strategy == "ALWAYS_INCOMPATIBLE":
@@ -124,7 +124,7 @@ def comparisons(
 
 
 def _problem(new: pb.Schema, old: pb.Schema, budget: ComparisonBudget, *, reads: bool, is_read: bool) -> str:
-    """Why ``new`` does not read what ``old`` wrote, or is not read by it; empty when all is well."""
+    """Return why ``new`` cannot read the data of ``old``, or the reverse; empty if compatible."""
     if new.type != old.type:
         return f"exists schema type {_type_text(old)}, new schema type {_type_text(new)}"
     if new.type in _RECORDS:
@@ -156,14 +156,14 @@ def _record_problem(
     except NotAvro:
         return ""  # accepted before such were refused
     if ours is None or theirs is None:
-        # Old-style JSON schemas: one may be followed by an Avro definition, but not the other way round.
+        # Old-style JSON schemas: an Avro definition may follow one, but not the reverse.
         return "" if theirs is None else "an Avro definition is not followed by an old-style JSON schema"
     found = unreadable(reader=ours, writer=theirs, budget=budget) if reads else ""
     return found or (unreadable(reader=theirs, writer=ours, budget=budget) if is_read else "")
 
 
 def _avro(schema: pb.Schema) -> AvroType | None:
-    """None for an old-style JSON schema. Raises `NotAvro`."""
+    """Parse the definition; None for an old-style JSON schema. Raises `NotAvro`."""
     data = schema.schema_data
     if schema.type == pb.Schema.Json and (data == b"null" or _is_old_style(data)):
         return None
@@ -171,13 +171,13 @@ def _avro(schema: pb.Schema) -> AvroType | None:
 
 
 def _is_old_style(data: bytes) -> bool:
-    """Whether JSON describes its objects by "JSON schema", as clients before protocol version 13 did."""
+    """Return whether JSON describes its objects by "JSON schema", as before protocol version 13."""
     definition = _json(data)
     return isinstance(definition, dict) and definition.get("type") == "object"
 
 
 def _root_message(data: bytes) -> str:
-    """The name of the message that a Protobuf-native definition describes; empty when it is none."""
+    """Return the message name of a Protobuf-native definition; empty if the definition is invalid."""
     definition = _json(data)
     if not isinstance(definition, dict):
         return ""
@@ -192,7 +192,7 @@ def _root_message(data: bytes) -> str:
 
 
 def _parts(schema: pb.Schema) -> tuple[pb.Schema, pb.Schema] | None:
-    """The schemas of key and value; None when ``schema`` is no pair (framing.md section 11)."""
+    """Return the schemas of key and value; None if ``schema`` is not a pair (framing.md section 11)."""
     pairs: Any = schema.properties
     properties = {text(pair.key): text(pair.value) for pair in pairs}
     types: dict[str, int] = {name.upper().replace("_", ""): number for name, number in pb.Schema.Type.items()}

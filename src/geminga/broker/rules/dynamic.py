@@ -1,7 +1,7 @@
 """Dynamic configuration: settings that are changed while the broker runs, by Apache Pulsar's names.
 
-What was changed is kept in the store, a text a name (``dynamic-configuration/<name>``), and lies over what
-the broker was started with until it is deleted again.
+Changed settings are stored as text by name (``dynamic-configuration/<name>``), and override those of the
+start until they are removed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _seconds_of_ms(text: str) -> float:
     try:
         return _number(text) / 1000 if _number(text) >= 0 else -1.0
     except OverflowError:
-        return inf  # which the setting refuses, and says what it takes
+        return inf  # the setting's check refuses it with the allowed values
 
 
 class _Dynamic(NamedTuple):
     field: str
-    """Of `BrokerSettings`."""
+    """Name of the field in `BrokerSettings`."""
     read: Callable[[str], Any]
     show: Callable[[Any], Any] = lambda value: value
 
@@ -87,20 +87,20 @@ DYNAMIC: Final[Mapping[str, _Dynamic]] = MappingProxyType(
         "ttlDurationDefaultInSeconds": _Dynamic("message_ttl_seconds", _number),
     }
 )
-"""What can be changed. Ports, addresses, folders and who is let in are said at the start."""
+"""Settings that can be changed. Ports, addresses, folders and authentication are set at the start only."""
 
 
 class DynamicSettings:
-    """``current``: the settings in force. ``changed``: what lies over those of the start, as it was given."""
+    """Settings in force: ``current`` is the result, ``changed`` the texts that override the start's."""
 
     def __init__(self, store: EntryStore, settings: BrokerSettings) -> None:
         self.current = settings
         self.changed: dict[str, str] = {}
         self.lost: set[str] = set()
-        """Names whose change damage took, or which cannot be in force (another version wrote it, or it does
-        not go with the settings of the start): nothing is deleted by rules until they are set again."""
+        """Names whose value was lost to damage or is invalid (written by another version, or in conflict with
+        the settings of the start): nothing is deleted by policies until they are set again."""
         self._unknown: set[str] = set()
-        """Names that another version of Geminga wrote. They stay, for that one, unless they are deleted."""
+        """Names written by another version of Geminga. They are kept for that version, unless removed."""
         self._store = store
         self._start = settings
         self._watchers: list[Callable[[BrokerSettings], None]] = []
@@ -109,7 +109,7 @@ class DynamicSettings:
             text = value.base.decode("utf-8", "replace")
             if name not in DYNAMIC:
                 self._unknown.add(name)
-                log.error("the setting %s that was changed is not in force: this version has none such", name)
+                log.error("changed setting %s ignored: this version has no such setting", name)
                 continue
             try:
                 if value.lost is not None:
@@ -118,22 +118,22 @@ class DynamicSettings:
             except RuleViolation as broken:
                 self.lost.add(name)
                 log.error(
-                    "the setting %s that was changed is not in force, and nothing is deleted by rules until "
-                    "it is set again or deleted: %s", name, broken,
+                    "changed setting %s is unreadable and ignored; nothing is deleted by policies until "
+                    "it is set again or removed: %s", name, broken,
                 )  # fmt: skip
             else:
                 self.changed[name] = text
         if self.changed:
             told = ", ".join(f"{name}={text}" for name, text in sorted(self.changed.items()))
-            log.info("administrators have changed settings, which goes before those of the start: %s", told)
+            log.info("settings changed at run time override those of the start: %s", told)
 
     def watch(self, watcher: Callable[[BrokerSettings], None]) -> None:
-        """``watcher`` is called with the settings after each change."""
+        """Register ``watcher``, which is called with the settings after each change."""
         self._watchers.append(watcher)
 
     def set(self, name: str, text: str, done: Done | None = None) -> None:
-        """In force at once; ``done`` when it is as durable as the store promises. Raises `RuleViolation` for a
-        name that is not in `DYNAMIC` and a value that the setting does not take."""
+        """Change a setting at once; ``done`` is called when that is durable. Raises `RuleViolation` for a
+        name that is not in `DYNAMIC` and for an invalid value."""
         changed = {**self.changed, name: text}
         current = self._with(changed)
         self._store.put(_PREFIX + name, text.encode(), done)
@@ -141,7 +141,7 @@ class DynamicSettings:
         self._take(changed, current)
 
     def remove(self, name: str, done: Done | None = None) -> None:
-        """What the broker was started with is in force again."""
+        """Remove a change: the setting of the start is in force again."""
         if name not in DYNAMIC and name not in self._unknown:
             raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Can't delete non-dynamic configuration {name}")
         changed = {other: text for other, text in self.changed.items() if other != name}
@@ -152,14 +152,14 @@ class DynamicSettings:
         self._take(changed, current)
 
     def accept(self, key: str) -> None:
-        """An administrator takes what is left of a setting, under that key of the store, for right."""
+        """Accept a damaged setting, by its key in the store, as it is."""
         name = key.removeprefix(_PREFIX)
         if key.startswith(_PREFIX) and name in self.lost:
             self.lost.discard(name)
             self._take(self.changed, self.current)
 
     def shown(self) -> dict[str, Any]:
-        """All that is dynamic, by Pulsar's names, as it is in force."""
+        """Return all dynamic settings in force, by Pulsar's names."""
         return {name: one.show(getattr(self.current, one.field)) for name, one in DYNAMIC.items()}
 
     def _take(self, changed: dict[str, str], current: BrokerSettings) -> None:

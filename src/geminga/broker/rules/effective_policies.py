@@ -1,4 +1,4 @@
-"""What is in force for a topic, in the form in which each policy is set: what ``--applied`` shows."""
+"""Policies in force for a topic, in the format in which each is set, as shown by ``--applied``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from geminga.broker.rules.policies import Policies, ThrottleRate
 
 
 def in_force(policies: Policies, cluster: str) -> dict[str, Any]:
-    """By the name of the policy. What has no form for "nothing" is left out."""
+    """Return policies by name, without those that have no format for "not set"."""
     return {
         "retention_policies": {
             "retentionTimeInMinutes": policies.retention_minutes,

@@ -1,8 +1,8 @@
-"""Numbers and flags in administrators' JSON, as lenient as the library that Apache Pulsar reads them with.
+"""Numbers and flags in administrators' JSON, parsed as leniently as by Apache Pulsar.
 
-Jackson takes a number given as text, cuts the fraction off where a whole number is wanted, and takes whole
-numbers for flags; official tools rely on it. `tests/vectors/jackson.json` holds its answers. Text that is
-blank or says ``null`` is as good as a value that is not there.
+Jackson accepts a number given as text, truncates the fraction where a whole number is wanted, and accepts
+whole numbers for flags; official tools rely on it. `tests/vectors/jackson.json` holds its answers. Blank text
+and the text ``null`` count as a missing value.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _WHOLE = re.compile(r"[+-]?\d+")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FLAGS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _DIGITS_MAX = 40
-"""No number of more digits is in any range; converting one would cost time."""
+"""Longest number in digits: none is in any range, and converting it would take time."""
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a value counts as not given."""
+    """Return whether a value counts as missing."""
     return value is None or (isinstance(value, str) and value.strip() in ("", "null"))
 
 
 def whole_of(value: Any) -> int | None:
-    """The whole number that a JSON value stands for; None when it is none."""
+    """Return the whole number of a JSON value; None if it has another type."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -39,7 +39,7 @@ def whole_of(value: Any) -> int | None:
 
 
 def number_of(value: Any) -> float | None:
-    """The number that a JSON value stands for; None when it is none, or not finite."""
+    """Return the number of a JSON value; None if it is not a finite number."""
     if isinstance(value, bool):
         return None
     try:
@@ -55,7 +55,7 @@ def number_of(value: Any) -> float | None:
 
 
 def flag_of(value: Any) -> bool | None:
-    """The flag that a JSON value stands for; None when it is none."""
+    """Return the flag of a JSON value; None if it has another type."""
     if isinstance(value, int):
         return bool(value)
     return _FLAGS.get(value.strip()) if isinstance(value, str) else None

@@ -1,11 +1,10 @@
-"""Clusters, tenants, namespaces and policies: who may have topics, and under which rules.
+"""Registry of clusters, tenants, namespaces and their policies.
 
-They are kept in the store's key-value map, one JSON document a key: ``cluster/<name>``, ``tenant/<name>``,
-``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``, and what is noted down for the tools alone,
-``cluster-notes/<name>`` and ``resource-group/<name>``. All but the topics' own are held in memory, for
-there may be as many of those as topics: they are read when a topic is asked about, and what is in force stays
-at hand for those that were asked about last. A change is in force at once; ``done`` is called when it is as
-durable as the store promises.
+They are kept in the store's key-value map, one JSON document per key: ``cluster/<name>``, ``tenant/<name>``,
+``namespace/<tenant>/<name>`` and ``topic-policies/<topic>``, and data only for tools,
+``cluster-notes/<name>`` and ``resource-group/<name>``. All but those of topics are held in memory. There may
+be as many topic policies as topics: they are read at their first use, and the resolved policies of the last
+topics are cached. A change is in force at once; ``done`` is called when it is durable.
 """
 
 from __future__ import annotations
@@ -40,22 +39,23 @@ log = logging.getLogger("geminga.broker")
 
 Json = dict[str, Any]
 Watcher = Callable[[str, TopicName | None, Policies | None], None]
-"""``watcher("tenant/namespace", topic or None, before)`` with the policies that were in force there before.
+"""``watcher("tenant/namespace", topic or None, before)`` with the policies before the change.
 
-``before`` is None where nobody knows, and where the namespace is gone."""
+``before`` is None if they are unknown, or if the namespace was deleted.
+"""
 SettingsWatcher = Callable[["PoliciesBefore"], None]
-"""``watcher(before)`` when the broker's own settings have changed."""
+"""``watcher(before)`` after a change of the broker's own settings."""
 PermissionWatcher = Callable[[str], None]
-"""``watcher("tenant")`` when it changed who may do what in a tenant."""
+"""``watcher("tenant")`` after a change of permissions in a tenant."""
 
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024
-"""All policies of a namespace or a topic, as they are stored: each change writes them as a whole."""
+"""Largest policies of a namespace or a topic, as they are stored: each change writes them as a whole."""
 NAMESPACE = "namespace/"
 TOPIC_POLICIES = "topic-policies/"
 RESOLVED_TOPICS_MAX = 2048
-"""Topics of which it stays in memory what is in force, or that they have no policies of their own."""
+"""Topics whose resolved policies, or lack of own policies, are cached."""
 RESOLVED_NAMESPACES_MAX = 2048
-"""The same of namespaces."""
+"""Namespaces whose resolved policies are cached."""
 
 _NAME = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _DEFAULT_NAMESPACES = (("public", "default"), ("pulsar", "system"))
@@ -84,7 +84,7 @@ _PRESENT_WHEN_UNSET: Mapping[str, Any] = {
     "migrated": False,
     "dispatcherPauseOnAckStatePersistentEnabled": False,
 }
-"""What Pulsar shows in a namespace's policies even when nobody set it."""
+"""Values that Pulsar shows in a namespace's policies even if they are not set."""
 
 
 _OFFLOAD_TWINS: Mapping[str, str] = {
@@ -92,15 +92,15 @@ _OFFLOAD_TWINS: Mapping[str, str] = {
     "offload_threshold_in_seconds": "managedLedgerOffloadThresholdInSeconds",
     "offload_deletion_lag_ms": "managedLedgerOffloadDeletionLagInMillis",
 }
-"""Policies that are fields of ``offload_policies`` too: whichever was set last counts."""
+"""Policies that are also fields of ``offload_policies``: the last one set counts."""
 
 
 GLOBAL: Final = "global"
-"""In a topic's policies: those of all clusters. One broker is all clusters, but tools tell them apart."""
+"""Key in a topic's policies for those of all clusters, which tools distinguish from the local ones."""
 
 
 def check_name(kind: str, name: object) -> str:
-    """A tenant's, namespace's or cluster's name; refused otherwise."""
+    """Check the name of a tenant, namespace or cluster."""
     if not isinstance(name, str) or not _NAME.match(name) or name in (".", ".."):
         raise RuleViolation(
             InvalidRequest.NOT_ALLOWED, f"{kind} name {name!r} may only hold letters, digits and -=:._"
@@ -109,9 +109,9 @@ def check_name(kind: str, name: object) -> str:
 
 
 class PoliciesBefore:
-    """What was in force in each namespace when the broker's settings were others.
+    """Policies in force in each namespace before the broker's settings changed.
 
-    It is found out when it is asked for: there may be 100,000 of them, and it takes some 15 µs each.
+    Resolved on demand: there may be 100,000 of them, and each takes some 15 µs.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class PoliciesBefore:
         documents: Mapping[str, Json],
         is_cautious: Callable[[str], bool],
     ) -> None:
-        """``settings`` are None where nobody knows them; ``documents`` are a copy that does not change."""
+        """``settings`` are None if unknown; ``documents`` are a copy that does not change."""
         self._settings = settings
         self._documents = documents
         self._is_cautious = is_cautious
 
     def namespaces(self) -> Iterator[str]:
-        """``tenant/namespace`` of all that there were."""
+        """Yield ``tenant/namespace`` of all former namespaces."""
         return iter(self._documents)
 
     def policies(self, name: str) -> Policies | None:
-        """What was in force in one of `namespaces`; None where nobody knows."""
+        """Return the policies of one of `namespaces`; None if unknown."""
         if self._settings is None:
             return None
         found = resolve(self._settings, self._documents[name])
@@ -138,10 +138,10 @@ class PoliciesBefore:
 
 
 class NamespaceRegistry:
-    """The registry. Reads are plain look-ups; a name that does not exist raises `RuleViolation`."""
+    """Registry of tenants and namespaces. Reads are plain look-ups; a missing name raises `RuleViolation`."""
 
     def __init__(self, store: EntryStore, settings: BrokerSettings, *, is_sure: bool = True) -> None:
-        """``settings`` hold where nobody has set a policy; see `use`."""
+        """``settings`` are the defaults of policies; see `use`."""
         self._store = store
         self._settings = settings
         self._watchers: list[Watcher] = []
@@ -150,7 +150,7 @@ class NamespaceRegistry:
         self._all_cautious = not is_sure
         self._leaving: set[str] = set()
         self._copied: Mapping[str, Json] | None = None
-        """The namespaces as they are, for all who are to compare them with what comes."""
+        """Snapshot of the namespaces, shared by all comparisons until the next change."""
         self._cautious: set[str] = set()
         self._clusters = self._load("cluster/")
         self._tenants = self._load("tenant/")
@@ -163,15 +163,15 @@ class NamespaceRegistry:
         self._create_defaults()
 
     def watch(self, watcher: Watcher) -> None:
-        """``watcher`` is called after each change of policies."""
+        """Register ``watcher``, which is called after each change of policies."""
         self._watchers.append(watcher)
 
     def watch_settings(self, watcher: SettingsWatcher) -> None:
-        """``watcher`` is called when what holds where nobody has set a policy has changed."""
+        """Register ``watcher``, which is called after a change of the defaults."""
         self._settings_watchers.append(watcher)
 
     def use(self, settings: BrokerSettings, *, is_sure: bool = True) -> None:
-        """What holds from now on where nobody has set a policy; not ``is_sure``: damage took some of it."""
+        """Change the defaults of policies; not ``is_sure``: some settings were lost to damage."""
         before = self.under(self._settings, is_sure=self.is_sure)
         self._settings, self._all_cautious = settings, not is_sure
         self._resolved.clear()
@@ -181,16 +181,16 @@ class NamespaceRegistry:
 
     @property
     def settings(self) -> BrokerSettings:
-        """What holds where nobody has set a policy."""
+        """The defaults of policies."""
         return self._settings
 
     @property
     def is_sure(self) -> bool:
-        """Whether damage took nothing of `settings`."""
+        """Whether no part of `settings` was lost to damage."""
         return not self._all_cautious
 
     def under(self, settings: BrokerSettings | None, *, is_sure: bool) -> PoliciesBefore:
-        """What would be in force in the namespaces under other settings; None where nobody knows them."""
+        """Return the policies of the namespaces under other settings (None: unknown)."""
         cautious_ones = frozenset(self._cautious)
 
         def is_cautious(name: str) -> bool:
@@ -202,16 +202,16 @@ class NamespaceRegistry:
 
     # --- permissions ---
     def watch_permissions(self, watcher: PermissionWatcher) -> None:
-        """``watcher`` is called after each change of who may do what."""
+        """Register ``watcher``, which is called after each change of permissions."""
         self._permission_watchers.append(watcher)
 
     def admin_roles(self, tenant: str) -> Sequence[str]:
-        """The roles that may do everything in a tenant; none for one that does not exist."""
+        """Return the administrators' roles of a tenant; empty for a missing tenant."""
         found: Sequence[str] = self._tenants.get(tenant, {}).get("adminRoles", ())
         return found
 
     def permissions(self, tenant: str, namespace: str) -> Mapping[str, Any] | None:
-        """What roles may do in a namespace (``auth_policies``, to be read only); None for one that is not."""
+        """Return the permissions in a namespace (``auth_policies``, read-only); None if it does not exist."""
         document = self._namespaces.get(f"{tenant}/{namespace}")
         return None if document is None else document.get("auth_policies", {})
 
@@ -224,7 +224,7 @@ class NamespaceRegistry:
         return sorted({self._settings.cluster, *self._clusters})
 
     def cluster(self, name: str) -> Json:
-        """The cluster's addresses; our own cluster answers with where this broker listens."""
+        """Return the cluster's addresses; for this cluster, the addresses of this broker."""
         own = {}
         if name == self._settings.cluster:
             addresses = self._settings.addresses() or self._settings.own_addresses()
@@ -269,7 +269,7 @@ class NamespaceRegistry:
         self._remove("cluster/", self._clusters, name, done)
 
     def cluster_note(self, name: str, kind: str) -> Json:
-        """What an administrator noted down about a cluster under a kind; empty when nothing."""
+        """Return an administrator's data about a cluster, by kind; empty without any."""
         if name not in self.clusters():
             raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"Cluster {name} does not exist.")
         return copy.deepcopy(self._cluster_notes.get(name, {}).get(kind, {}))
@@ -294,7 +294,7 @@ class NamespaceRegistry:
         return copy.deepcopy(self._resource_groups[name])
 
     def set_resource_group(self, name: str, limits: Json, done: Done | None = None) -> None:
-        """Makes a group, or changes what is named of it."""
+        """Create a group, or change the given fields."""
         check_name("resource group", name)
         kept = check_resource_group(name, {**self._resource_groups.get(name, {}), **limits})
         self._write("resource-group/", self._resource_groups, name, kept, done)
@@ -337,7 +337,7 @@ class NamespaceRegistry:
         self._permissions_changed(name)
 
     def delete_tenant(self, name: str, done: Done | None = None) -> None:
-        """Refused while the tenant has namespaces: their topics must be deleted first."""
+        """Delete a tenant; refused while it has namespaces."""
         self.tenant(name)
         if self.namespaces(name):
             raise RuleViolation(InvalidRequest.IN_THE_WAY, f"The tenant {name} still has active namespaces")
@@ -359,7 +359,7 @@ class NamespaceRegistry:
 
     # --- namespaces ---
     def namespaces(self, tenant: str) -> list[str]:
-        """``tenant/namespace`` names, sorted."""
+        """Return ``tenant/namespace`` names, sorted."""
         self.tenant(tenant)
         return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
 
@@ -370,13 +370,13 @@ class NamespaceRegistry:
         return f"{tenant}/{namespace}" in self._namespaces
 
     def document(self, tenant: str, namespace: str) -> Json:
-        """The whole policies object as the admin API shows it."""
+        """Return the whole policies object in the admin API's format."""
         return copy.deepcopy({**_PRESENT_WHEN_UNSET, **self._require(tenant, namespace)})
 
     def create_namespace(
         self, tenant: str, namespace: str, document: Json | None = None, done: Done | None = None
     ) -> None:
-        """``document`` is a policies object, or None for the defaults; raises `RuleViolation`."""
+        """Create a namespace. ``document`` is a policies object, None: defaults; raises `RuleViolation`."""
         self.tenant(tenant)
         check_name("namespace", namespace)
         name = f"{tenant}/{namespace}"
@@ -389,10 +389,10 @@ class NamespaceRegistry:
 
     @contextlib.contextmanager
     def leaving(self, tenant: str, namespace: str) -> Iterator[None]:
-        """While the namespace is deleted with all that is in it: nothing new may come into it (`is_leaving`).
+        """Refuse new topics in a namespace while it is deleted with its topics (`is_leaving`).
 
-        Whoever is disconnected from a topic comes back at once; a topic that is made for that would be left
-        in a namespace that is no more. Raises `RuleViolation` when it is being deleted already.
+        Disconnected clients reconnect at once; a topic that is created for them would be left in a deleted
+        namespace. Raises `RuleViolation` if it is already being deleted.
         """
         name = f"{tenant}/{namespace}"
         self._require(tenant, namespace)
@@ -405,11 +405,11 @@ class NamespaceRegistry:
             self._leaving.discard(name)
 
     def is_leaving(self, tenant: str, namespace: str) -> bool:
-        """Whether the namespace is being deleted with all that is in it."""
+        """Return whether the namespace is being deleted with its topics."""
         return bool(self._leaving) and f"{tenant}/{namespace}" in self._leaving
 
     def delete_namespace(self, tenant: str, namespace: str, done: Done | None = None) -> None:
-        """Forgets the namespace; that it has no topics is the caller's to see to."""
+        """Delete the namespace; the caller ensures that it has no topics."""
         self._require(tenant, namespace)
         name = f"{tenant}/{namespace}"
         self._remove(NAMESPACE, self._namespaces, name, done)
@@ -436,7 +436,7 @@ class NamespaceRegistry:
 
     # --- policies ---
     def policies(self, tenant: str, namespace: str) -> Policies:
-        """What is in force in a namespace."""
+        """Return the policies in force in a namespace."""
         name = f"{tenant}/{namespace}"
         found = self._resolved.get(name)
         if found is None:
@@ -449,7 +449,7 @@ class NamespaceRegistry:
         return found
 
     def topic_policies(self, topic: TopicName) -> Policies:
-        """What is in force for a topic; a partition follows its partitioned topic."""
+        """Return the policies in force for a topic; a partition has those of its partitioned topic."""
         key = str(topic.base)
         resolved = self._resolved_topics
         if key in resolved:
@@ -462,11 +462,11 @@ class NamespaceRegistry:
         return self.policies(topic.tenant, topic.namespace) if found is None else found
 
     def forget_topics(self) -> None:
-        """Forget what is in force for topics: it is found out again when one is asked about."""
+        """Clear the cache of resolved topic policies."""
         self._resolved_topics.clear()
 
     def _resolve_topic(self, topic: TopicName, key: str) -> Policies | None:
-        """What is in force for a topic with policies of its own; None for one without."""
+        """Return the resolved policies of a topic with policies of its own; None without."""
         own = self._own(key)
         if own is None:
             return None
@@ -477,7 +477,7 @@ class NamespaceRegistry:
         return cautious(found) if is_cautious or self._all_cautious else found
 
     def get_policy(self, tenant: str, namespace: str, field: str) -> Any:
-        """What was set in the namespace, None if nothing was."""
+        """Return the policy set in the namespace, None if it is not set."""
         document = self._require(tenant, namespace)
         twin = document.get("offload_policies", {}).get(_OFFLOAD_TWINS.get(field))
         if twin is not None:
@@ -487,7 +487,7 @@ class NamespaceRegistry:
     def set_policy(
         self, tenant: str, namespace: str, field: str, value: Any, done: Done | None = None
     ) -> None:
-        """Sets a policy, or removes it with None; `RuleViolation` names what is wrong with a value."""
+        """Set a policy, or remove it with None; `RuleViolation` describes an invalid value."""
         document = dict(self._require(tenant, namespace))
         if value is None:
             document.pop(field, None)
@@ -507,7 +507,7 @@ class NamespaceRegistry:
             self._permissions_changed(tenant)
 
     def _check_names_in(self, tenant: str, field: str, value: Any) -> None:
-        """What a policy names has to be there."""
+        """Check that the clusters named by a policy exist."""
         if field == "allowed_clusters":
             of_tenant = self.tenant(tenant)["allowedClusters"]
             for cluster in value or ():
@@ -521,9 +521,9 @@ class NamespaceRegistry:
             raise RuleViolation(InvalidRequest.NOT_ALLOWED, f"ResourceGroup {value} does not exist")
 
     def get_topic_policy(self, topic: TopicName, field: str, *, of_all_clusters: bool = False) -> Any:
-        """What was set for the topic itself, None if nothing was.
+        """Return the policy set for the topic itself, None if it is not set.
 
-        ``of_all_clusters``: what was set for it in all clusters, which what is set for it here goes before.
+        ``of_all_clusters``: the value for all clusters, which a value for this cluster overrides.
         """
         own = self._own(str(topic.base)) or {}
         return (own.get(GLOBAL, {}) if of_all_clusters else own).get(field)
@@ -537,7 +537,7 @@ class NamespaceRegistry:
         *,
         of_all_clusters: bool = False,
     ) -> None:
-        """Sets a policy of one topic, or removes it with None; see `get_topic_policy`."""
+        """Set a policy of one topic, or remove it with None; see `get_topic_policy`."""
         self._require(topic.tenant, topic.namespace)
         key = str(topic.base)
         document = self._own(key) or {}
@@ -557,7 +557,7 @@ class NamespaceRegistry:
         self._changed(topic.namespace_name, topic.base, before)
 
     def forget_topic(self, topic: TopicName, done: Done | None = None) -> bool:
-        """Drops a deleted topic's own policies; whether there were any. No watcher is told."""
+        """Delete a topic's own policies; return whether there were any. Watchers are not called."""
         key = str(topic.base)
         if self._store.get(TOPIC_POLICIES + key) is not None:
             self._remove(TOPIC_POLICIES, {}, key, done)
@@ -596,7 +596,7 @@ class NamespaceRegistry:
         return {key[len(prefix) :]: self._decode(key, value) for key, value in self._store.scan(prefix)}
 
     def _own(self, topic: str) -> Json | None:
-        """A topic's own policies, None when it has none; nobody else has the object."""
+        """Return a new copy of a topic's own policies, None without any."""
         key = TOPIC_POLICIES + topic
         value = self._store.get(key)
         return None if value is None else self._decode(key, value)
@@ -619,7 +619,7 @@ class NamespaceRegistry:
         return document
 
     def accept(self, key: str) -> None:
-        """An administrator takes what is left of policies, under that key of the store, for right."""
+        """Accept damaged policies, by their key in the store, as they are."""
         if key not in self._cautious:
             return
         self._cautious.discard(key)
@@ -630,7 +630,7 @@ class NamespaceRegistry:
             self._changed(topic.namespace_name, topic)
 
     def _fill_what_was_lost(self) -> None:
-        """What every tenant and namespace has, where damage left nothing."""
+        """Fill required fields that damage took from tenants and namespaces."""
         for info in self._tenants.values():
             info.setdefault("adminRoles", [])
             info.setdefault("allowedClusters", [self._settings.cluster])
@@ -640,7 +640,7 @@ class NamespaceRegistry:
                 document["bundles"] = self._checked_bundles(None)
 
     def lost(self, tenant: str, namespace: str) -> bool:
-        """Whether damage took the namespace's policies, and they were not set again."""
+        """Return whether the namespace's policies were lost to damage, and not set again."""
         return f"{NAMESPACE}{tenant}/{namespace}" in self._cautious
 
     def _write(
@@ -666,7 +666,7 @@ class NamespaceRegistry:
 
 
 def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> None:
-    """Pulsar refuses a backlog quota that retention would always exceed."""
+    """Refuse a backlog quota that retention would always exceed, as Pulsar does."""
     kept = document.get("retention_policies")
     if not kept:
         return
@@ -676,6 +676,7 @@ def _check_quota_below_retention(document: Mapping[str, Any], where: str) -> Non
         age_bad = kind == "message_age" and 0 < minutes * 60 <= quota["limitTime"]
         if size_bad or age_bad:
             raise RuleViolation(
-                InvalidRequest.NOT_ALLOWED, f"Retention Quota must exceed configured backlog quota for {where}: "
-                f"retention {megabytes} MB, {minutes} min; backlog quota {quota}"
-            )  # fmt: skip
+                InvalidRequest.NOT_ALLOWED,
+                f"Retention Quota must exceed configured backlog quota for {where}: "
+                f"retention {megabytes} MB, {minutes} min; backlog quota {quota}",
+            )

@@ -1,13 +1,13 @@
 """Basic authentication: users and the hashes of their passwords, as ``htpasswd`` writes them.
 
-Apache Pulsar's ``AuthenticationProviderBasic`` takes ``$apr1$`` (MD5) and DES crypt; ``htpasswd`` makes both,
-bcrypt, SHA-1, SHA-256 and SHA-512, all of which are taken here. A user's name is the role.
+Apache Pulsar's ``AuthenticationProviderBasic`` accepts ``$apr1$`` (MD5) and DES crypt; ``htpasswd`` makes
+both, bcrypt, SHA-1, SHA-256 and SHA-512, all of which are accepted here. A user's name is the role.
 
-Hashing a password takes the processor a while, which is its purpose. So it is done on a thread
-(`BasicMethod.takes_long`), all guesses together get a share of the processor's time (`GUESSING_SHARE`), and
-who has shown the right password before is recognised without another hash. That makes guesses at such a user
-quick, too: each host has so many wrong ones for each user (`WRONG_AT_ONCE`, `WRONG_PER_SECOND`), beyond which
-it is told nothing, not even that a password is right.
+Hashing a password is slow, on purpose. So it is done on a thread (`BasicMethod.takes_long`), all guesses
+together get a share of the processor's time (`GUESSING_SHARE`), and a password that was right before is
+recognised without another hash. That makes guesses for such a user fast, too: each host has a limit of wrong
+passwords per user (`WRONG_AT_ONCE`, `WRONG_PER_SECOND`), beyond which every password is refused, right ones
+included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from geminga.broker.rules.authentication import Principal, Unauthenticated
 from geminga.errors import InvalidConfiguration, UsageError
 
 GUESSING_SHARE: Final = 0.1
-"""The part of the processor's time that hashing passwords may take in the long run."""
+"""Share of the processor's time for hashing passwords in the long run."""
 _SAVED_MS_MAX: Final = 500.0
 _SCHEMES: Final = ("apr_md5_crypt", "bcrypt", "sha256_crypt", "sha512_crypt", "ldap_sha1", "des_crypt")
 _KINDS: Final = "$apr1$ (htpasswd -m), $2y$ (-B), $5$ (-2), $6$ (-5), {SHA} (-s), DES crypt (-d)"
@@ -35,18 +35,18 @@ _BCRYPT_MS_OF_1: Final = 0.06
 _SHA_CRYPT_MS_OF_1: Final = 0.0015
 _COST_MS_MAX: Final = 2_000.0
 PASSWORD_BYTES_MAX: Final = 1024
-"""Longer ones are not looked at: some hashes take time by length."""
+"""Longest password: some hashes take time by length."""
 WRONG_AT_ONCE: Final = 50
-"""Wrong passwords that one host may show for one user, one after the other."""
+"""Wrong passwords of one host for one user in a burst ..."""
 WRONG_PER_SECOND: Final = 5.0
-"""And in the long run."""
+"""... and in the long run."""
 _GUESSERS_MAX: Final = 10_000
 _TOO_MANY: Final = "too many passwords were tried: no more are looked at for a moment"
 _WRONG: Final = "unknown user or invalid password"
 
 
 def password_library() -> Any:
-    """What knows the hashes; raises `UsageError` that names the extra where it is not installed."""
+    """Return the password library; raises `UsageError` that names the extra to install."""
     try:
         import_module("bcrypt")
         return import_module("passlib.context").CryptContext(schemes=_SCHEMES)
@@ -55,7 +55,7 @@ def password_library() -> Any:
 
 
 def _cost_ms(scheme: str, hashed: str) -> float:
-    """About how long checking one takes."""
+    """Return the approximate time of checking a hash."""
     if scheme == "bcrypt":
         return _BCRYPT_MS_OF_1 * float(1 << int(hashed.split("$")[2]))
     if scheme in ("sha256_crypt", "sha512_crypt"):
@@ -65,7 +65,7 @@ def _cost_ms(scheme: str, hashed: str) -> float:
 
 
 def parse_users(text: str, what: str = "basic_auth") -> Mapping[str, str]:
-    """Hashes by user, from lines ``user:hash``; ``#`` begins a comment.
+    """Parse hashes by user from lines ``user:hash``; ``#`` begins a comment.
 
     Raises `InvalidConfiguration` that names the line and never shows a hash.
     """
@@ -100,7 +100,7 @@ def parse_users(text: str, what: str = "basic_auth") -> Mapping[str, str]:
 
 
 class _FailedLogins:
-    """How many wrong passwords each host has shown for each user, lately."""
+    """Recent numbers of wrong passwords by host and user."""
 
     def __init__(self) -> None:
         self._shown: OrderedDict[tuple[str, bytes], tuple[float, int]] = OrderedDict()
@@ -124,7 +124,7 @@ class _FailedLogins:
 
 
 def _network(peer: str) -> str:
-    """Of a peer's address what somebody has one of: of IPv6, where everybody has many, the first half."""
+    """Return the network of a peer that counts as one host: the address, or for IPv6 its first half."""
     try:
         address = ipaddress.ip_address(peer.strip("/[]").partition("%")[0])
     except ValueError:
@@ -133,13 +133,13 @@ def _network(peer: str) -> str:
 
 
 class BasicMethod:
-    """Judges ``user:password`` by the hashes of users.
+    """Verifies ``user:password`` by the hashes of users.
 
-    What `takes_long` may be judged on another thread than the rest, one at a time.
+    Slow verifications (`takes_long`) may run on another thread than the others, one at a time.
     """
 
     def __init__(self, users: Mapping[str, str], key: bytes) -> None:
-        """``key`` is random: right passwords are remembered by it, none is kept."""
+        """``key`` is random: right passwords are recognised by their keyed hashes, never stored."""
         self._library = password_library()
         self._users = dict(users)
         self._hashes = tuple(self._users.values())
@@ -153,12 +153,12 @@ class BasicMethod:
         return f"BasicMethod({len(self._users)} users)"
 
     def takes_long(self, data: bytes) -> bool:
-        """Whether these are to be hashed: what was right before is recognised."""
+        """Return whether the password has to be hashed: right ones of before are recognised."""
         shown = _parsed(data)
         return shown is not None and not self._is_known(shown[0], self._mark(shown[1]))
 
     def authenticate(self, data: bytes, now_ms: int, peer: str = "") -> Principal:
-        """The user as role. Raises `Unauthenticated`, in the same words for all that is wrong."""
+        """Return the user as role. Raises `Unauthenticated`, with the same text for every reason."""
         shown = _parsed(data)
         if shown is None:
             raise Unauthenticated(_WRONG)
@@ -168,10 +168,10 @@ class BasicMethod:
             raise Unauthenticated(_TOO_MANY)
         if self._is_known(user, mark):
             return Principal(role=user, method="basic")
-        # What is from here on is done by one at a time (`takes_long`); who is above only looks.
+        # From here on one call at a time (`takes_long`); the code above only reads.
         counted = user in self._right
         if counted:
-            self._guesses.add(who, now_ms)  # whatever is said: that it was not recognised can be seen
+            self._guesses.add(who, now_ms)  # for every result: timing shows that it was not recognised
         hashed = self._hash_of(user)
         cost_ms = _cost_ms(self._library.identify(hashed), hashed)
         self._spend(cost_ms, now_ms)
@@ -182,7 +182,7 @@ class BasicMethod:
         if counted:
             self._guesses.forgive(who)  # of old hashes several passwords are right
         self._right[user] = mark
-        self._saved_ms += cost_ms  # who is right has guessed nothing
+        self._saved_ms += cost_ms  # a right password is no guess
         return Principal(role=user, method="basic")
 
     def _mark(self, text: bytes) -> bytes:
@@ -193,7 +193,7 @@ class BasicMethod:
         return known is not None and hmac.compare_digest(known, mark)
 
     def _hash_of(self, user: str) -> str:
-        """For a user that there is not that of another, always the same: time does not tell who there is."""
+        """Return a user's hash; for unknown users a fixed other one, so that timing does not reveal users."""
         hashed = self._users.get(user)
         if hashed is None:
             number = int.from_bytes(self._mark(b"user:" + user.encode())[:8])
@@ -207,7 +207,7 @@ class BasicMethod:
             return False  # longer than the hash knows
 
     def _spend(self, cost_ms: float, now_ms: int) -> None:
-        """Hashing takes its time out of what guesses may take."""
+        """Subtract the time of hashing from the budget of guesses."""
         passed_ms = max(0, now_ms - self._saved_at_ms) if self._saved_at_ms else 0
         self._saved_at_ms = now_ms
         self._saved_ms = min(_SAVED_MS_MAX, self._saved_ms + passed_ms * GUESSING_SHARE)
@@ -217,11 +217,11 @@ class BasicMethod:
 
 
 def _parsed(data: bytes) -> tuple[str, bytes] | None:
-    """(user, password); None for what can be neither."""
+    """Return (user, password); None if the data is invalid."""
     user, colon, password = data.partition(b":")
     if not colon or len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
         return None
     try:
         return user.decode(), password
     except UnicodeDecodeError:
-        return "", password  # who is nobody
+        return "", password  # an unknown user

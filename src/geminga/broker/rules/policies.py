@@ -1,9 +1,8 @@
-"""Namespace and topic policies: their JSON form, its checks, and what is in force.
+"""Namespace and topic policies: their JSON format, its checks, and the policies in force.
 
-Policies are kept as the JSON object that Pulsar's admin API speaks, field names included, so that
-what an administrator sets is given back unchanged even where this broker has no use for it. What the
-broker acts on is `Policies`: frozen values in which topic, namespace and broker settings are merged,
-the most specific one winning.
+Policies are stored as the JSON object of Pulsar's admin API, field names included, so that all values are
+returned unchanged, also those that this broker does not use. The broker acts by `Policies`: frozen values in
+which topic, namespace and broker settings are merged, the most specific one winning.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _DEFAULT_STRATEGY: Final = "FULL"
 
 
 class InvalidRequest(Enum):
-    """What is wrong with what an administrator asks for."""
+    """Kinds of invalid administrative requests."""
 
     MISSING = "there is no such thing"
     IN_THE_WAY = "something that is there stands in the way"
@@ -42,7 +41,7 @@ class InvalidRequest(Enum):
 
 
 class RuleViolation(PulsarException):
-    """An administrative call that is refused; ``reason`` is for people."""
+    """Refused administrative call; ``reason`` is for people."""
 
     def __init__(self, wrong: InvalidRequest, reason: str) -> None:
         super().__init__(wrong, reason)
@@ -65,7 +64,7 @@ def _refuse(
 
 
 def whole(minimum: int, maximum: int = (1 << 63) - 1) -> Check:
-    """A check for a whole number in the closed range."""
+    """Return a check for a whole number in the closed range."""
 
     def check(field: str, value: Any) -> int:
         found = whole_of(value)
@@ -84,7 +83,7 @@ def flag(field: str, value: Any) -> bool:
 
 
 def one_of(choices: Iterable[str]) -> Check:
-    """A check for one of some words."""
+    """Return a check for one of some words."""
     known = tuple(choices)
 
     def check(field: str, value: Any) -> str:
@@ -97,7 +96,7 @@ def one_of(choices: Iterable[str]) -> Check:
 
 
 def words(choices: Iterable[str] | None = None) -> Check:
-    """A check for a list of texts, of ``choices`` only when given."""
+    """Return a check for a list of texts, of ``choices`` only if given."""
     check_one = one_of(choices) if choices is not None else None
 
     def check(field: str, value: Any) -> list[str]:
@@ -118,7 +117,7 @@ def any_object(field: str, value: Any) -> dict[str, Any]:
 
 
 def offload_policies(field: str, value: Any) -> dict[str, Any]:
-    """``OffloadPolicies``: what counts here is checked, and the rest (drivers, buckets) kept and shown."""
+    """Check ``OffloadPolicies``: used fields are checked, others (drivers, buckets) stored and shown."""
     kept = dict(any_object(field, value))
     for name in _OFFLOAD_NUMBERS:
         if kept.get(name) is not None:
@@ -143,7 +142,7 @@ PROPERTIES_BYTES_MAX: Final = 64 * 1024
 
 
 def properties_map(field: str, value: Any) -> dict[str, str]:
-    """What users give to be kept beside something: it is read, written and held in memory with that."""
+    """Check the properties that users set, which are stored and held in memory."""
     found = text_map(field, value)
     size = sum(len(key) + len(text) for key, text in found.items())
     if size > PROPERTIES_BYTES_MAX:
@@ -155,7 +154,7 @@ def properties_map(field: str, value: Any) -> dict[str, str]:
 
 
 def record(**fields: tuple[Check, Any]) -> Check:
-    """A check for an object: known fields are checked and completed with defaults, others are kept."""
+    """Return a check for an object: known fields are checked and completed with defaults, others are kept."""
 
     def check(field: str, value: Any) -> dict[str, Any]:
         any_object(field, value)
@@ -172,7 +171,7 @@ def record(**fields: tuple[Check, Any]) -> Check:
 
 
 def by_cluster(inner: Check) -> Check:
-    """A check for a map from cluster (or role, or topic) to the checked value."""
+    """Return a check for a map from cluster (or role, or topic) to the checked value."""
 
     def check(field: str, value: Any) -> dict[str, Any]:
         return {
@@ -199,9 +198,10 @@ def retention(field: str, value: Any) -> dict[str, Any]:
     minutes, megabytes = kept["retentionTimeInMinutes"], kept["retentionSizeInMB"]
     if (minutes == 0) != (megabytes == 0):
         raise RuleViolation(
-            InvalidRequest.MALFORMED, f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
-            "either both are 0 (delete at once) or none is (-1 is no limit)"
-        )  # fmt: skip
+            InvalidRequest.MALFORMED,
+            f"Invalid retention policy: time {minutes} min and size {megabytes} MB; "
+            "either both are 0 (delete at once) or none is (-1 is no limit)",
+        )
     return kept
 
 
@@ -274,7 +274,7 @@ _auth_fields: Final[Mapping[str, Check]] = {
 
 
 def auth_policies(field: str, value: Any) -> dict[str, Any]:
-    """Who may do what; what is unknown to us is kept and gives nobody anything."""
+    """Check permissions; unknown fields are stored and grant nothing."""
     return {
         name: _auth_fields[name](f"{field}.{name}", given) if name in _auth_fields else given
         for name, given in any_object(field, value).items()
@@ -304,12 +304,12 @@ _resource_group_fields = record(
 
 
 def check_resource_group(name: str, value: Any) -> dict[str, Any]:
-    """The limits of a resource group, which are kept and shown."""
+    """Check the limits of a resource group, which are stored and shown."""
     return _resource_group_fields(f"resource group {name}", value)  # type: ignore[no-any-return]
 
 
 def entry_filters(field: str, value: Any) -> dict[str, Any]:
-    """Entry filters are Java classes in a broker's folder: there are none here that could be named."""
+    """Refuse entry filters, which are Java classes in a broker's folder."""
     kept = any_object(field, value)
     names = kept.get("entryFilterNames") or ""
     if names:
@@ -326,7 +326,7 @@ _redeliver_fields = {
 
 
 def redeliver_unacked(field: str, value: Any) -> dict[str, Any]:
-    """Geminga's own policy: Apache Pulsar has none like it, so there is nothing unknown to keep."""
+    """Check Geminga's own policy; unknown fields are refused."""
     check_name = one_of(_redeliver_fields)
     for name in any_object(field, value):
         check_name(field, name)
@@ -389,11 +389,11 @@ FIELDS: Final[Mapping[str, Check]] = {
     "antiAffinityGroup": lambda field, value: words()(field, [value])[0],
     "migrated": flag,
 }  # fmt: skip
-"""Every policy by Pulsar's name, with its check."""
+"""Check of every policy by Pulsar's name."""
 
 
 def check_policy(field: str, value: Any) -> Any:
-    """The value to keep for a known policy; raises `RuleViolation` naming field, value and what is allowed."""
+    """Return the value to store for a known policy; `RuleViolation` names field, value and allowed ones."""
     check = FIELDS.get(field)
     if check is None:
         raise RuleViolation(
@@ -403,7 +403,7 @@ def check_policy(field: str, value: Any) -> Any:
 
 
 def check_document(document: Any) -> dict[str, Any]:
-    """Checks a whole policies object; nulls are dropped, unknown fields are kept as they are."""
+    """Check a whole policies object; nulls are dropped, unknown fields are kept as they are."""
     kept = any_object("policies", document)
     return {
         field: check_policy(field, value) if field in FIELDS else value
@@ -413,7 +413,7 @@ def check_document(document: Any) -> dict[str, Any]:
 
 
 def bundle_ranges(count: int) -> dict[str, Any]:
-    """``count`` equal hash ranges, the last boundary included, as Pulsar writes them."""
+    """Return ``count`` equal hash ranges, the last boundary included, in Pulsar's format."""
     if not 1 <= count <= 1 << 20:
         raise RuleViolation(
             InvalidRequest.NOT_ALLOWED, f"numBundles={count} is not allowed; allowed: 1 to {1 << 20}"
@@ -428,7 +428,7 @@ def bundle_ranges(count: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ThrottleRate(ByFields):
-    """A throttle: messages and bytes in a period; -1 is no limit."""
+    """Rate limit: messages and bytes in a period; -1 is no limit."""
 
     messages: int = -1
     bytes: int = -1
@@ -437,20 +437,19 @@ class ThrottleRate(ByFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class UnackedRedelivery(ByFields):
-    """When delivered messages are pushed again that nobody acknowledges; 0 seconds: never."""
+    """Redelivery of messages that no consumer acknowledges in time; 0 seconds: never."""
 
     after_seconds: float = 0.0
     messages_per_second_max: int = 1_000
     age_seconds_max: int = 0
-    """Older messages are left where they are; 0 is no limit."""
+    """Older messages are not redelivered; 0 is no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Policies(ByFields):
-    """What holds for a namespace or a topic after topic, namespace and broker settings are merged.
+    """Policies of a namespace or a topic after topic, namespace and broker settings are merged.
 
-    Limits are 0 where there is none (Pulsar's convention), sizes and ages of retention and backlog
-    quota are -1 where there is none.
+    Limits are 0 if not set (Pulsar's convention), sizes and ages of retention and backlog quota -1.
     """
 
     retention_minutes: int
@@ -463,7 +462,7 @@ class Policies(ByFields):
     deduplication: bool
     auto_create_topics: bool
     auto_create_partitions: int
-    """Partitions of an automatically created topic; 0 makes it a plain topic."""
+    """Partitions of an automatically created topic; 0 makes it non-partitioned."""
     auto_create_subscriptions: bool
     max_producers_per_topic: int
     max_consumers_per_topic: int
@@ -492,18 +491,18 @@ class Policies(ByFields):
     offload_threshold_bytes: int
     offload_threshold_seconds: int
     offload_deletion_lag_ms: int
-    """Of all three, negative is never."""
+    """Negative values of all three: never."""
     publish_rate: ThrottleRate
     dispatch_rate: ThrottleRate
     subscription_dispatch_rate: ThrottleRate
     subscribe_rate: ThrottleRate
-    """``messages`` is subscribes a consumer and period."""
+    """``messages`` is the number of subscribes per consumer and period."""
 
 
 def cautious(policies: Policies) -> Policies:
-    """The policies where it is not known what was set: nothing is deleted, given up or stopped by a rule.
+    """Return policies for use while some were lost: nothing is deleted, skipped or stopped by them.
 
-    Messages and topics that a lost policy would have kept must still be there when it is set again.
+    Messages and topics that a lost policy would have kept must still exist when it is set again.
     """
     return replace(
         policies,
@@ -539,7 +538,7 @@ class _Layers:
         return default
 
     def offload(self, field: str, old_field: str, default: int) -> int:
-        """What ``offload_policies`` say, else the policy of its own, else the default."""
+        """Return the field of ``offload_policies``, else the separate policy, else the default."""
         for layer in self._layers:
             policies = layer.get("offload_policies") or {}
             found = policies.get(field)
@@ -575,7 +574,7 @@ _DISPATCH = ("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")
 
 
 def resolve(settings: BrokerSettings, *layers: Mapping[str, Any]) -> Policies:
-    """What is in force when ``layers`` (the most specific first) lie over the broker's settings."""
+    """Merge ``layers`` (the most specific first) over the broker's settings."""
     look = _Layers(layers, settings.cluster)
     kept = look.record("retention_policies")
     size_quota, age_quota = look.quota("destination_storage"), look.quota("message_age")

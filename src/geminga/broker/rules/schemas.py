@@ -1,6 +1,6 @@
-"""Schemas of topics: numbered versions, kept for ever, checked for compatibility (framing.md section 11).
+"""Schemas of topics: numbered versions, kept forever, checked for compatibility (framing.md section 11).
 
-A partition has the schemas of its partitioned topic. A version is kept as one delta under
+A partition has the schemas of its partitioned topic. A version is stored as one delta under
 ``schema/<tenant>/<namespace>/<topic>``, so adding one never rewrites the others.
 """
 
@@ -33,23 +33,23 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 SCHEMA_BYTES_MAX = 512 * 1024
 VERSIONS_MAX = 10_000
 VERSIONS_BYTES_MAX = 16 * 1024 * 1024
-"""All versions of a topic's schema together: they are read whenever a producer comes with one."""
+"""Limit of all versions of a topic's schema together: they are read whenever a producer sends a schema."""
 PARSED_BYTES_MAX = 8 * 1024 * 1024
-"""Definitions that are kept as they were read, of the topics that were asked about last (one at least)."""
+"""Cache of parsed definitions, of the topics used last (one at least)."""
 _VERSION_BYTES = 500
-"""What a version takes in memory besides its definition."""
+"""Memory of a version besides its definition."""
 MEANINGS_MAX = 40_000
-"""Versions of which it is remembered what they mean, of the topics that were asked about last."""
+"""Versions whose hashes are cached, of the topics used last."""
 VERDICTS_MAX = 100
-"""New schemas of which it is remembered whether they fit all of a topic's versions."""
+"""New schemas whose compatibility with all of a topic's versions is cached."""
 _MEANINGS_AT_ONCE = 50
 GONE: Final = pb.Schema()
-"""Stands for a version that was deleted. Its number is not given to another one: messages name it."""
+"""Stands for a deleted version. Its number is not reused: messages refer to it."""
 _UNREGISTERED = frozenset((pb.Schema.AutoConsume,))
 
 
 def version_bytes(version: int) -> bytes:
-    """A version as it travels: 8 bytes, big-endian, from 0."""
+    """Return a version in wire format: 8 bytes, big-endian, from 0."""
     return version.to_bytes(8, "big")
 
 
@@ -58,7 +58,7 @@ def _is_there(known: pb.Schema | None) -> TypeGuard[pb.Schema]:
 
 
 class _SemanticVersions:
-    """What the first ``covered`` versions of a schema mean, with the oldest version that means it."""
+    """Hashes of the first ``covered`` versions of a schema, with the oldest version of each."""
 
     __slots__ = ("covered", "versions")
 
@@ -67,7 +67,7 @@ class _SemanticVersions:
         self.versions: dict[bytes, int] = {}
 
     def cover(self, versions: Sequence[pb.Schema | None], count: int) -> None:
-        """Take in the next ones, at most so many."""
+        """Add the next ``count`` versions at most."""
         stop = min(self.covered + count, len(versions))
         for version in range(self.covered, stop):
             known = versions[version]
@@ -77,9 +77,9 @@ class _SemanticVersions:
 
 
 class _CompatibilityVerdict(NamedTuple):
-    """Why a schema does not fit the first ``covered`` intact versions of a topic; empty where it does.
+    """Reason why a schema is incompatible with the first ``covered`` intact versions; empty if compatible.
 
-    It holds until versions are deleted.
+    Valid until versions are deleted.
     """
 
     covered: int
@@ -88,7 +88,7 @@ class _CompatibilityVerdict(NamedTuple):
 
 
 class SchemaRegistry:
-    """The broker's schema registry."""
+    """Schema registry of the broker."""
 
     def __init__(self, store: EntryStore, namespaces: NamespaceRegistry) -> None:
         self._store = store
@@ -99,14 +99,14 @@ class SchemaRegistry:
         self._verdicts: OrderedDict[tuple[str, bytes, str, bool], _CompatibilityVerdict] = OrderedDict()
         self._deletions = 0
         self._unstored: dict[str, list[list[Done]]] = {}
-        """Of topics with versions that are on their way to the store: who waits for each, in their order."""
+        """Topics with pending writes of versions: the callbacks waiting for each, in their order."""
 
     # --- questions ---
     def versions(self, name: TopicName) -> Sequence[pb.Schema | None]:
-        """All versions, the oldest first; the index is the version. None is one that damage took, `GONE` one
-        that was deleted.
+        """Return all versions, the oldest first; the index is the version. None is one lost to damage, `GONE`
+        a deleted one.
 
-        They are shared: not to be changed.
+        The list is shared: do not change it.
         """
         key = schema_key(name)
         parsed = self._parsed.get(key)
@@ -127,7 +127,7 @@ class SchemaRegistry:
             self._forget(next(iter(self._parsed)))
 
     def in_memory(self, name: TopicName) -> bool:
-        """Whether the store need not be asked for the topic's versions."""
+        """Return whether the topic's versions are in memory."""
         return schema_key(name) in self._parsed
 
     def _forget(self, key: str) -> None:
@@ -158,20 +158,20 @@ class SchemaRegistry:
         return found
 
     def intact(self, name: TopicName) -> list[pb.Schema]:
-        """The versions that can be read, the oldest first."""
+        """Return the readable versions, the oldest first."""
         return [schema for _, schema in self.numbered(name)]
 
     def numbered(self, name: TopicName) -> list[tuple[int, pb.Schema]]:
-        """The same with their numbers."""
+        """Return the readable versions with their numbers, the oldest first."""
         return [(version, known) for version, known in enumerate(self.versions(name)) if _is_there(known)]
 
     def latest(self, name: TopicName) -> tuple[int, pb.Schema] | None:
-        """The newest version that can be read with its number, None when there is none."""
+        """Return the newest readable version with its number, None without one."""
         found = self.numbered(name)
         return found[-1] if found else None
 
     def get(self, name: TopicName, version: int) -> pb.Schema | None:
-        """One version, None when there is no such one. Raises `StoreDamaged` for one that damage took."""
+        """Return one version, None if it does not exist. Raises `StoreDamaged` if it was lost to damage."""
         found = self.versions(name)
         if not 0 <= version < len(found) or found[version] is GONE:
             return None
@@ -184,9 +184,9 @@ class SchemaRegistry:
         return schema
 
     def find(self, name: TopicName, schema: pb.Schema) -> int:
-        """The version that says the same as a schema, -1 when none does."""
+        """Return the version that is equivalent to a schema, -1 if no version is."""
         versions = self.versions(name)
-        # Mostly it is there word for word: nothing is parsed then.
+        # Mostly the same text is stored: nothing is parsed then.
         for version, known in enumerate(versions):
             if _is_there(known) and _equal(schema, known):
                 return version
@@ -211,17 +211,16 @@ class SchemaRegistry:
     def reading(
         self, topic: str, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool = False
     ) -> Job | None:
-        """A job after which it is quick to `find` and to add the schema of a producer, or of a consumer.
+        """Return a job after which `find` and adding the schema of a producer, or of a consumer, is quick.
 
-        What a topic's many versions mean is read in slices, and so is whether the schema fits all of them,
-        where it must. None when there is nothing, or little, to do. ``is_enough`` says when others are to
-        have a turn.
+        A topic's versions are parsed in slices, and so is the schema's compatibility with all of them, if
+        required. None if there is little to do. ``is_enough`` returns whether to yield to others.
         """
         try:
             name = TopicName.parse(topic)
             versions = self.versions(name)
         except (InvalidTopicName, StoreError):
-            return None  # who needs them is told
+            return None  # the caller that uses them receives the error
         if len(versions) <= _MEANINGS_AT_ONCE:
             return None
         known = self._meanings.get(schema_key(name))
@@ -245,7 +244,7 @@ class SchemaRegistry:
     def _compare(
         self, name: TopicName, schema: pb.Schema, is_enough: Callable[[], bool], *, for_consumer: bool
     ) -> Job:
-        """Note whether a schema fits all versions."""
+        """Determine and cache whether a schema is compatible with all versions."""
         versions, deletions = self.intact(name), self._deletions
         strategy = self._namespaces.topic_policies(name).schema_compatibility_strategy
         problem = ""
@@ -263,7 +262,7 @@ class SchemaRegistry:
     def _check(
         self, name: TopicName, schema: pb.Schema, versions: Sequence[pb.Schema], *, for_consumer: bool = False
     ) -> None:
-        """Raises `Refused` for a schema that does not fit the versions; what was found before holds."""
+        """Raise `Refused` if a schema is incompatible with the versions; cached results are used."""
         strategy = self._namespaces.topic_policies(name).schema_compatibility_strategy
         if len(versions) > _MEANINGS_AT_ONCE and strategy.endswith(TRANSITIVE):
             known = self._verdicts.get((schema_key(name), meaning(schema), strategy, for_consumer))
@@ -281,21 +280,21 @@ class SchemaRegistry:
             if is_enough():
                 yield None
                 if self._deletions != deletions:
-                    return  # perhaps these are gone
+                    return  # versions may have been deleted
         self._keep_meanings(key, meanings)
 
     # --- changes ---
     def add_for_producer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> bytes:
-        """The version of a producer's schema, registered if it is new and allowed; raises `Refused`.
+        """Return the version of a producer's schema, registered if it is new and allowed; raises `Refused`.
 
-        Bytes are a schema like others where a client says so: Go's does, others say nothing then.
+        Bytes is a schema like others if a client sends it: Go's does, others send none.
         """
         if schema.type in _UNREGISTERED:
             return b""
         return version_bytes(self.put(name, schema, auto_update=policies.schema_auto_update))
 
     def add_for_consumer(self, name: TopicName, policies: Policies, schema: pb.Schema) -> None:
-        """Check a consumer's schema against what is written; the first one of a topic is registered."""
+        """Check a consumer's schema as a reader of the versions; the first one of a topic is registered."""
         versions = self.intact(name)
         if not versions:
             self.put(name, schema, auto_update=policies.schema_auto_update)
@@ -305,7 +304,7 @@ class SchemaRegistry:
         self._check(name, schema, versions, for_consumer=True)
 
     def put(self, name: TopicName, schema: pb.Schema, *, auto_update: bool, done: Done | None = None) -> int:
-        """Register a schema; returns its version, an old one when it is known. Raises `Refused`."""
+        """Register a schema; return its version, an old one if it is known. Raises `Refused`."""
         if len(schema.schema_data) > SCHEMA_BYTES_MAX:
             raise Refused(pb.IncompatibleSchema, f"The schema is larger than {SCHEMA_BYTES_MAX} bytes")
         before, versions = self.versions(name), self.intact(name)
@@ -342,9 +341,9 @@ class SchemaRegistry:
         return count
 
     def when_durable(self, name: TopicName, then: Done) -> None:
-        """``then`` is called when the topic's versions may be told: at once if they may.
+        """Call ``then`` when the topic's versions are durable: at once if they are.
 
-        After a crash the number of one that was not stored is another one's.
+        After a crash the number of a version that was not stored is reused.
         """
         unstored = self._unstored.get(schema_key(name))
         if unstored is None:
@@ -353,7 +352,7 @@ class SchemaRegistry:
             unstored[-1].append(then)
 
     def _stored(self, key: str, error: StoreError | None) -> None:
-        """The store reports on the oldest version that is on its way."""
+        """Handle the store's report on the oldest pending version."""
         waiting = self._unstored[key][0]
         self._settled(key, waiting)
         if error is not None:
@@ -368,10 +367,10 @@ class SchemaRegistry:
             self._unstored[key] = left
 
     def retire(self, name: TopicName, done: Done) -> int:
-        """Delete all versions, but not their numbers; returns that of the deletion, which is one, too.
+        """Delete all versions, but not their numbers; return the number of the deletion, itself a version.
 
-        The topic's messages name the versions that they were written with. A number that meant another
-        schema now would have them read by that.
+        The topic's messages refer to versions. If a number were reused, they would be decoded with another
+        schema.
         """
         versions = self.versions(name)
         if not versions or all(each is GONE for each in versions):
@@ -385,7 +384,7 @@ class SchemaRegistry:
         return len(versions)
 
     def delete(self, name: TopicName, done: Done | None = None) -> None:
-        """Forget all versions, and their numbers: for a topic that goes with its messages."""
+        """Delete all versions, and their numbers: for a topic that is deleted with its messages."""
         self._store.delete(schema_key(name), done)
         self._dropped(name)
 

@@ -1,8 +1,8 @@
-"""Tokens: JSON Web Tokens as ``pulsar tokens`` makes them, signed with a secret or a private key.
+"""JSON Web Tokens as made by ``pulsar tokens``, signed with a secret or a private key.
 
-Which algorithms are taken follows from the key alone, never from what a token says of itself: a secret takes
-HMAC, an RSA key RSA, an elliptic curve its own ECDSA. So a token without a signature, or one that is signed
-with a public key as if that were a secret, is refused like any other forgery.
+The key alone decides the accepted algorithms, never the token's header: a secret accepts HMAC, an RSA key
+RSA, an elliptic curve its own ECDSA. So a token without a signature, or one signed with a public key as an
+HMAC secret, is refused like any other forgery.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from geminga.broker.rules.authentication import Principal, Unauthenticated
 from geminga.errors import InvalidConfiguration, UsageError
 
 SECRET_ALGORITHMS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""HMAC algorithms, and how many bytes a secret needs for each."""
+"""HMAC algorithms, and the minimum length of the secret in bytes for each."""
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _NO_CHECKS: Final = {
     "verify_signature": True, "verify_exp": False, "verify_nbf": False, "verify_iat": False,
     "verify_aud": False, "verify_iss": False, "verify_sub": False, "verify_jti": False,
 }  # fmt: skip
-"""The library checks the signature; times are ours to check, by the broker's own clock."""
+"""The library checks the signature; times are checked here, by the broker's own clock."""
 _TIME_MS_MAX: Final = 1 << 62
 
 
 def jwt_library() -> Any:
-    """PyJWT; raises `UsageError` that names the extra where it is not installed."""
+    """Return PyJWT; raises `UsageError` that names the extra to install."""
     try:
         import cryptography  # noqa: F401
         import jwt
@@ -37,7 +37,7 @@ def jwt_library() -> Any:
 
 
 def secret_algorithms(secret: bytes) -> tuple[str, ...]:
-    """The HMAC algorithms that a secret is long enough for; refused when it is for none."""
+    """Return the HMAC algorithms that a secret is long enough for; refused if it is too short for all."""
     found = tuple(name for name, size in SECRET_ALGORITHMS.items() if len(secret) >= size)
     if not found:
         raise InvalidConfiguration(f"the secret key has {len(secret)} bytes; a secret needs 32 at least")
@@ -45,7 +45,7 @@ def secret_algorithms(secret: bytes) -> tuple[str, ...]:
 
 
 def load_public_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
-    """A public key (DER or PEM, or a certificate in PEM) and its algorithms."""
+    """Load a public key (DER or PEM, or a certificate in PEM) and return it with its algorithms."""
     jwt_library()
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
@@ -62,7 +62,7 @@ def load_public_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
 
 
 def load_private_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
-    """A private key (DER or PEM, without a pass phrase) and its algorithms."""
+    """Load a private key (DER or PEM, without a pass phrase) and return it with its algorithms."""
     jwt_library()
     from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
 
@@ -74,7 +74,7 @@ def load_private_key(data: bytes) -> tuple[Any, tuple[str, ...]]:
 
 
 def key_algorithms(key: Any) -> tuple[str, ...]:
-    """What a key of two parts may be used for."""
+    """Return the algorithms of an asymmetric key."""
     if hasattr(key, "curve"):
         if key.curve.name not in CURVE_ALGORITHMS:
             known = ", ".join(CURVE_ALGORITHMS)
@@ -88,7 +88,7 @@ def key_algorithms(key: Any) -> tuple[str, ...]:
 
 
 class TokenMethod:
-    """Judges tokens by one key."""
+    """Verifies tokens with one key."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class TokenMethod:
         return f"TokenMethod({', '.join(self._algorithms)})"
 
     def takes_long(self, data: bytes) -> bool:
-        """A signature is looked at in no time."""
+        """Return False: verifying a signature is fast."""
         return False
 
     def authenticate(self, data: bytes, now_ms: int, peer: str = "") -> Principal:
-        """The role that the token's claim names, until the token expires."""
+        """Return the role of the token's claim, valid until the token expires."""
         claims = self.claims(data, now_ms)
         role = claims.get(self._role_claim)
         if isinstance(role, list) and role:
@@ -129,7 +129,7 @@ class TokenMethod:
         )
 
     def claims(self, data: bytes, now_ms: int) -> dict[str, Any]:
-        """What a token says that is signed, in force and meant for us. Raises `Unauthenticated`."""
+        """Return a token's claims after checking signature, times and audience. Raises `Unauthenticated`."""
         try:
             claims: dict[str, Any] = self._jwt.decode(
                 data.strip(), self._key, algorithms=self._algorithms, options=_NO_CHECKS
@@ -140,7 +140,7 @@ class TokenMethod:
             raise Unauthenticated(
                 f"the token's algorithm is not one of the key's: {', '.join(self._algorithms)}"
             ) from None
-        except Exception as error:  # whatever a hostile token makes a parser raise; its text may quote it
+        except Exception as error:  # parsers may raise anything for a hostile token, and quote it
             raise Unauthenticated(f"this is no token: {type(error).__name__}") from None
         expires, begins = _time_ms(claims, "exp"), _time_ms(claims, "nbf")
         if expires is not None and expires + self._skew_ms <= now_ms:
@@ -155,7 +155,7 @@ class TokenMethod:
 
 
 def _time_ms(claims: dict[str, Any], name: str) -> int | None:
-    """A time of the claims; one that is no time makes the token invalid."""
+    """Return a time of the claims; an invalid one makes the token invalid."""
     value = claims.get(name)
     if value is None:
         return None
@@ -172,7 +172,7 @@ def make_token(
     expires_at: int | None = None,
     headers: dict[str, Any] | None = None,
 ) -> str:
-    """A token as ``pulsar tokens create`` makes it; ``expires_at`` in seconds since 1970."""
+    """Return a token like that of ``pulsar tokens create``; ``expires_at`` in seconds since 1970."""
     claims: dict[str, Any] = {"sub": subject}
     if expires_at is not None:
         claims["exp"] = expires_at
@@ -183,7 +183,7 @@ def make_token(
 
 
 def parts_of(token: str) -> tuple[str, str]:
-    """Header and claims as JSON texts, not verified. Raises `UsageError` for what is no token."""
+    """Return header and claims as JSON texts, not verified. Raises `UsageError` for an invalid token."""
     try:
         parts = token.strip().split(".")
         if len(parts) != 3:

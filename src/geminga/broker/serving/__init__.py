@@ -1,1 +1,1 @@
-"""The broker's shell: sockets, clock and threads, as a process or inside a program."""
+"""The broker's I/O layer: sockets, clock and threads, as a process or inside a program."""

@@ -1,4 +1,4 @@
-"""Keys and password files of the settings, read from where they are: what makes an `Authenticator`."""
+"""Keys and password files named by the settings, read into an `Authenticator`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _decoded(text: str, what: str) -> bytes:
 
 
 def make_authentication(settings: BrokerSettings) -> Authenticator | None:
-    """What the settings ask of those who connect; None: nothing. Raises `InvalidConfiguration`."""
+    """Return the authenticator of the settings; None without one. Raises `InvalidConfiguration`."""
     if not settings.authenticates:
         return None
     methods: dict[str, AuthenticationMethod] = {}

@@ -1,4 +1,4 @@
-"""A broker inside a program: `embedded` starts it on a thread of its own and gives its addresses."""
+"""Broker inside a program: `embedded` starts it on its own thread and returns its addresses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from geminga.client.sync import Client
 
 START_SECONDS_MAX = 600.0
-"""Opening a large store after a crash reads its log; this long is a fault."""
+"""Time limit of a start: opening a large store after a crash reads its log."""
 END_SECONDS_MAX = 60.0
-"""A disk that hangs does not keep a program from ending for longer."""
+"""Time limit of a stop, even if the disk hangs."""
 
 
 class EmbeddedBroker:
-    """A running broker. Made by `embedded`; a context manager; `close` is safe to repeat.
+    """Running broker. Created by `embedded`; a context manager; `close` is safe to repeat.
 
-    ``service_url`` and ``admin_url`` say where it listens. It answers as soon as the constructor
-    returns; the web server is loaded by its first request.
+    It listens on ``service_url`` and ``admin_url``, and answers as soon as the constructor returns; the web
+    server is loaded by its first request.
     """
 
     def __init__(self, settings: BrokerSettings, *, site: Site | None = None) -> None:
@@ -68,12 +68,12 @@ class EmbeddedBroker:
 
     @property
     def settings(self) -> BrokerSettings:
-        """The settings with the ports that were taken."""
+        """Settings with the ports in use."""
         return self._server.settings
 
     @property
     def service_url(self) -> str:
-        """``pulsar://host:port``, what clients connect to."""
+        """``pulsar://host:port`` for clients."""
         return self._server.settings.service_url
 
     @property
@@ -102,7 +102,7 @@ class EmbeddedBroker:
         return client
 
     def close(self) -> None:
-        """Closes the clients made by `client`, then stops the broker; what was receipted is kept."""
+        """Close the clients made by `client`, then stop the broker; persisted messages are kept."""
         with self._lock:
             if self._closed:
                 return
@@ -115,7 +115,7 @@ class EmbeddedBroker:
         self._stop()
 
     def _end(self, seconds_max: float) -> None:
-        """`close` at the interpreter's end, for so long."""
+        """Stop like `close` at the interpreter's end, within ``seconds_max``."""
         if os.getpid() != self._process_id or not self._thread.is_alive():
             return
         self._closed = True
@@ -147,8 +147,8 @@ _live: weakref.WeakSet[EmbeddedBroker] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """What clients have just sent is taken in and written down: the broker's thread would end in the middle
-    of it. Whoever interrupts wants the end at once."""
+    """Stop brokers cleanly at exit, so that messages just sent are stored: the broker's thread would end
+    within that. An interrupt ends it at once."""
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         for broker in list(_live):
             broker._end(END_SECONDS_MAX)
@@ -160,10 +160,10 @@ at_exit("brokers", _at_exit)
 def embedded(data_dir: str | Path | None = None, **settings: Any) -> EmbeddedBroker:
     """Start a broker in this process and wait until it answers.
 
-    ``data_dir`` keeps everything in that folder (made if absent); None keeps it in memory.
-    ``settings`` are those of `BrokerSettings`; ports are free ones unless given, ``web_port=None``
-    starts no web server. Raises what `BrokerServer.start` raises: `PortInUse`, `StoreLocked`,
-    `NotAStore`, `StoreDamaged`, `InvalidConfiguration`.
+    ``data_dir`` is the folder of all data (created if missing); None keeps the data in memory. ``settings``
+    are those of `BrokerSettings`; ports are free ones unless given, ``web_port=None`` starts no web server.
+    Raises the errors of `BrokerServer.start`: `PortInUse`, `StoreLocked`, `NotAStore`, `StoreDamaged`,
+    `InvalidConfiguration`.
     """
     return EmbeddedBroker(
         BrokerSettings(data_dir=data_dir, memory=data_dir is None, **{"port": 0, "web_port": 0, **settings})

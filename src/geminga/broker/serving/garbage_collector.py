@@ -1,15 +1,15 @@
-"""The cycle collector of a broker with very many objects: its passes stay short.
+"""Configuration of Python's cyclic garbage collector for short passes with very many objects.
 
-Python's collector looks at every object now and then, some 0.1 µs each: with 100,000 topics in memory all
-waits for 300 ms. So objects are looked at while they are young, in passes of a bounded size, and those that
-stay are set apart from then on (`gc.freeze`). They still leave memory when nobody refers to them any more,
-which is how everything here does: topics, sessions and subscriptions leave no cycles behind, and tests hold
-that. While there are few objects, all of them are looked at every time, for the sake of what is not ours.
+By default Python's collector traverses all objects now and then, some 0.1 µs each: with 100,000 topics in
+memory that stops the broker for 300 ms. So only young objects are traversed, in passes of a bounded size, and
+surviving ones are frozen (`gc.freeze`). Frozen objects are still freed by reference counting, which suffices
+here: topics, sessions and subscriptions leave no cycles, which tests check. With few objects, all of them are
+traversed every time, because of cycles of other packages.
 
-When much has left memory, it is to go back to the system. Python keeps some of what is free at hand, and that
-lies anywhere among it: a pass over what is young lets go of it, and the C library is asked to do as much.
-That takes some 50 ms for 300 MB, so a thread of its own asks; and as whoever wants memory meanwhile waits for
-about half of that, it is asked while memory is given up, a second's worth at a time, not when all has been.
+When much memory was freed, it is returned to the system. Python keeps some free objects scattered among it: a
+pass over the young generation frees those, and the C library trims its heap. That takes some 50 ms for 300
+MB, so a separate thread does it; as allocations on other threads wait for about half of that, it runs
+repeatedly while memory is freed, a second's worth at a time, not once at the end.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from functools import lru_cache
 from typing import Any, Final
 
 YOUNG_OBJECTS: Final = 3_000
-"""A pass over the newest objects for so many more: 0.5 ms. With 10,000, and five such passes, the others took
-25 ms each while somebody else used the processor's caches, and more of it in all."""
+"""New objects until a pass over the youngest generation: 0.5 ms. With 10,000, and five such passes, the
+others took 25 ms each while another process used the processor's caches, and more in total."""
 YOUNG_PASSES: Final = 3
-"""After so many of them, one over all that these left: 4 ms."""
+"""Young passes until a pass over their survivors: 4 ms."""
 MIDDLE_PASSES: Final = 1
-"""After so many of those, what is left is looked at once more and set apart: as much again."""
+"""Middle passes until the survivors are traversed once more and frozen: as much again."""
 NEVER: Final = 1 << 30
 FEW_SECONDS: Final = 0.01
-"""There are few objects as long as a pass over all of them takes at most this."""
+"""Limit of the duration of a pass over all objects for which they count as few."""
 FEW_BLOCKS: Final = 400_000
-"""... which is about what 100,000 objects take in Python's memory, with all that the collector does not know.
-To count those that are set apart takes longer than a turn may, if there are millions."""
+"""Limit of allocated blocks for that, about 100,000 objects with their untracked data. Counting frozen
+objects takes longer than a turn may, if there are millions."""
 RECOUNT_SECONDS: Final = 3600.0
-"""Many objects may have become few: looked at this far apart."""
+"""Interval of checks whether many objects have become few."""
 LOOK_SECONDS: Final = 30.0
-"""Whether much has left memory is looked at this far apart."""
+"""Interval of checks whether much memory was freed ..."""
 BUSY_LOOK_SECONDS: Final = 1.0
-"""... and this far apart while objects come and go. To count what is in use takes 0.3 ms for 7 million."""
+"""... and while objects come and go. Counting the blocks in use takes 0.3 ms for 7 million."""
 MUCH_BLOCKS: Final = 100_000
-"""So much less in use than before is much: some ten megabytes."""
+"""Decrease of blocks in use that counts as much: about 10 MB."""
 REMEMBERING: Final = ("aiohttp", "yarl")
-"""Packages that remember what they worked out last, such as the addresses of the last hundred requests. It
-is little, but left of busy times: an object here and there, each of which keeps a mebibyte for itself."""
+"""Packages with caches, such as those of the last hundred addresses. Caches are small, but after busy times
+single objects in them keep whole mebibytes allocated."""
 
 
 _Cache: Final = type(lru_cache(lambda: None))
 
 
 class GarbageCollectorPacing:
-    """See the module. One a process; it works from `start` to `stop`."""
+    """Pacing of the collector, one per process, between `start` and `stop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -69,17 +69,17 @@ class GarbageCollectorPacing:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look at all that there is, and from then on at what comes."""
+        """Freeze all present objects, and pace passes over new ones."""
         self._settle()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, NEVER)
         gc.callbacks.append(self._passed)
         gc.enable()
-        # Here, and not when memory is to go back: what is loaded then would lie in the midst of it.
+        # Load now: objects loaded when memory is returned would be scattered among freed ones.
         self._trim = _trimmer()
         self._look()
 
     def stop(self) -> None:
-        """As Python has it."""
+        """Restore Python's defaults."""
         if self._passed not in gc.callbacks:
             return  # it never began
         if self._timer is not None:
@@ -89,7 +89,7 @@ class GarbageCollectorPacing:
         gc.unfreeze()
 
     def _passed(self, phase: str, info: dict[str, Any]) -> None:
-        """Called by the collector, on whichever thread made it run."""
+        """Count a pass; called by the collector on the thread that triggered it."""
         if phase != "stop" or info["generation"] != 1:
             return
         self._passes += 1
@@ -117,7 +117,7 @@ class GarbageCollectorPacing:
             self._give_back()
 
     def _look(self) -> None:
-        """Give memory back if much of it is not in use any more."""
+        """Return memory to the system if much of it was freed."""
         if self._much_has_left(time.monotonic()):
             forget_what_is_remembered()
             self._settle()
@@ -125,7 +125,7 @@ class GarbageCollectorPacing:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _much_has_left(self, now: float) -> bool:
-        """Whether much is not in use any more since this was so before."""
+        """Return whether much memory was freed since the last time."""
         self._looked_at = now
         blocks = sys.getallocatedblocks()
         self._most_blocks = max(self._most_blocks, blocks)
@@ -146,14 +146,14 @@ def forget_what_is_remembered() -> None:
     """Empty the caches of `REMEMBERING`, as far as they are loaded."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in REMEMBERING:
-            # In place of a module there may be None: what must not be imported.
+            # A value may be None instead of a module: a blocked import.
             for each in list(getattr(module, "__dict__", {}).values()):
                 if isinstance(each, _Cache):
                     each.cache_clear()
 
 
 def _trimmer() -> Callable[[], object]:
-    """Has what the C library holds free go back to the system, where it can be asked for that (glibc)."""
+    """Return a function that returns free memory of the C library to the system, if possible (glibc)."""
     import ctypes
 
     try:

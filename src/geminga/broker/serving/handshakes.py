@@ -1,8 +1,8 @@
-"""Ports that speak TLS: a peer counts from when it is accepted, not only when its handshake is done.
+"""Ports that speak TLS: a connection counts from its acceptance, not only from the end of its handshake.
 
-Event loops tell a protocol of its connection behind the handshake. Until then a peer would be in nobody's
-books: whoever connects and says nothing could take all descriptors of the process, those of the store's
-files too, without showing any credentials.
+Event loops create a protocol only after the handshake. Until then a connection would not be counted: silent
+clients could use up all file descriptors of the process, those of the store's files included, without
+credentials.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from geminga.broker.serving.listening import ACCEPTED_AT_ONCE
 log = logging.getLogger("geminga.broker")
 
 AGAIN_SECONDS: Final = 1.0
-"""So long nobody is accepted when the system has no room for one more."""
+"""Pause of accepting connections when the system has no free descriptors."""
 
 
 class TlsPort:
-    """A port that speaks TLS; ``len`` is how many are in the midst of their handshake."""
+    """Port that speaks TLS; ``len`` is the number of handshakes in progress."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class TlsPort:
         context: ssl.SSLContext,
         seconds: float,
     ) -> None:
-        """``make()`` gives the protocol behind the handshake, which may take so many ``seconds``.
+        """``make()`` returns the protocol after the handshake, which may take ``seconds``.
 
-        ``admits(address)``: whether there is room for one more. ``listener`` listens, and is closed here.
+        ``admits(address)`` returns whether one more connection is allowed. ``listener`` listens, and is
+        closed here.
         """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
@@ -62,7 +63,7 @@ class TlsPort:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.error("nobody can be accepted for %g s: %s", AGAIN_SECONDS, error.strerror)
+                log.error("no connection is accepted for %g s: %s", AGAIN_SECONDS, error.strerror)
                 self._loop.remove_reader(self._listener.fileno())
                 self._again = self._loop.call_later(AGAIN_SECONDS, self._listen)
                 return
@@ -89,7 +90,7 @@ class TlsPort:
             accepted.close()
 
     def close(self) -> None:
-        """Nobody is accepted any more, and who is not through is hung up on."""
+        """Stop accepting, and cancel unfinished handshakes."""
         if self._again is not None:
             self._again.cancel()
         self._loop.remove_reader(self._listener.fileno())

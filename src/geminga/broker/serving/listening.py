@@ -1,4 +1,4 @@
-"""Sockets to listen on, and what is wrong where there can be none."""
+"""Listening sockets, and helpful errors where they cannot be opened."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import socket
 from geminga.errors import UsageError
 
 BACKLOG = 1024
-"""Connections that wait to be accepted."""
+"""Connections that may wait to be accepted."""
 ACCEPTED_AT_ONCE = 64
-"""So many are accepted before the loop looks at everybody else. asyncio accepts as many as the backlog it is
-given, and tells of them later, when they may have taken all descriptors."""
+"""Connections that are accepted before other work. asyncio accepts as many as its backlog, and reports them
+later, when they may have taken all descriptors."""
 
 
 class PortInUse(UsageError, OSError):
-    """Another process listens on the port. The message says which one and what to do."""
+    """Another process listens on the port. The message names the port and what to do."""
 
 
 def bind(host: str, port: int, what: str) -> socket.socket:
-    """A bound TCP socket, not yet listening; ``what`` names the setting in errors (`PortInUse`)."""
+    """Return a bound TCP socket, not yet listening; ``what`` names the setting in errors (`PortInUse`)."""
     wildcard = host in ("", "*", "0.0.0.0", "::")
     try:
         found = socket.getaddrinfo(

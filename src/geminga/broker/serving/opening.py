@@ -1,4 +1,4 @@
-"""Opening the store that a broker's settings name, with cheap storage behind it where they want some."""
+"""Opening of the store named by the settings, with offload storage if they configure it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
-    """The store that the settings name; raises the store's errors."""
+    """Return the opened store of the settings; raises the store's errors."""
     if settings.memory:
         from geminga.ledger.memory import MemoryStore
 
@@ -27,7 +27,7 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
     try:
         os.makedirs(settings.data_dir, mode=0o700, exist_ok=True)
     except FileExistsError:
-        pass  # a file is there: the store says so
+        pass  # a file is there: opening the store reports it
     except OSError as error:
         raise StoreError(
             f"data_dir={str(settings.data_dir)!r} cannot be made: {error.strerror}; choose another folder"
@@ -41,7 +41,7 @@ def open_store(settings: BrokerSettings, wakeup: Callable[[], None]) -> EntrySto
 
 
 def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], None]) -> EntryStore:
-    """The store with cheap storage behind it, where the settings or the store want some."""
+    """Return the store with offload storage, if the settings or the store need it."""
     if settings.offload_location is None:
         if next(store.names("offloaded/"), None) is not None:
             raise StoreError(
@@ -62,7 +62,7 @@ def _with_tier(store: FileStore, settings: BrokerSettings, wakeup: Callable[[], 
 
 
 def store_settings(settings: BrokerSettings) -> StoreSettings:
-    """The store's settings for a broker: its pieces are as small as the disk needs them."""
+    """Return the store's settings for a broker: its files are as small as the disk requires."""
     from geminga.ledger.filesystem import RealFileSystem
     from geminga.ledger.settings import StoreSettings
 

@@ -1,4 +1,4 @@
-"""The broker's sockets: one asyncio protocol a connection around the core of `geminga.broker.core`.
+"""Sockets of the broker: one asyncio protocol per connection around the core of `geminga.broker.core`.
 
 The core decides, this module moves bytes and time. Everything runs on one event loop:
 
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 WebListener = tuple[socket.socket, bool]
-"""A socket of the web server, and whether it speaks TLS."""
+"""Socket of the web server, and whether it speaks TLS."""
 
 _JOIN_BYTES_MAX = 64 * 1024
-"""Below this, one copy into one buffer is cheaper than a gathered write of many."""
+"""Below this size, a copy into one buffer is cheaper than a gathered write of many."""
 TAKE_IN_SECONDS_MAX = 0.25
-"""How long an ending broker still reads what peers send."""
+"""Longest time for which a stopping broker still reads from peers."""
 _REFUSAL_LOG_SECONDS = 10.0
 _LAST_TASKS_SECONDS = 1.0
 _DESCRIPTORS_KEPT_BACK = 128 + 256
-"""For the store's files and for web connections; the rest of the process's limit is for peers."""
+"""File descriptors reserved for the store's files and for web connections; the rest is for peers."""
 
 
 class PeerConnection(asyncio.Protocol):
-    """One peer. It is the `Output` that the core's session writes to."""
+    """Connection of one peer: the `Output` of the core's session."""
 
     __slots__ = (
         "_chunks", "_core_paused", "_flush_bytes", "_is_cut", "_is_open", "_peer_paused", "_pending_bytes",
@@ -85,17 +85,17 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def session(self) -> Session | None:
-        """What the core has of the peer; None before and after."""
+        """The core's session of the peer; None before and after the connection."""
         return self._session
 
     @property
     def is_reading(self) -> bool:
-        """Whether what the peer sends is read."""
+        """Whether the peer's bytes are read."""
         return self._reading
 
     # --- from the event loop ---
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are not a subclass
         server = self._server
         peer = transport.get_extra_info("peername")
         if not server.admits(peer, self._was_admitted):
@@ -155,7 +155,7 @@ class PeerConnection(asyncio.Protocol):
         self.go_on()
 
     def go_on(self) -> None:
-        """The peer may be written to again."""
+        """Resume writing to the peer."""
         session = self._session
         self._starved = False
         if session is not None:
@@ -163,7 +163,7 @@ class PeerConnection(asyncio.Protocol):
                 session.writable_again(time.monotonic())
 
     def count_unsent(self) -> int:
-        """Looks how much the peer has left unread; returns that."""
+        """Return how many bytes the peer has not read, and record it."""
         transport = self._transport
         size = 0 if transport is None else transport.get_write_buffer_size()
         self._server.unsent.sent(self, size)
@@ -172,7 +172,7 @@ class PeerConnection(asyncio.Protocol):
     # --- from the core ---
     @property
     def writable(self) -> bool:
-        """False while the peer has more unread than the high-water mark, or all have and it not little."""
+        """False while the peer's unread bytes exceed the high-water mark, or all peers' their limit."""
         if self._peer_paused or not self._is_open:
             return False
         if self.unsent_bytes <= UNSENT_FREE_BYTES or not self._server.unsent.is_full:
@@ -194,7 +194,7 @@ class PeerConnection(asyncio.Protocol):
             self.flush()
 
     def close(self) -> None:
-        """What was written still goes out, then the connection ends."""
+        """Close the connection after the written bytes are sent."""
         transport = self._transport
         self._is_open = False
         if transport is None:
@@ -215,7 +215,7 @@ class PeerConnection(asyncio.Protocol):
 
     # --- inside ---
     def flush(self) -> None:
-        """Hands the collected writes to the transport."""
+        """Pass the collected writes to the transport."""
         chunks = self._chunks
         transport = self._transport
         if not chunks or transport is None:
@@ -240,13 +240,13 @@ class PeerConnection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Ends the connection at once; unsent bytes are dropped, and what was received is not worked on."""
+        """Close the connection at once; unsent bytes are dropped, received ones are not handled."""
         self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
 
     def _leave(self) -> None:
-        """Its place is free. It is not while something is done for a peer that has hung up."""
+        """Free the connection's slot, once no work is left for a disconnected peer."""
         self._server.connections.discard(self)
 
     def _apply_reading(self) -> None:
@@ -265,7 +265,7 @@ class PeerConnection(asyncio.Protocol):
 
 
 def _peer_text(address: Any) -> str:
-    """``/host:port``, as Pulsar shows peers in stats."""
+    """Return ``/host:port``, as Pulsar shows peers in stats."""
     if isinstance(address, tuple) and len(address) >= 2:
         host = str(address[0]).removeprefix("::ffff:")
         return f"/[{host}]:{address[1]}" if ":" in host else f"/{host}:{address[1]}"
@@ -273,7 +273,7 @@ def _peer_text(address: Any) -> str:
 
 
 class BrokerServer:
-    """A broker on this event loop: `start`, `stop`, and the URLs in between.
+    """Broker on this event loop: `start`, `stop`, and the URLs in between.
 
     ``store`` is for tests and for programs that bring their own; without it the store that the
     settings name is opened at start and closed at stop. ``web_on_demand`` loads the web framework at
@@ -305,7 +305,7 @@ class BrokerServer:
         self.web_ready: asyncio.Event
         self.stopped: asyncio.Event
         self.store_stopped: asyncio.Event
-        """Set with ``store_failure``: nothing is receipted any more, whoever runs the broker is to end it."""
+        """Set with ``store_failure``: nothing is persisted any more, and the broker must be stopped."""
         self._open_store = store or (lambda wakeup: open_store(settings, wakeup))
         self._dirty: list[PeerConnection] = []
         self._flush_scheduled = False
@@ -328,7 +328,7 @@ class BrokerServer:
 
     # --- life ---
     async def start(self) -> None:
-        """Listens and answers when it returns; the web server follows within a moment (`web_ready`).
+        """Start: on return the broker answers; the web server follows within a moment (`web_ready`).
 
         Raises `PortInUse`, `UsageError` for other bad addresses, and the store's errors
         (`StoreLocked`, `NotAStore`, `StoreDamaged`).
@@ -379,7 +379,7 @@ class BrokerServer:
             self._start_web_now()
 
     def _open_broker(self, undo: contextlib.ExitStack) -> Broker:
-        """The store and the core on it. A catalog that proves damaged here is rebuilt by opening again."""
+        """Open the store and the core. If the catalog proves damaged, open again, which rebuilds it."""
         try:
             return self._open_broker_once(undo)
         except StoreDamaged as error:
@@ -412,7 +412,7 @@ class BrokerServer:
         )
 
     def _aside(self, work: Callable[[], Judgement], report: Callable[[Judgement], None]) -> None:
-        """One after the other on a thread, then ``report`` on the core."""
+        """Run jobs one after the other on a thread, then ``report`` on the core."""
 
         def done(judging: asyncio.Future[Judgement]) -> None:
             if not judging.cancelled() and not self.stopped.is_set():
@@ -440,14 +440,14 @@ class BrokerServer:
         except Exception:
             for listener, _ in listeners:
                 listener.close()
-            log.exception("the web server did not start; the binary protocol goes on without it")
+            log.exception("the web server did not start; the binary protocol continues without it")
         finally:
             self.web_ready.set()
 
     def tls_port(
         self, listener: socket.socket, make: Callable[[], asyncio.Protocol], admits: Callable[[Any], bool]
     ) -> TlsPort:
-        """Speaks TLS on a socket that listens; ``admits(address)``: whether there is room for one more."""
+        """Speak TLS on a listening socket; ``admits(address)`` returns whether to accept a connection."""
         assert self.tls is not None
         return TlsPort(listener, make, admits, self.tls.context, self.settings.handshake_seconds)
 
@@ -457,7 +457,7 @@ class BrokerServer:
             self._loop.call_later(LOOK_SECONDS, self._look_at_certificates)
 
     async def stop(self) -> None:
-        """Stops accepting, closes the sessions, lets their last bytes out, closes the store."""
+        """Stop accepting, close the sessions, flush their output, close the store."""
         if self._stopping:
             await self.stopped.wait()
             return
@@ -487,7 +487,7 @@ class BrokerServer:
             self.store.close()
 
     async def _take_in_what_came(self) -> None:
-        """What peers sent before the end counts, acknowledgements above all: they have no receipt.
+        """Handle what peers sent before the end, above all acknowledgements, which have no receipt.
 
         Sockets are read until a pass of the loop brings nothing, or for a little while.
         """
@@ -495,7 +495,7 @@ class BrokerServer:
         deadline = time.monotonic() + TAKE_IN_SECONDS_MAX
         while time.monotonic() < deadline:
             seen = scheduler.now
-            await asyncio.sleep(0)  # the loop looks at the sockets behind this, ...
+            await asyncio.sleep(0)  # the loop reads the sockets after this, ...
             await asyncio.sleep(0)  # ... and has read them behind this
             if scheduler.now == seen:
                 return
@@ -511,7 +511,7 @@ class BrokerServer:
 
     # --- what connections ask ---
     def admits(self, address: object, was_admitted: bool = False) -> bool:
-        """Whether one more connection is within the cap."""
+        """Return whether one more connection is within the limit."""
         count = len(self.connections) + sum(map(len, self._tls_ports))
         if not self._stopping and (was_admitted or count < self.connections_max):
             return True
@@ -520,23 +520,23 @@ class BrokerServer:
         if now - self._refusal_logged_at >= _REFUSAL_LOG_SECONDS:
             self._refusal_logged_at = now
             log.warning(
-                "the limit of %d connections is reached, %s is refused (%d so far)",
+                "the limit of %d connections is reached, %s was refused (%d so far)",
                 self.connections_max, _peer_text(address),
                 self.connections_refused,
             )  # fmt: skip
         return False
 
     def abort_later(self, transport: asyncio.Transport) -> None:
-        """A closing connection whose peer never reads the rest is cut after a while."""
+        """Abort a closing connection later, if its peer does not read the rest."""
         self._loop.call_later(self.settings.shutdown_seconds, transport.abort)
 
     # --- entries: every call into the core is one ---
     def entry(self) -> _Entry:
-        """``with server.entry():`` around a call into the core: flushes, polls and re-arms after it."""
+        """Return a context manager for calls into the core, which flushes, polls and re-arms the timer."""
         return self._entry
 
     def call(self, function: Callable[[], T]) -> T:
-        """Runs an administrative call on the core, as an entry of its own."""
+        """Run an administrative call on the core within an entry of its own."""
         with self._entry:
             self.broker.scheduler.enter(time.monotonic(), time.time_ns() // 1_000_000)
             try:
@@ -545,13 +545,13 @@ class BrokerServer:
                 self.broker.scheduler.leave()
 
     def enter(self, now: float) -> None:
-        """Begins an entry."""
+        """Begin an entry."""
         if not self.depth:
             self.broker.slices.begin(now)
         self.depth += 1
 
     def leave(self) -> None:
-        """Ends an entry; the outermost runs ready completions, sends what was written, sets the timer."""
+        """End an entry; the outermost runs ready completions, sends what was written, sets the timer."""
         if self.depth == 1:
             while self._poll_now:
                 self._poll_now = self._poll_scheduled = False
@@ -566,7 +566,7 @@ class BrokerServer:
             self._arm(self.broker.deadline)
 
     def mark_dirty(self, connection: PeerConnection) -> None:
-        """``connection`` has something to send at the end of this entry."""
+        """Record that ``connection`` has something to send at the end of this entry."""
         self._dirty.append(connection)
         if not self.depth and not self._flush_scheduled:
             self._flush_scheduled = True
@@ -580,7 +580,7 @@ class BrokerServer:
 
     # --- store completions ---
     def _wakeup(self) -> None:
-        """From any thread: completions are ready."""
+        """Wake up the loop for completions; called from any thread."""
         if self._poll_scheduled:
             return
         self._poll_scheduled = True
@@ -608,7 +608,7 @@ class BrokerServer:
             self.store_failure = self.store.failure
             self.store_stopped.set()
             log.critical(
-                "the store has stopped, nothing more is receipted until the broker is restarted: %s",
+                "the store has stopped; nothing more is persisted until the broker is restarted: %s",
                 self.store_failure,
             )
 
@@ -617,7 +617,7 @@ class BrokerServer:
         self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """What did not fit into the last turn of the loop goes on."""
+        """Continue work that exceeded the last turn of the loop."""
         if self.stopped.is_set():
             return
         with self.entry():
@@ -637,9 +637,9 @@ class BrokerServer:
         with self.entry():
             self.broker.tick(time.monotonic(), time.time_ns() // 1_000_000)
 
-    # --- what is told ---
+    # --- reports ---
     def recovery_report(self) -> list[str]:
-        """What opening the store found damaged, one line each; empty when all was well."""
+        """Return the damage found while opening the store, one line each; empty without any."""
         found = self.store.damage
         return [str(line) for line in found]
 
@@ -668,7 +668,7 @@ class _Entry:
 
 
 def _descriptors_free() -> int:
-    """How many connections the process's file limit allows, at least one."""
+    """Return how many connections the process's limit of file descriptors allows, at least one."""
     try:
         import resource
     except ImportError:  # pragma: no cover - Windows has no such limit
@@ -686,7 +686,7 @@ def _import_web() -> type[WebServer]:
 
 
 def end_event_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Ends what still runs, such as a web request whose peer has gone, and closes the loop."""
+    """Cancel what still runs, such as a web request whose peer has gone, and close the loop."""
     try:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:

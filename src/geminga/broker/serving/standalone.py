@@ -1,4 +1,4 @@
-"""The broker as a process: what ``geminga standalone`` runs."""
+"""Broker as a process: implements ``geminga standalone``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ log = logging.getLogger("geminga.broker")
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-"""A setting, an address or a port is wrong."""
+"""A setting, an address or a port is invalid."""
 EXIT_STORE: Final = 3
-"""The store is damaged, locked by another process, no store, or stopped while the broker ran."""
+"""The store is damaged, locked by another process, not a store, or stopped while the broker ran."""
 
 SYNC_PROMISES: Final = {
     "always": "a receipt means: on disk and synced",
@@ -39,10 +39,10 @@ SYNC_PROMISES: Final = {
     "a power cut may lose receipted messages",
 }
 _IGNORED: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that have other servers reload or reopen files; their default would end the process uncleanly."""
+"""Signals that make other servers reload or reopen files; their default would kill the process."""
 _DESCRIPTORS_WANTED = 65_536
 _COLLECT_AFTER_SECONDS: Final = 0.5
-"""What was imported is looked at for cycles once, so long after the start: the first answer does not wait."""
+"""Delay of one garbage collection after the start, so that the first answer is not delayed."""
 
 
 def run(
@@ -52,11 +52,10 @@ def run(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Runs the broker until SIGTERM or Ctrl-C and returns the exit code.
+    """Run the broker until SIGTERM or Ctrl-C and return the exit code.
 
-    It ends by itself when the store has stopped (a sync failed, say): only a start finds out what is on the
-    disk, and who supervises the process starts it again.
-    ``site`` adds pages to the web port.
+    It exits when the store has stopped (for example after a failed sync): only a start can check the disk, so
+    a supervisor should restart the process. ``site`` adds pages to the web port.
     ``out`` (stdout) gets the start line, ``err`` (stderr) warnings and errors; what cannot be written there
     changes nothing else. A second signal ends the process at once, which is safe: nothing receipted is lost.
     """
@@ -85,13 +84,13 @@ def run(
 
 
 def _say(line: str, stream: TextIO) -> None:
-    """Print a line; one that cannot be written (its pipe is closed, the disk is full) is dropped."""
+    """Print a line; drop it if it cannot be written (its pipe is closed, the disk is full)."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=stream, flush=True)
 
 
 def _empty(stream: TextIO) -> None:
-    """Drop what a stream could not write, or the interpreter's own try at its end changes the exit code."""
+    """Drop unwritten output of a stream, or the interpreter's flush at exit changes the exit code."""
     try:
         stream.flush()
     except OSError:
@@ -128,7 +127,7 @@ async def _serve(
 
 
 async def _first_of(*events: asyncio.Event) -> None:
-    """Return when one of them is set."""
+    """Return when one of the events is set."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for each in waiting:
@@ -137,9 +136,9 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 @contextlib.contextmanager
 def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asyncio.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second ends the process. `_IGNORED` are logged.
+    """Return an event that the first SIGINT or SIGTERM sets; the second exits. `_IGNORED` are logged.
 
-    The loop's own handlers run on the loop alone, which a store that is being closed holds.
+    The loop's own handlers run on the loop alone, which closing the store blocks.
     """
     asked, signalled = asyncio.Event(), False
 
@@ -168,7 +167,7 @@ def _asked_to_stop(loop: asyncio.AbstractEventLoop, err: TextIO) -> Iterator[asy
 
 
 def _announce(server: BrokerServer, out: TextIO, err: TextIO) -> None:
-    """The start line, what a receipt promises, and damage that recovery found."""
+    """Print the start line, the durability of receipts, and damage that recovery found."""
     settings = server.settings
     where = "in memory" if settings.memory else str(settings.data_dir)
     own = settings.own_addresses()
@@ -210,7 +209,7 @@ def _log_to(err: TextIO) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each connection and log file takes a descriptor; the usual soft limit of 1,024 is soon reached."""
+    """Raise the soft limit of file descriptors: the usual 1,024 is too low for connections and log files."""
     try:
         import resource
     except ImportError:  # pragma: no cover - Windows

@@ -1,8 +1,7 @@
-"""TLS of the broker's ports: certificates from files, read again when the files change.
+"""TLS of the broker's ports: certificates from files, reloaded when the files change.
 
-New connections get what the files hold now; those that are open keep what they have. Files that cannot be
-used any more (half written, the key of another certificate) leave the last good ones in force, and the log
-says so.
+New connections use the reloaded certificates; open connections keep theirs. If the files become invalid (half
+written, the key of another certificate), the last valid ones stay in use, and the log reports it.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from geminga.errors import InvalidConfiguration
 log = logging.getLogger("geminga.broker")
 
 LOOK_SECONDS: Final = 5.0
-"""How often it is looked whether the files have changed."""
+"""Interval of checks whether the files have changed."""
 Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsFiles:
-    """Certificate, key and trusted certificates of the settings; `context` is what servers take."""
+    """Certificate, key and trusted certificates of the settings; `context` is for servers."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        """Raises `InvalidConfiguration` naming the file that cannot be used."""
+        """Raise `InvalidConfiguration` naming the file that cannot be used."""
         self._settings = settings
         self._stamp = self._look()
         self._current = self._load()
@@ -34,11 +33,11 @@ class TlsFiles:
         self.context.sni_callback = self._chosen
 
     def _chosen(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        # Called for every handshake, with or without a name: it gets what is current.
+        # Called for every handshake, with or without a name: returns the current context.
         connection.context = self._current
 
     def refresh(self) -> bool:
-        """Reads the files again if they have changed; whether others are in force now."""
+        """Reload the files if they have changed; return whether others are in use now."""
         stamp = self._look()
         if stamp == self._stamp:
             return False
@@ -46,9 +45,9 @@ class TlsFiles:
         try:
             self._current = self._load()
         except InvalidConfiguration as error:
-            log.error("changed TLS certificates cannot be used, the last ones stay in force: %s", error)
+            log.error("cannot use the changed TLS certificates, keeping the previous ones: %s", error)
             return False
-        log.info("TLS certificates have changed and are in force for new connections")
+        log.info("new connections use the changed TLS certificates")
         return True
 
     def _look(self) -> Stamp:

@@ -1,8 +1,9 @@
-"""Transports of asyncio leave memory with their connections.
+"""Fix of a leak: asyncio's transports are freed with their connections.
 
-A transport keeps methods of itself, so it is in a cycle, and waits for the collector when its connection is
-gone. What the collector of a large broker has set apart (see `geminga.broker.serving.garbage_collector`) it does not
-look at again: whoever connected, stayed a while and went would leave half a kilobyte behind for good.
+A transport references its own methods, so it is in a cycle, and waits for the collector after its connection
+has ended. Objects that the collector of a large broker has frozen (see
+`geminga.broker.serving.garbage_collector`) are not traversed again: each connection that lasted a while would
+leak half a kilobyte.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ _LOST: Final = "_call_connection_lost"
 
 
 def untangle_transports() -> None:
-    """From now on, in this process: nothing refers to a transport that has told its protocol the end.
+    """Break the cycles of closed transports from now on, in this process.
 
-    Does nothing where asyncio's transports are made in another way.
+    No effect if asyncio's transports are built differently.
     """
     kind: Any = getattr(selector_events, "_SelectorTransport", None)
     lost = getattr(kind, _LOST, None)

@@ -1,4 +1,4 @@
-"""What peers have left unread, as far as the shell knows it: one of the accounts of the byte ledger."""
+"""Bytes that peers have not read yet, one of the accounts of `geminga.broker.memory_backpressure`."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import asyncio
 from typing import Protocol
 
 UNSENT_FREE_BYTES = 64 * 1024
-"""What a peer may leave unread although all together are at ``unsent_bytes_max``."""
+"""Unread bytes that each peer may have even if all together are at ``unsent_bytes_max``."""
 _LOOK_SECONDS = 0.1
 
 
 class BufferedPeer(Protocol):
-    """A connection, as far as the account knows one."""
+    """Interface of a connection for the account."""
 
     unsent_bytes: int
-    """What is booked for it."""
+    """Bytes recorded for it."""
 
     def count_unsent(self) -> int:
-        """Looks how much the peer has left unread, and books it."""
+        """Return how many bytes the peer has not read, and record it."""
 
     def go_on(self) -> None:
-        """The peer may be written to again."""
+        """Resume writing to the peer."""
 
 
 class WriteBuffers:
-    """The account of what peers have not read (`geminga.broker.memory_backpressure`).
+    """Account of what peers have not read (`geminga.broker.memory_backpressure`).
 
-    Transports do not tell when they have sent something, so what is booked is the size after the last
-    write or more than that; it is looked up again when the limit is reached.
+    Transports do not report sent bytes, so the recorded size is that after the last write, an upper bound; it
+    is refreshed when the limit is reached.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
@@ -43,7 +43,7 @@ class WriteBuffers:
         return self.bytes >= self.bytes_max
 
     def sent(self, connection: BufferedPeer, size: int) -> None:
-        """``size`` bytes are in the connection's buffer now."""
+        """Record that ``size`` bytes are in the connection's buffer now."""
         self.bytes += size - connection.unsent_bytes
         connection.unsent_bytes = size
         if size:
@@ -56,7 +56,7 @@ class WriteBuffers:
             self._loop.call_later(_LOOK_SECONDS, self._look)
 
     def starve(self, connection: BufferedPeer) -> None:
-        """The connection is told to `BufferedPeer.go_on` when there is room."""
+        """Call `BufferedPeer.go_on` of the connection when there is space."""
         self._starved[connection] = None
 
     def _look(self) -> None:

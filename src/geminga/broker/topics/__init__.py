@@ -1,1 +1,1 @@
-"""Topics: their entries, who produces to them, which are loaded, and what happens to them by themselves."""
+"""Topics: their entries and producers, loading and unloading, and automatic maintenance."""

@@ -1,7 +1,7 @@
-"""Who may produce to a topic: names, access modes, and the topic's epoch (framing.md section 5).
+"""Producer access to a topic: names, access modes, and the topic's epoch (framing.md section 5).
 
-The epoch counts the exclusive owners that a topic has had. It is durable before an owner is told,
-so that a fenced producer cannot come back as the owner after a restart.
+The epoch counts the exclusive owners that a topic has had. It is durable before an owner is notified, so that
+a fenced producer cannot become the owner again after a restart.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ WAIT_FOR_EXCLUSIVE = pb.WaitForExclusive
 EXCLUSIVE_WITH_FENCING = pb.ExclusiveWithFencing
 
 Admitted = Callable[[Refused | None], None]
-"""Called when a producer is in (None) or is refused after all."""
+"""Called when a producer is admitted (None) or refused."""
 
 WAITING_MAX = 10_000
 """Producers that may wait for exclusive access to one topic."""
 EPOCH_MAX = 1 << 62
-"""Highest topic epoch that is taken over from a producer, unless it is the topic's own: a higher one is no
-broker's, and the next ones must fit into 64 bits too. Its producer gets the topic's next epoch instead."""
+"""Highest topic epoch accepted from a producer, unless it is the topic's own: brokers assign no higher ones,
+and further epochs must fit into 64 bits. Its producer gets the topic's next epoch instead."""
 
 
 class OwnedTopic(Protocol):
-    """The topic, as far as this module knows one."""
+    """Interface of a topic for this module."""
 
     def save_epoch(self, epoch: int, done: Done) -> None:
         """Make the topic's epoch durable."""
 
 
 _NOBODY: dict[str, Producer] = {}
-"""What topics share that nobody produces to; never added to."""
+"""Empty mapping that all topics without producers share; never modified."""
 
 
 class ProducerAccess:
@@ -55,7 +55,7 @@ class ProducerAccess:
         self._topic = topic
 
     def leave_memory(self) -> None:
-        """The topic is not to be kept there by this."""
+        """Drop what refers to the topic when it leaves memory."""
         del self._topic
 
     @property
@@ -64,19 +64,19 @@ class ProducerAccess:
 
     @property
     def _first_owner(self) -> str:
-        """Who has exclusive access, or will have it next."""
+        """Return the name of the exclusive producer, or of the next one."""
         if self.exclusive is not None:
             return self.exclusive.name
         return self._waiting[0][0].name if self._waiting else ""
 
     def everyone(self) -> list[Producer]:
-        """Who produces and who waits to."""
+        """Return the admitted and the waiting producers."""
         return [*self.producers.values(), *(producer for producer, _ in self._waiting or ())]
 
     def add(self, producer: Producer, admitted: Admitted) -> bool:
-        """Take a producer in; ``admitted`` reports, at once or later.
+        """Add a producer; ``admitted`` is called at once or later.
 
-        False when it has to wait for its turn (WaitForExclusive). Raises `Refused` ProducerBusy or
+        False if it has to wait for its turn (WaitForExclusive). Raises `Refused` ProducerBusy or
         ProducerFenced.
         """
         self._check_name(producer)
@@ -107,7 +107,7 @@ class ProducerAccess:
         return True
 
     def _check_name(self, producer: Producer) -> None:
-        """The same name twice is refused, unless it is the same handle after a reconnect."""
+        """Refuse a name that is in use, unless the same handle reconnects."""
         existing = self.producers.get(producer.name)
         if existing is None:
             return
@@ -133,10 +133,10 @@ class ProducerAccess:
             )
 
     def _fence_all(self, winner: Producer) -> None:
-        """Everybody else loses access: their clients are told to come back, and are refused then.
+        """Revoke access of all other producers: their clients are notified, reconnect, and are refused.
 
-        Apache's broker tells nobody. The next SEND of a fenced producer ends its whole connection there, with
-        everything else that its client does over it.
+        Apache Pulsar's broker does not notify them. There, the next SEND of a fenced producer closes its
+        whole connection, with all other producers and consumers of the client.
         """
         for producer in list(self.producers.values()):
             producer.fenced()
@@ -169,7 +169,7 @@ class ProducerAccess:
         self._topic.save_epoch(self.epoch, saved)
 
     def remove(self, producer: Producer) -> None:
-        """A producer is gone; the next one that waits for exclusive access gets it."""
+        """Remove a producer; the next one that waits for exclusive access gets it."""
         if producer.removed:
             return
         producer.removed = True

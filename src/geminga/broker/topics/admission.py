@@ -1,4 +1,4 @@
-"""What an entry has to comply with before a topic takes it in: policies, rates, deduplication."""
+"""Checks of an entry before a topic stores it: policies, rates, deduplication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 
 class RestrictedTopic(Protocol):
-    """A topic some of whose entries may be refused."""
+    """Interface of a topic that may refuse entries."""
 
     scheduler: Scheduler
     policies: Policies
@@ -26,7 +26,7 @@ class RestrictedTopic(Protocol):
 
 
 def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max: int) -> bool:
-    """Whether entries have to be looked at with `is_allowed`."""
+    """Return whether entries have to be checked with `is_allowed`."""
     return bool(
         policies.encryption_required
         or policies.delayed_delivery_seconds_max
@@ -36,7 +36,7 @@ def is_restricted(policies: Policies, rate_limits: TopicLimits, message_size_max
 
 
 def is_allowed(topic: RestrictedTopic, producer: Producer, frame: SendFrame) -> bool:
-    """What policies demand of an entry; one that does not comply is answered here."""
+    """Return whether policies allow an entry; a refused one is answered here."""
     policies = topic.policies
     sequence_id = frame.highest_sequence_id or frame.sequence_id
     limit = policies.max_message_size
@@ -68,7 +68,7 @@ def is_allowed(topic: RestrictedTopic, producer: Producer, frame: SendFrame) -> 
 
 
 def check_duplicate(dedup: Deduplication, producer: Producer, frame: SendFrame) -> DedupRecord:
-    """What is to be recorded of an entry; one that nobody knows a duplicate of is refused here."""
+    """Return what deduplication records of an entry; one whose earlier copy is undecided is refused here."""
     sequence_id, highest = frame.sequence_id, max(frame.sequence_id, frame.highest_sequence_id)
     if frame.is_chunk:
         head = head_of(frame.entry)

@@ -1,9 +1,9 @@
-"""Changed settings: what holds where nobody has set a policy is another than it was.
+"""Changed settings: the defaults of policies differ from those of the previous run.
 
-It may make something due in any namespace, also of topics that are not in memory. So every namespace is
-compared, in steps, for there may be 100,000 of them. Under which settings that was last done is noted down in
-the store when it is finished: a crash before that, and a start with other settings than those of the life
-before, have all compared by the next start. So does a store of before anything was noted.
+This may make maintenance due in any namespace, also for topics that are not in memory. So every namespace is
+compared, in steps, for there may be 100,000 of them. The settings of the last completed comparison are
+stored: after a crash before its end, or a start with other settings, all namespaces are compared again. So
+are those of a store that has no such record.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FIELDS: Final = (
     "offload_threshold_bytes", "offload_threshold_seconds", "retention_megabytes", "retention_minutes",
     "subscription_expiration_minutes",
 )  # fmt: skip
-"""The settings by which something becomes due (`deadlines.acts_earlier`)."""
+"""Settings by which maintenance becomes due (`deadlines.acts_earlier`)."""
 
 Compare = Callable[[str, Policies | None], None]
-"""``compare("tenant/namespace", before)``: see what the change means there; None where nobody knows."""
+"""``compare("tenant/namespace", before)`` applies the change there; ``before`` is None if unknown."""
 
 
 class ChangedSettings:
-    """See the module. Made once; it listens from then on."""
+    """Comparison of all namespaces after a change of settings; subscribes to changes when created."""
 
     def __init__(self, services: TopicServices, namespaces: NamespaceRegistry, compare: Compare) -> None:
         self._services = services
@@ -49,7 +49,7 @@ class ChangedSettings:
         self._look_back()
 
     def _look_back(self) -> None:
-        """Whether this life's settings are those under which all was compared before."""
+        """Compare if the settings differ from those of the last completed comparison."""
         value = self._services.store.get(_KEY)
         before: BrokerSettings | None = None
         is_sure = True
@@ -61,7 +61,7 @@ class ChangedSettings:
                 )
                 is_sure = bool(found.get(_IS_SURE, True))
         except (StoreError, InvalidConfiguration, TypeError) as error:
-            log.warning("topics are looked at, for the settings of the last life are not known: %s", error)
+            log.warning("checking all topics: the settings of the previous run cannot be read: %s", error)
         if before is None or _rules(before, is_sure=is_sure) != self._rules_now():
             self._changed(self._namespaces.under(before, is_sure=is_sure))
 

@@ -1,14 +1,14 @@
 """Compaction: the newest message of every key, in a ledger of its own (`geminga.broker.compacted_view`).
 
-It goes over the topic's entries once to learn which messages are the newest of their keys (more often when
-the keys do not fit into memory at once, `geminga.broker.latest_per_key`), and once more to write them, beginning
-each time with what the compaction before has left. It works in turns with everybody else
-(`geminga.broker.slices`) and waits for the disk in nobody's way; one topic of a broker is compacted at a time.
+One pass over the topic's entries finds the newest message of each key (several passes if the keys do not fit
+into memory, `geminga.broker.latest_per_key`), and another pass writes them, starting each time with the
+previous compacted ledger. Compaction runs as a cooperative job (`geminga.broker.cooperative`) and reads ahead
+without blocking; one topic of a broker is compacted at a time.
 
-Nothing can be lost in between. The durable subscription ``__compaction`` keeps the topic's entries until
-they are seen. Its cursor names the compacted ledger and its horizon in its properties and is moved with them
-in one write, when the whole of the new ledger is durable; the old one is deleted after that. A ledger that no
-cursor names is what a crash left behind, and goes with the next load of the topic.
+Data cannot be lost in between. The durable subscription ``__compaction`` retains the topic's entries until
+they are read. Its cursor's properties contain the compacted ledger and its horizon, and are written together
+with the cursor's position after the whole new ledger is durable; the old one is deleted after that. A
+compacted ledger that no cursor names was left by a crash, and is deleted at the next load of the topic.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ log = logging.getLogger("geminga.broker")
 
 T = TypeVar("T")
 LEDGER_PROPERTY: Final = "CompactedTopicLedger"
-"""In the properties of the cursor, as in Apache Pulsar."""
+"""Property of the cursor, as in Apache Pulsar."""
 HORIZON_PROPERTY: Final = "CompactedTopicHorizon"
 ENTRIES_PER_FETCH: Final = 2_000
 BYTES_PER_FETCH: Final = 1024 * 1024
-"""So much is read from the disk at once."""
+"""Bytes that are read from the disk at once."""
 UNWRITTEN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""So much of the new ledger may be on its way to the disk."""
+"""Bytes of the new ledger that may be in flight to the disk."""
 SLICE_SECONDS: Final = 0.004
-"""So long it works before the loop looks at everybody else."""
+"""Longest step before other work of the event loop."""
 LOOK_BYTES: Final = 32 * 1024
-"""It looks at the clock after so many bytes, of which an entry costs at least ..."""
+"""Bytes between two checks of the clock, of which an entry counts at least ..."""
 ENTRY_COST_BYTES: Final = 2048
 BUSY_RETRY_SECONDS: Final = 0.1
 DAMAGES_MAX: Final = 1_000
-"""So many runs of damaged entries are stepped over."""
+"""Most runs of damaged entries that are skipped."""
 FAILED_RETRY_MS: Final = 60_000
-"""A compaction by threshold that failed is tried again after this."""
+"""Delay after which a failed compaction by threshold is retried."""
 
 
 class CompactionStatus(StrEnum):
-    """As ``pulsar-admin topics compaction-status`` has it."""
+    """Status, as ``pulsar-admin topics compaction-status`` reports it."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -68,18 +68,18 @@ class CompactionStatus(StrEnum):
 
 
 class AlreadyRunning(Exception):
-    """The topic is being compacted."""
+    """The topic is already being compacted."""
 
     def __init__(self) -> None:
         super().__init__("Compaction already in progress")
 
 
 class CompactionFailed(StoreError):
-    """A compaction cannot go on; what was there before it stays."""
+    """A compaction failed; the previous compacted ledger stays."""
 
 
 class CompactedTopic(Protocol):
-    """What is compacted; ``compacted`` and ``compaction`` are set here."""
+    """Interface of a topic for compaction, which sets ``compacted`` and ``compaction``."""
 
     text: str
     scheduler: Scheduler
@@ -104,7 +104,7 @@ class CompactedTopic(Protocol):
 
 
 class CompactionQueue:
-    """Who is compacted, and who waits for it: one at a time, for the sake of memory."""
+    """Queue of topics to compact: one at a time, to limit memory."""
 
     def __init__(self, slices: CooperativeScheduler) -> None:
         self.slices = slices
@@ -129,14 +129,14 @@ class CompactionQueue:
 
 
 class Compaction:
-    """The last compaction of a topic, which may be going on. Times are milliseconds; 0 is never."""
+    """The last compaction of a topic, running or finished. Times are milliseconds; 0 is never."""
 
     def __init__(self, topic: CompactedTopic) -> None:
         self.topic = topic
         self.status = CompactionStatus.NOT_RUN
         self.last_error = ""
         self.removed = self.removed_total = 0
-        """Messages that the last one left out, and all since the topic was loaded."""
+        """Messages that the last compaction removed, and all since the topic was loaded."""
         self.succeeded_ms = self.failed_ms = self.duration_ms = 0
         self.succeeded = self.failed = 0
         self.bytes_read = self.bytes_written = 0
@@ -159,7 +159,7 @@ class Compaction:
 
     # --- life ---
     def start(self) -> None:
-        """Compact the topic as it is when its turn comes. Raises `AlreadyRunning` or `StoreError`."""
+        """Queue the compaction of the topic. Raises `AlreadyRunning` or `StoreError`."""
         if self.is_running:
             raise AlreadyRunning
         topic = self.topic
@@ -170,19 +170,19 @@ class Compaction:
         topic.compactions.enter(self)
 
     def begin(self) -> None:
-        """Its turn has come. It begins soon: of many that wait most may have nothing to do."""
+        """Start, when first in the queue: at once, because most queued compactions have nothing to do."""
         self._began_ms = self.topic.scheduler.now_ms
         self._steps = self._run()
         self._rest()
 
     def cancel(self, why: str) -> None:
-        """The topic goes, or what was compacted is not wanted: stop, which is no failure."""
+        """Stop without a failure: the topic is deleted, or its compacted data is not needed."""
         if self.is_running:
             self._is_cancelled = True
             steps, self._steps = self._steps, None
             if steps is not None:
                 steps.close()
-            log.info("%r is given up: %s", self, why)
+            log.info("%r cancelled: %s", self, why)
             self.status, self.last_error = CompactionStatus.NOT_RUN, why
             self._give_up_new()
             self.topic.compactions.leave(self)
@@ -212,7 +212,7 @@ class Compaction:
             try:
                 self.topic.store.delete_ledgers([new])
             except StoreError as error:
-                log.error("%r: ledger %d is left over: %s", self, new, error)
+                log.error("%r: cannot delete ledger %d: %s", self, new, error)
 
     # --- the job ---
     def _run(self) -> Job:
@@ -268,7 +268,7 @@ class Compaction:
                     break
             if survivors.closed:
                 log.warning(
-                    "%r: %d entries are encrypted batches or cannot be read and stay whole",
+                    "%r: %d entries are encrypted or unreadable batches and are kept whole",
                     self,
                     survivors.closed,
                 )
@@ -281,17 +281,17 @@ class Compaction:
         yield from self._switch(seal)
 
     def _pause(self) -> bool | None:
-        """What the job yields where it waits: PARKED unless that is over already."""
+        """Return what the job yields while it waits: SUSPENDED unless the wait is over already."""
         return SUSPENDED if self._is_suspended else None
 
     @property
     def _is_enough(self) -> bool:
-        """Whether others are to be heard: this goes on for long, and nobody should notice."""
+        """Return whether other work is due: compaction takes long and must not delay others."""
         slices = self.topic.compactions.slices
         return slices.clock() - self._slice_began >= SLICE_SECONDS or slices.should_yield
 
     def _stepwise(self, steps: Steps[T]) -> Generator[bool | None, None, T]:
-        """All of the steps; others are heard between them."""
+        """Run all of the steps, with other work between them."""
         while True:
             try:
                 next(steps)
@@ -301,7 +301,7 @@ class Compaction:
                 yield self._rest()
 
     def _rest(self) -> bool:
-        """The loop looks at everybody else before this goes on."""
+        """Suspend the job until the event loop has run once."""
         self._is_suspended = True
         self.topic.scheduler.after(0.0, self._go_on, self)
         return SUSPENDED
@@ -322,7 +322,7 @@ class Compaction:
     def _entries(
         self, old: CompactedLedger | None, begin: int, stop: int
     ) -> Iterator[tuple[int, int, int, bytes] | None]:
-        """What was compacted before, then the topic's own entries; None: wait."""
+        """Yield the previous compacted entries, then the topic's own; None: wait."""
         if old is not None:
             index = 0
             while index < old.entries:
@@ -363,7 +363,7 @@ class Compaction:
     def _next_entry(self, offset: int, begin: int) -> int:
         ledger = self.topic.ledger
         if ledger.start > begin:
-            # A truncation: the newest of some keys would be left out, and what they were before with it.
+            # Truncated: keys whose newest message was deleted would lose their compacted one, too.
             raise CompactionFailed("the topic was truncated meanwhile")
         return ledger.skip_gap(offset)
 
@@ -375,13 +375,13 @@ class Compaction:
                 raise CompactionFailed(f"more than {DAMAGES_MAX} runs of entries are damaged, as {text}")
 
     def _same_damage(self, before: list[str] | None) -> list[str]:
-        """What is damaged. More than in the pass before is too much: messages are known by their number."""
+        """Return the damaged runs. New ones since the last pass are fatal: messages are known by number."""
         if before is not None and before != self._damaged:
             raise CompactionFailed("entries became unreadable meanwhile: " + "; ".join(self._damaged))
         return list(self._damaged)
 
     def _fetched(self, ledger_id: int, first: int, count: int) -> Iterator[list[bytes] | StoreError | None]:
-        """Some entries, or the damage that is in their place; before that None while they are waited for."""
+        """Yield entries or the damage in their position; before that None while they are being read."""
         count = min(count, ENTRIES_PER_FETCH)
         scheduler = self.topic.scheduler
         while True:
@@ -435,7 +435,7 @@ class Compaction:
     def _write(
         self, survivors: LatestPerKey, old: CompactedLedger | None, begin: int, stop: int
     ) -> Generator[bool | None, None, tuple[Seal, int]]:
-        """Write the new ledger; returns its seal and how many messages are in it, when all is durable."""
+        """Write the new ledger; return its seal and number of messages when all is durable."""
         topic = self.topic
         self._unwritten, self._write_error = 0, None
         self._new = topic.store.create_ledger(owner_of(topic.text))
@@ -455,7 +455,7 @@ class Compaction:
                     left = yield from self._stepwise(rebatched(entry, bits))
                 kept += staying
                 head = head_of(left)
-                # Of a batch that nobody can look into all messages stay, which count as one here.
+                # A batch that cannot be parsed is kept whole; it counts as one message here.
                 messages = count_of(head) if staying == count else bits.bit_length()
                 last = ledger_id, entry_id, messages - 1 if head is not None and head.is_batch else -1
                 self._append(framed(offset, ledger_id, entry_id, left))
@@ -493,7 +493,7 @@ class Compaction:
 
     def _written(self, ledger_id: int, size: int, error: StoreError | None) -> None:
         if ledger_id != self._new:
-            return  # given up
+            return  # cancelled
         self._unwritten -= size
         if error is not None:
             self._write_error = error
@@ -501,7 +501,7 @@ class Compaction:
             self._go_on()
 
     def _switch(self, seal: Seal) -> Job:
-        """The new ledger is complete: name it, then let the old one go."""
+        """Write the complete new ledger into the cursor's properties, then delete the old one."""
         topic = self.topic
         assert self._new is not None
         subscription = topic.subscriptions.get(COMPACTION)
@@ -519,8 +519,8 @@ class Compaction:
         before, mark = dict(cursor.properties), cursor.mark
         cursor.properties = _named(new)
         cursor.acknowledge_below(seal.horizon)
-        # Whoever ends in the midst of this leaves both ledgers: the next load takes what the disk names. Who
-        # begins to read meanwhile needs the new one: what only the old mark kept may be trimmed from now on.
+        # A crash here leaves both ledgers: the next load uses the one that the cursor names. New readers need
+        # the new ledger, because entries before the new mark may be trimmed from now on.
         self._new = None
         old, topic.compacted = topic.compacted, new
         subscription.write_snapshot(done)
@@ -537,7 +537,7 @@ class Compaction:
         if old is not None:
             old.replaced()
         log.info(
-            "%r: %d messages left out, %d entries of %d bytes are kept", self, self.removed, new.entries,
+            "%r: removed %d messages, kept %d entries of %d bytes", self, self.removed, new.entries,
             new.size_bytes,
         )  # fmt: skip
         self._end(None)
@@ -553,15 +553,15 @@ def _named(view: CompactedLedger) -> Properties:
 
 
 def recall(topic: CompactedTopic) -> None:
-    """The topic was loaded: find its compacted ledger, and delete what a crash left. Raises `StoreError`.
+    """Find the compacted ledger of a loaded topic, and delete leftovers of a crash. Raises `StoreError`.
 
-    Should damage have taken what the cursor says, the newest ledger that is complete is the one.
+    If damage took the cursor's properties, the newest complete ledger is used.
     """
     subscription = topic.subscriptions.get(COMPACTION)
     infos = topic.store.ledgers(owner_of(topic.text))
     if subscription is None:
         if infos and not topic.store.damage:
-            # Somebody was reading them when it was deleted.
+            # A reader was using them when the subscription was deleted.
             topic.store.delete_ledgers([each.ledger_id for each in infos])
         return
     named = subscription.cursor.properties.get(LEDGER_PROPERTY)
@@ -569,12 +569,12 @@ def recall(topic: CompactedTopic) -> None:
     for info in sorted(infos, key=lambda each: (str(each.ledger_id) == named, each.ledger_id), reverse=True):
         seal = seal_of(topic.store, info.ledger_id, info.entries)
         if seal is None and str(info.ledger_id) == named:
-            # Its seal alone is lost: the cursor knows how far it goes.
+            # Only the seal is lost: the cursor's properties contain the horizon.
             horizon = int(subscription.cursor.properties[HORIZON_PROPERTY])
             seal = Seal(horizon, (*topic.ledger.position_before(horizon), -1))
         is_gone = named is None and seal is not None and seal.horizon < topic.ledger.start
         if is_gone and not topic.store.damage:
-            # That of a subscription that was deleted: nothing has kept what came behind it.
+            # Left by a deleted subscription: later entries were not retained for it.
             continue
         if seal is not None:
             found = _view(topic, info, seal)
@@ -583,7 +583,7 @@ def recall(topic: CompactedTopic) -> None:
         if named is not None:
             log.error("topic %s: its compacted ledger %s is lost to damage", topic.text, named)
         if found is not None:
-            log.warning("topic %s: compacted ledger %d is its own", topic.text, found.ledger_id)
+            log.warning("topic %s: found its compacted ledger %d", topic.text, found.ledger_id)
             subscription.cursor.properties = _named(found)
             subscription.write_snapshot(None)
     topic.compacted = found
@@ -593,12 +593,12 @@ def recall(topic: CompactedTopic) -> None:
 
 
 def forget(topic: CompactedTopic) -> None:
-    """What was compacted is not wanted any more: the subscription, or the topic, is deleted."""
+    """Delete the compacted data after the subscription or the topic was deleted."""
     if topic.compaction is not None:
         topic.compaction.cancel(f"the topic, or its subscription {COMPACTION}, is deleted")
         topic.compaction = None
     view, topic.compacted = topic.compacted, None
-    # Who is in the midst of one, or of an older one, reads on.
+    # Readers of this ledger, or of an older one, continue to the end.
     views = [view, *(each.compacted for each in topic.subscriptions.values())]
     read = {each.ledger_id: each for each in views if each is not None}
     infos = topic.store.ledgers(owner_of(topic.text))
@@ -610,18 +610,18 @@ def forget(topic: CompactedTopic) -> None:
 
 
 def subscription_gone(topic: CompactedTopic, name: str) -> None:
-    """A subscription was deleted: with compaction's own goes what is compacted."""
+    """Delete the compacted data with the subscription of compaction."""
     if name == COMPACTION:
         forget(topic)
 
 
 def is_running(topic: CompactedTopic) -> bool:
-    """Whether the topic is being compacted."""
+    """Return whether the topic is being compacted."""
     return topic.compaction is not None and topic.compaction.is_running
 
 
 def leave_memory(topic: CompactedTopic) -> None:
-    """The topic is let go: whoever comes next begins anew."""
+    """Cancel the compaction of a topic that leaves memory."""
     if topic.compaction is not None:
         topic.compaction.cancel("the topic leaves memory")
         topic.compaction = None
@@ -635,13 +635,13 @@ def start(topic: CompactedTopic) -> None:
 
 
 def prepare(topic: CompactedTopic) -> None:
-    """With a threshold nothing may be trimmed that compaction has not seen, from now on."""
+    """With a threshold, retain entries for compaction from now on."""
     if topic.policies.compaction_threshold_bytes > 0 and COMPACTION not in topic.subscriptions:
         topic.subscription(COMPACTION, offset=topic.ledger.start)
 
 
 def check(topic: CompactedTopic) -> None:
-    """Compact if there is more to do than the policies' threshold."""
+    """Compact if the backlog exceeds the policies' threshold."""
     threshold = topic.policies.compaction_threshold_bytes
     if threshold <= 0:
         return

@@ -1,9 +1,9 @@
-"""When a topic next needs something by itself, and since when nobody has used it.
+"""Next maintenance time of a topic, and the time since which it is unused.
 
-The first is worked out from what is stored and from the policies that are in force (`next_due`), and kept
-in the index of what is due (`due`). The second is what inactive topics and unused subscriptions are deleted
-by. It is kept in the topic's record, and only while it is true: ``unused_ms`` and ``unused_subscriptions``
-are taken out before somebody connects, so that after a crash nothing counts as unused that was not.
+The maintenance time is computed from the stored entries and the policies (`next_due`), and stored in the
+expiry index (`expiry_index`). Inactive topics and unused subscriptions are deleted by the second time. It is
+stored in the topic's record only while it is valid: ``unused_ms`` and ``unused_subscriptions`` are removed
+before a client connects, so that after a crash no used topic counts as unused.
 
 Times are milliseconds since 1970, by the broker's clock.
 """
@@ -31,20 +31,21 @@ log = logging.getLogger("geminga.broker")
 
 CAUGHT_UP: Final = "delete_when_subscriptions_caught_up"
 HELD_MS: Final = 3_600_000
-"""A topic whose oldest entries a subscription holds is looked at again after this, or after retention.
+"""Delay of the next check of a topic whose oldest entries a subscription holds, or retention if longer.
 
-While it is in memory it is looked at when they are acknowledged; this is for what a crash left behind."""
+In memory, the topic is checked when they are acknowledged; this is for what a crash left behind.
+"""
 SOONEST_MS: Final = int(ROUND_SECONDS * 1000)
-"""Nothing that was looked at is due again before this."""
+"""Shortest interval of two checks of a topic."""
 _LEDGER_SECONDS_MIN = 60.0
 _LEDGERS_PER_TIME = 8
-"""A ledger takes entries for this part of the TTL or the retention: what is past goes by ledgers."""
+"""Part of the TTL or the retention for which a ledger takes entries: expiry deletes whole ledgers."""
 _LEDGERS_KEPT_MAX = 200
-"""As many ledgers, about, may be kept by retention."""
+"""Approximate limit of ledgers kept by retention."""
 
 
 class IdleTopic(Protocol):
-    """What `may_be_inactive` asks of a topic of any kind."""
+    """Interface of any topic for `may_be_inactive`."""
 
     policies: Policies
 
@@ -56,7 +57,7 @@ class IdleTopic(Protocol):
 
 
 class TimedTopic(IdleTopic, Protocol):
-    """What is asked of a persistent topic."""
+    """Interface of a persistent topic for this module."""
 
     text: str
     scheduler: Scheduler
@@ -79,10 +80,10 @@ class TimedTopic(IdleTopic, Protocol):
 
 # --- what policies want ---
 def ledger_seconds(policies: Policies, seconds_max: float) -> float:
-    """For how long a ledger takes entries.
+    """Return for how many seconds a ledger takes entries.
 
-    What is expired frees its space ledger by ledger, and within a ledger only the producers' clocks tell
-    how old an entry is. So short times have short ledgers, unless retention would keep very many of them.
+    Expired entries free their space by whole ledgers, and within a ledger only producers' clocks show the
+    age of an entry. So short TTLs have short ledgers, unless retention would keep very many of them.
     """
     wanted = [seconds_max]
     if policies.message_ttl_seconds > 0:
@@ -101,10 +102,10 @@ def ledger_seconds(policies: Policies, seconds_max: float) -> float:
 
 
 def soonest_ms(policies: Policies) -> int:
-    """How soon something may be needed of a topic, whatever happens to it now; `NEVER` if nothing ever.
+    """Return the shortest time until maintenance under these policies; `NEVER` if they need none.
 
-    Limits of size are not among it: they are looked at while a topic grows, and if they could not be kept
-    then, `next_due` knows.
+    Limits of size are not included: they are checked while a topic grows, and if they cannot be enforced
+    then, `next_due` returns the next try.
     """
     found = [NEVER]
     if policies.message_ttl_seconds > 0:
@@ -123,7 +124,7 @@ def soonest_ms(policies: Policies) -> int:
 
 
 def acts_earlier(before: Policies, after: Policies) -> bool:
-    """Whether a change of policies may make something due that was not: topics are to be looked at."""
+    """Return whether a change of policies may make maintenance due earlier: topics must be checked."""
     limits = [
         (policies.message_ttl_seconds or NEVER, _unlimited(policies.retention_minutes),
          _unlimited(policies.retention_megabytes), policies.subscription_expiration_minutes or NEVER,
@@ -147,7 +148,7 @@ def _evicts_by_size(policies: Policies) -> bool:
 
 
 def _eviction_seconds(policies: Policies) -> int:
-    """After how long the oldest messages of a backlog are given up by its quota; 0 when they are not."""
+    """Return the age after which the quota evicts the oldest messages; 0 if it does not."""
     if policies.backlog_quota_age_action == EVICTION and policies.backlog_quota_seconds > 0:
         return policies.backlog_quota_seconds
     return 0
@@ -155,7 +156,7 @@ def _eviction_seconds(policies: Policies) -> int:
 
 # --- when a topic needs something ---
 def slowest(topic: TimedTopic, other_than: str = "") -> int:
-    """The first entry that a durable subscription waits for; the end when none waits for any."""
+    """Return the first entry that a durable subscription waits for; the end if all are caught up."""
     wanted = [
         each.wanted_from for name, each in topic.subscriptions.items() if each.durable and name != other_than
     ]
@@ -163,7 +164,7 @@ def slowest(topic: TimedTopic, other_than: str = "") -> int:
 
 
 def next_due(topic: TimedTopic) -> int:
-    """When something is to be done if nothing happens until then; `NEVER` if nothing ever."""
+    """Return when maintenance is needed if nothing happens until then; `NEVER` if it is not."""
     wanted_from = slowest(topic)
     return min(
         _waiting_due(topic, slowest(topic, COMPACTION)),
@@ -175,7 +176,7 @@ def next_due(topic: TimedTopic) -> int:
 
 
 def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
-    """When the oldest open entry is too old: for the TTL, or for a quota."""
+    """Return when the oldest open entry exceeds the TTL or a quota."""
     policies, ledger = topic.policies, topic.ledger
     quota = _eviction_seconds(policies) if topic.idle else policies.backlog_quota_seconds
     limits = [seconds for seconds in (policies.message_ttl_seconds, quota) if seconds > 0]
@@ -188,13 +189,13 @@ def _waiting_due(topic: TimedTopic, wanted_from: int) -> int:
         try:
             due = arrived_ms(ledger, wanted_from, topic.scheduler.now_ms) + min(limits) * 1000
         except StoreError as error:
-            log.warning("%r: the age of its oldest message is not known: %s", topic, error)
+            log.warning("%r: cannot read the age of the oldest message: %s", topic, error)
             due = topic.scheduler.now_ms + HELD_MS
     return due
 
 
 def _retention_due(topic: TimedTopic, wanted_from: int) -> int:
-    """When the oldest ledger may go."""
+    """Return when retention allows deleting the oldest ledger."""
     policies, ledger, now_ms = topic.policies, topic.ledger, topic.scheduler.now_ms
     minutes, megabytes = policies.retention_minutes, policies.retention_megabytes
     if not ledger.segments or (minutes < 0 and megabytes < 0):
@@ -221,7 +222,7 @@ def _inactive_due(topic: TimedTopic) -> int:
 
 
 def may_be_inactive(topic: IdleTopic) -> bool:
-    """Whether its subscriptions let the topic be deleted when nobody uses it."""
+    """Return whether the subscriptions allow deleting the unused topic."""
     if not topic.persistent or topic.policies.inactive_topic_mode == CAUGHT_UP:
         return not any(each.backlog for each in topic.subscriptions.values())
     return not topic.subscriptions
@@ -229,7 +230,7 @@ def may_be_inactive(topic: IdleTopic) -> bool:
 
 # --- since when it is unused ---
 def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
-    """Somebody connects, to that subscription: what is written down of its being unused is taken back."""
+    """Remove the stored unused times of the topic and of a subscription, because a client connects."""
     record = topic.record
     is_news = bool(record.unused_ms)
     record.unused_ms = 0
@@ -240,11 +241,11 @@ def in_use(topic: TimedTopic, subscription: str | None = None) -> None:
         try:
             topic.save_record()
         except StoreError as error:
-            log.warning("%r: that it is in use is not written down: %s", topic, error)
+            log.warning("%r: cannot record when it was last used: %s", topic, error)
 
 
 def recall(topic: TimedTopic) -> None:
-    """The topic was loaded: what its record says of the time before."""
+    """Restore the unused times from the record of a loaded topic."""
     record = topic.record
     topic.last_used_ms = record.unused_ms or topic.scheduler.now_ms
     for name, unused_ms in (record.unused_subscriptions or {}).items():
@@ -259,7 +260,7 @@ def recall(topic: TimedTopic) -> None:
 
 
 def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
-    """Note in the record what `recall` is to find; whether that is news."""
+    """Update the record for `recall`; return whether it changed."""
     policies, record, segments = topic.policies, topic.record, topic.ledger.segments
     before = record.unused_ms, record.unused_subscriptions, record.written_ledger, record.written_ms
     record.unused_ms = topic.last_used_ms if policies.delete_inactive_topics and topic.idle else 0
@@ -272,7 +273,7 @@ def _remember(topic: TimedTopic, *, leaving: bool) -> bool:
 
 
 def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
-    """When each durable subscription that nobody is connected to was used last."""
+    """Return when each durable subscription without consumers was used last."""
     return {
         name: each.last_active_ms
         for name, each in topic.subscriptions.items()
@@ -282,15 +283,15 @@ def _unused_subscriptions(topic: TimedTopic) -> dict[str, int]:
 
 # --- the index of what is due ---
 def arm_by(topic: TimedTopic, when_ms: int) -> None:
-    """See that the topic is looked at by then, also after a crash. Raises `StoreError`."""
+    """Ensure a check of the topic by then, also after a crash. Raises `StoreError`."""
     if when_ms < (topic.record.due_ms or NEVER):
         _arm(topic, when_ms)
 
 
 def settle(topic: TimedTopic, *, leaving: bool) -> int:
-    """Write down when the topic is due and since when it is unused, as far as the store does not say so.
+    """Store when maintenance is due and since when the topic is unused, if that has changed.
 
-    When it leaves memory the index alone knows of it. Until then a key that is due already is good enough:
+    When the topic leaves memory only the index schedules it. Until then a key that is due already suffices:
     it is read after a crash. Returns when it is due. Raises `StoreError`.
     """
     is_news = _remember(topic, leaving=leaving)
@@ -309,7 +310,7 @@ def _arm(topic: TimedTopic, when_ms: int) -> None:
         before = topic.due.arm(topic.text, topic.record, when_ms)
         topic.save_record()
     except StoreError:
-        # What the store says holds on; a key of none is taken away when it is read.
+        # The stored time remains valid; an outdated key is removed when it is read.
         topic.record.due_ms = due_ms
         raise
     topic.due.disarm(topic.text, before)

@@ -1,9 +1,9 @@
 """Deduplication: one copy of each (producer name, sequence id), over reconnects and restarts.
 
-The entries themselves are the record: each holds its producer's name and sequence id. A snapshot says
-up to which entry it accounts for, and loading reads the entries behind it. So publishing writes
-nothing extra, and what is remembered can never disagree with what is stored. Before entries are deleted
-a snapshot has to account for them (`Deduplication.cover`).
+The entries themselves are the record: each contains its producer's name and sequence id. A snapshot covers
+the entries up to an offset, and loading reads the entries behind it. So publishing writes nothing extra, and
+the known ids always agree with the stored entries. A snapshot must cover entries before they are deleted
+(`Deduplication.cover`).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from geminga.wire.metadata import peek_entry
 log = logging.getLogger("geminga.broker")
 
 SNAPSHOT_ENTRIES = 1000
-"""A snapshot is written after so many entries: loading a topic reads at most about as many."""
+"""Entries between snapshots, about the most that loading a topic reads."""
 _VERSION = 1
 _READ_ENTRIES = 500
 _READ_BYTES = 16 * 1024 * 1024
 
 
 class DedupVerdict(Enum):
-    """What is known of a sequence id."""
+    """Result of checking a sequence id."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
     UNKNOWN = "unknown"
-    """It was taken in but is not stored yet: nobody can say."""
+    """A copy is pending in the store, so the result is not known yet."""
 
 
 class Deduplication:
-    """The highest sequence ids of a topic's producers; at most ``producers_max`` names are remembered."""
+    """Highest sequence ids of a topic's producers; at most ``producers_max`` names are kept."""
 
     __slots__ = (
         "_before", "_key", "_ledger", "_producers_max", "_pushed", "_since_snapshot", "_snapshot_offset",
@@ -56,7 +56,7 @@ class Deduplication:
 
     @staticmethod
     def load(store: EntryStore, topic: str, ledger: ManagedLedger, producers_max: int) -> Deduplication:
-        """What is known of a topic; without a snapshot (deduplication was just enabled) nothing is."""
+        """Load the ids of a topic; they are empty without a snapshot (deduplication was just enabled)."""
         found = Deduplication(store, topic, ledger, producers_max)
         value = store.get(found._key)
         if value is None:
@@ -107,7 +107,7 @@ class Deduplication:
 
     # --- publishing ---
     def check(self, producer: str, sequence_id: int, highest: int) -> DedupVerdict:
-        """Judge a sequence id before its entry is stored; a new one counts as pushed from now on."""
+        """Check a sequence id before its entry is stored; a new one counts as pushed from now on."""
         self._before = pushed = self._pushed.get(producer)
         if pushed is not None and sequence_id <= pushed:
             if sequence_id <= self._stored.get(producer, -1):
@@ -117,7 +117,7 @@ class Deduplication:
         return DedupVerdict.NEW
 
     def stored(self, producer: str, highest: int) -> None:
-        """The entry is durable."""
+        """Record that the entry is durable."""
         if highest > self._stored.get(producer, -1):
             # Taken out and put back: the order of the names is the order of their last use.
             self._stored.pop(producer, None)
@@ -127,11 +127,11 @@ class Deduplication:
             self.save()
 
     def refused(self, producer: str) -> None:
-        """The entry that was checked last was not taken in: what is under way before it counts on."""
+        """Revert the last `check`: its entry was refused, and pending entries before it still count."""
         self._set_pushed(producer, self._before)
 
     def failed(self, producer: str) -> None:
-        """The entry was not stored: its sequence id is free again, and so are those behind it."""
+        """Free the sequence id of an entry that was not stored, and all later ones."""
         self._set_pushed(producer, self._stored.get(producer))
 
     def _set_pushed(self, producer: str, sequence_id: int | None) -> None:
@@ -141,30 +141,30 @@ class Deduplication:
             self._pushed[producer] = sequence_id
 
     def last_sequence_id(self, producer: str) -> int:
-        """The highest stored sequence id of a producer, -1 when it is not known."""
+        """Return the highest stored sequence id of a producer, -1 if it is unknown."""
         return self._stored.get(producer, -1)
 
     # --- durable form ---
     def save(self) -> None:
-        """Write a snapshot if there is news; when the store refuses, the next load reads more entries."""
+        """Write a snapshot if it changed; if the store refuses, the next load reads more entries."""
         if not self._since_snapshot and self._snapshot_offset == self._ledger.confirmed:
             return
         try:
-            # Should damage take this write, an older snapshot and more of the entries say the same.
+            # If this write is damaged later, an older snapshot and more entries give the same result.
             self._write_snapshot(same=True)
         except StoreError as error:
-            log.warning("deduplication snapshot %s is not written: %s", self._key, error)
+            log.warning("cannot write deduplication snapshot %s: %s", self._key, error)
 
     def cover(self, offset: int) -> None:
-        """Entries below ``offset`` are deleted, or go far away: a snapshot must account for them first.
+        """Ensure a snapshot that covers the entries below ``offset`` before they are deleted or offloaded.
 
-        Raises `StoreError` when it cannot be written.
+        Raises `StoreError` if it cannot be written.
         """
         if self._snapshot_offset < offset:
             self._write_snapshot(same=False)
 
     def _write_snapshot(self, *, same: bool) -> None:
-        """It accounts for every entry that is confirmed."""
+        """Write a snapshot that covers every confirmed entry."""
         self._forget_oldest()
         out = bytearray([_VERSION])
         put_varint(out, self._ledger.confirmed)
@@ -185,12 +185,12 @@ class Deduplication:
                     self._pushed.pop(name, None)
 
     def forget(self) -> None:
-        """Deduplication was switched off, or the topic is being deleted."""
+        """Delete the snapshot: deduplication was switched off, or the topic is being deleted."""
         self._store.delete(self._key)
 
 
 def forget_stale(store: EntryStore, topic: str) -> None:
-    """Deduplication is off: what a snapshot of before says must not be believed when it is on again."""
+    """Delete an earlier snapshot while deduplication is off: it would be outdated if enabled again."""
     if store.get(dedup_key(topic)) is not None:
         store.delete(dedup_key(topic))
 

@@ -1,7 +1,7 @@
-"""What happens to a topic's messages by themselves: expiry, backlog quotas (`quota`), trimming.
+"""Automatic deletion of a topic's messages: TTL, backlog quotas (`quota`), trimming.
 
-The rules are Pulsar's. A message leaves when every durable subscription has acknowledged it and
-retention lets it go; TTL acknowledges old messages for subscriptions that did not.
+The rules are Pulsar's. A message is deleted when every durable subscription has acknowledged it and retention
+is over; TTL acknowledges old messages on all subscriptions.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ log = logging.getLogger("geminga.broker")
 OPEN_LEDGER_UNUSED_SECONDS = 300
 """The ledger that a topic writes to is deleted only when nothing was written for this long."""
 READER_LEFTOVER_SECONDS = 60
-"""A reader that was told to come back after a seek and does not is forgotten after this."""
+"""Time after which a reader that does not reconnect after a seek is removed."""
 
 
 def keep(topic: PersistentTopic) -> None:
-    """Expire old messages, look at the backlog quota, delete what nobody needs any more.
+    """Expire old messages, check the backlog quota, delete unneeded ledgers.
 
-    How old a message is may not be known now, in a place that is slow or away: the other steps are done.
+    If the age of messages cannot be read now, from slow or unreachable storage, the other steps are still
+    done.
     """
     for step in _STEPS:
         try:
             step(topic)
         except StoreStopped as error:
-            log.error("%r: housekeeping failed: %s", topic, error)
+            log.error("%r: maintenance failed: %s", topic, error)
             return
         except StoreBusy as error:
-            log.info("%r: housekeeping waits for the disk: %s", topic, error)
+            log.info("%r: maintenance waits for the disk: %s", topic, error)
             topic.touch()
         except StoreError as error:
-            log.error("%r: housekeeping failed: %s", topic, error)
+            log.error("%r: maintenance failed: %s", topic, error)
 
 
 def expire(topic: PersistentTopic) -> None:
@@ -66,16 +67,16 @@ def expire(topic: PersistentTopic) -> None:
         if expired:
             log.info("%r: %d entries expired after %d s", subscription, expired, seconds)
             topic.scheduler.event_log.tell(
-                "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired, unit="entries",
-                text=f"older than the time to live of {seconds} s",
+                "expired", topic.scheduler.now_ms, topic.text, subscription.name, count=expired,
+                unit="entries", text=f"older than the time to live of {seconds} s",
             )  # fmt: skip
 
 
 def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
-    """The first entry from ``first`` on that came at ``before_ms`` or later.
+    """Return the first entry from ``first`` on that was published at ``before_ms`` or later.
 
-    The broker's clock tells which ledgers are past as a whole, the producers' clocks only where to cut the
-    one ledger that is not: see `landmarks.arrived_ms`.
+    The broker's clock decides which ledgers are too old as a whole, the producers' clocks only the offset
+    within the one ledger that is not: see `position_lookup.arrived_ms`.
     """
     ledger, now_ms = topic.ledger, topic.scheduler.now_ms
     index = max(0, ledger.index_of(first))
@@ -98,7 +99,7 @@ def too_old_below(topic: PersistentTopic, first: int, before_ms: int) -> int:
 
 
 def forget_unused_subscriptions(topic: PersistentTopic) -> None:
-    """Delete subscriptions that nobody has used for as long as the policies say, and leftover readers."""
+    """Delete subscriptions unused for longer than the policies allow, and leftover readers."""
     now_ms = topic.scheduler.now_ms
     minutes = topic.policies.subscription_expiration_minutes
     for subscription in list(topic.subscriptions.values()):
@@ -109,7 +110,7 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
             if unused_ms >= READER_LEFTOVER_SECONDS * 1000:
                 topic.forget_subscription(subscription)
         elif minutes and unused_ms >= minutes * 60_000:
-            log.info("%r: deleted, it has not been used for %d minutes", subscription, minutes)
+            log.info("%r: deleted after %d minutes without use", subscription, minutes)
             topic.scheduler.event_log.tell(
                 "forgotten", now_ms, topic.text, subscription.name, count=1, unit="subscriptions",
                 text=f"deleted: nobody had used it for {minutes} minutes",
@@ -118,7 +119,7 @@ def forget_unused_subscriptions(topic: PersistentTopic) -> None:
 
 
 def readers_due(topic: PersistentTopic) -> int:
-    """When the first reader that has left over is to be forgotten."""
+    """Return when the first leftover reader is to be removed."""
     left = (
         each.last_active_ms for each in topic.subscriptions.values() if not (each.durable or each.consumers)
     )
@@ -126,7 +127,7 @@ def readers_due(topic: PersistentTopic) -> int:
 
 
 def is_inactive(topic: Topic) -> bool:
-    """Whether the policies want a topic deleted that nobody has been connected to for so long."""
+    """Return whether the policies delete the topic because of its inactivity."""
     policies = topic.policies
     unused_ms = topic.scheduler.now_ms - topic.last_used_ms
     is_due = policies.delete_inactive_topics and unused_ms >= policies.inactive_topic_seconds * 1000
@@ -134,9 +135,9 @@ def is_inactive(topic: Topic) -> bool:
 
 
 def trim(topic: PersistentTopic) -> int:
-    """Delete ledgers that every durable subscription is past and retention lets go; returns how many.
+    """Delete ledgers that all durable subscriptions have passed and retention allows; return their number.
 
-    The one that is written to goes too, when nothing has come for a while: the next entry begins another.
+    The current ledger is deleted, too, after a time without writes: the next entry begins another.
     """
     compaction.prepare(topic)
     policies = topic.policies
@@ -168,10 +169,10 @@ def trim(topic: PersistentTopic) -> int:
 
 
 def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
-    """Delete a topic's oldest ledger before retention lets it go: room is short. Whether it was deleted.
+    """Delete a topic's oldest ledger before its retention ends, to free space; return whether it was deleted.
 
-    That is for the oldest of its ledgers alone, and when every durable subscription is past it. What the
-    policies keep for ever stays. Of one that is offloaded only the copy here goes, whoever needs it.
+    Only the oldest ledger, once every durable subscription has passed it. Ledgers that policies keep forever
+    stay. Of an offloaded ledger only the local copy is deleted, even if it is needed.
     """
     policies, ledger, offload = topic.policies, topic.ledger, topic.offload
     if (
@@ -179,7 +180,7 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
         and offload.has(ledger_id)
         and not (offload.is_borrowed and offload.is_here(ledger_id))
     ):
-        return offload.give_way(ledger_id)  # nothing, when the copy has gone meanwhile
+        return offload.give_way(ledger_id)  # False if the copy was deleted meanwhile
     if policies.retention_minutes < 0 and policies.retention_megabytes < 0:
         return False
     if not ledger.segments or ledger.segments[0].ledger_id != ledger_id:
@@ -191,7 +192,7 @@ def give_up(topic: PersistentTopic, ledger_id: int) -> bool:
 
 
 def _delete(topic: PersistentTopic, ledgers: int) -> None:
-    """Delete so many of the oldest ledgers; who reads there without having to goes on behind them."""
+    """Delete the oldest ledgers; non-durable subscriptions in them continue behind."""
     if ledgers:
         topic.delete_ledgers(ledgers)
         start = topic.ledger.start
@@ -209,4 +210,4 @@ _STEPS: Final[tuple[Callable[[PersistentTopic], object], ...]] = (
     compaction.check,
     offloading.check,
 )
-"""Of `keep`, in their order."""
+"""Steps of `keep`, in their order."""

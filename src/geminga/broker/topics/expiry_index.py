@@ -1,19 +1,19 @@
-"""When which topic next needs something: an index in order of time, in the store.
+"""Index of maintenance times of topics, in order of time, in the store.
 
-TTL, retention, unused subscriptions and inactive topics act by time, also on topics that nobody uses and
-that are not in memory. Looking at all topics to find the few that need something would take hours where
-there are many. So each topic that may need something has a key ``due/<milliseconds>/<topic>``: keys are
-read in order, up to now, and what is not due costs nothing, neither while the broker runs nor when it starts.
+TTL, retention, unused subscriptions and inactive topics act by time, also on unused topics that are not in
+memory. Reading all topics to find the few that are due would take hours with very many. So each topic that
+may become due has a key ``due/<milliseconds>/<topic>``: keys are read in order, up to now, and topics that
+are not due cost nothing, neither while the broker runs nor when it starts.
 
-A time is the earliest at which something *may* be needed. It is written when a topic is made or leaves
-memory, not whenever it is used: what comes too early is looked at, found to need nothing yet, and gets its
-next time. The topic's own record says which key is its own (``due_ms``), so that there is one of each.
+A time is the earliest at which maintenance *may* be needed. It is written when a topic is created or leaves
+memory, not at each use: a topic that is checked too early gets its next time. The topic's record contains the
+time of its key (``due_ms``), so that there is one key per topic.
 
-While a topic is in memory its key stays where it is and others look after it (`looks`). Keys that were
-passed over for that are read again by the next start, which is when nobody else knows them: see `frontier`.
+While a topic is in memory its key is ignored and `maintenance_queue` schedules it. Ignored keys are read
+again by the next start, when they are the only schedule: see `frontier`.
 
 A namespace or a topic whose policies changed is due at once, under ``due/<0>/policies:<name>``; the value is
-the last topic that was looked at, so that a walk over many goes on where a restart broke it off.
+the last topic that was checked, so that a walk over many topics resumes there after a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from geminga.broker.topics.record import TopicRecord
 from geminga.ledger.api import EntryStore, PrefetchRequest
 
 NEVER: Final = (1 << 62) - 1
-"""The time of what needs nothing, whatever time it is."""
+"""Time of a topic that needs no maintenance."""
 
 _PREFIX = "due/"
 _DIGITS = 13
@@ -34,11 +34,11 @@ _WALK = "policies:"
 _FIRST = f"{_PREFIX}{0:0{_DIGITS}d}/{_WALK}"
 
 Due = tuple[int, str]
-"""When a topic is due, and its name."""
+"""Time at which a topic is due, and its name."""
 
 
 class ExpiryIndex:
-    """See the module. Times are milliseconds since 1970."""
+    """Index of the topics that are due. Times are milliseconds since 1970."""
 
     __slots__ = ("_next_ms", "_passed", "_reading_ms", "_store", "frontier")
 
@@ -47,13 +47,13 @@ class ExpiryIndex:
         self._passed = ""
         self._next_ms = self._reading_ms = 0
         self.frontier = 0
-        """Keys up to this time were read in this life: none is written there any more."""
+        """Keys up to this time were read in this run; no new ones are written there."""
 
     # --- topics ---
     def arm(self, text: str, record: TopicRecord, when_ms: int) -> int:
-        """Note in the index and in the topic's record when it is due; the caller then writes the record.
+        """Set a topic's time in the index and in its record; the caller then writes the record.
 
-        Returns what is to be given to `disarm` behind that: the time that it was due before, 0 for none.
+        Returns its former time for `disarm`, 0 if it had none.
         """
         before = record.due_ms
         if when_ms >= NEVER:
@@ -69,20 +69,21 @@ class ExpiryIndex:
         return before
 
     def disarm(self, text: str, when_ms: int) -> None:
-        """Take a topic out of the index, where it was at that time; 0 for nowhere."""
+        """Remove a topic's key of that time from the index; 0: no key."""
         if when_ms:
             self._store.delete(_key(when_ms, text))
 
     def postpone(self, text: str, when_ms: int, until_ms: int) -> None:
-        """A topic that cannot be looked at, nor its record written, is due later."""
+        """Delay a topic that cannot be read, nor its record written."""
         self._store.put(_key(min(until_ms, _LATEST_MS), text), b"")
         self._next_ms = min(self._next_ms, until_ms)
         self._store.delete(_key(when_ms, text))
 
     def due(self, now_ms: int) -> Generator[Due | PrefetchRequest, None, None]:
-        """What is due and was not read in this life: (time, topic) in order. May be read in steps.
+        """Yield (time, topic) in order for topics that are due and were not read in this run.
 
-        Among it is what is to be brought before the next is asked for. Whoever breaks off closes it.
+        In steps: also yields reads of the store that must complete before the next item. The caller closes
+        the generator if it stops early.
         """
         if self._next_ms > now_ms:
             return
@@ -107,14 +108,14 @@ class ExpiryIndex:
 
     # --- policies that changed ---
     def begin_walk(self, name: str, last: str = "") -> None:
-        """All topics of a namespace, or of a partitioned topic, are due, those up to ``last`` excepted."""
+        """Make all topics of a namespace, or of a partitioned topic, due, except those up to ``last``."""
         self._store.put(_FIRST + name, last.encode())
 
     def end_walk(self, name: str) -> None:
         self._store.delete(_FIRST + name)
 
     def walks(self) -> list[tuple[str, str]]:
-        """What is to be walked over: (name, last topic that was looked at)."""
+        """Return the pending walks: (name, last topic that was checked)."""
         return [(key[len(_FIRST) :], value.base.decode()) for key, value in self._store.scan(_FIRST)]
 
 

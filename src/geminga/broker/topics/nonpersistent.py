@@ -1,4 +1,4 @@
-"""A non-persistent topic: entries go to whoever is connected and can take them, and are not kept."""
+"""Non-persistent topic: entries are sent to the connected consumers that can take them, and not stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from geminga.wire.send_runs import SendRun
 
 
 class NonPersistentSubscription:
-    """Consumers that share what passes. An entry that none can take now is dropped."""
+    """Consumers that share the entries. An entry that no consumer can take now is dropped."""
 
     durable = False
     replicated = False
@@ -47,7 +47,7 @@ class NonPersistentSubscription:
         return self.topic.text
 
     def ack_holes(self, now: float) -> int:
-        """None: nothing is kept."""
+        """Return 0: entries are not stored."""
         return 0
 
     def add(self, consumer: Consumer) -> None:
@@ -95,7 +95,7 @@ class NonPersistentSubscription:
             consumer.disconnect()
 
     def offer(self, entry: bytes, messages: int) -> None:
-        """Send an entry to the consumer whose turn it is, or drop it."""
+        """Send an entry to the next consumer, or drop it."""
         consumer = self._choose(entry)
         if consumer is None or not consumer.ready:
             self.dropped += messages
@@ -120,7 +120,7 @@ class NonPersistentSubscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.add_permits(permits, self.topic.scheduler.now_ms)
 
-    # Nothing is kept, so there is nothing to acknowledge, to deliver again or to move.
+    # Nothing is stored, so there is nothing to acknowledge, to redeliver or to move.
     def acknowledge(self, consumer: Consumer | None, ids: Iterable[pb.MessageIdData]) -> None:
         return
 
@@ -151,7 +151,7 @@ class NonPersistentSubscription:
 
 
 class NonPersistentTopic:
-    """See the module. It exists while it is in memory."""
+    """Non-persistent topic. It exists while it is in memory."""
 
     persistent = False
     terminated = False
@@ -192,7 +192,7 @@ class NonPersistentTopic:
         return -1
 
     def touch(self) -> None:
-        """Somebody has come or gone."""
+        """Record that a client has connected or disconnected."""
         self.last_used_ms = self.scheduler.now_ms
         self._looks.soon(self)
 
@@ -208,7 +208,7 @@ class NonPersistentTopic:
         return not (self.access.producers or self.consumers_connected)
 
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
-        """Offer an entry to every subscription and receipt it."""
+        """Send an entry to every subscription and its receipt to the producer."""
         entry = bytes(frame.entry)
         messages = frame.num_messages
         self.messages_in += messages
@@ -230,7 +230,7 @@ class NonPersistentTopic:
         self.rate_limits.set(policies, self.scheduler.now)
 
     def subscribe(self, request: SubscriptionRequest) -> NonPersistentSubscription:
-        """The subscription, made if it is new."""
+        """Return the subscription, created if it is new."""
         found = self.subscriptions.get(request.name)
         if found is None:
             found = self.subscriptions[request.name] = NonPersistentSubscription(self, request.name)

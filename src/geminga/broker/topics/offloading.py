@@ -1,9 +1,9 @@
-"""Offloading: which closed ledgers of a topic go to cheap storage, and when their copies here go.
+"""Offloading: choice of the closed ledgers that are moved to offload storage, and deletion of local copies.
 
-The store's tier does the work and keeps it safe (`geminga.ledger.tiered`); this says what and when. A ledger
-goes when the topic's newer ledgers together reach the threshold in bytes, when all of it is older than the
-threshold in time, or when an administrator says up to where. The copy here goes when it has been offloaded
-for the deletion lag. One ledger of a broker is on its way at a time: publishing comes first.
+The store's tier does the work and keeps it safe (`geminga.ledger.tiered`); this module decides when. A ledger
+is offloaded when the topic's newer ledgers together reach the threshold in bytes, when all of it is older
+than the threshold in time, or on an administrator's request. The local copy is deleted the deletion lag after
+that. A broker offloads one ledger at a time, because publishing has priority.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from geminga.ledger.api import EntryStore, Tier, TieredLedger
 log = logging.getLogger("geminga.broker")
 
 FAILED_RETRY_MS: Final = 60_000
-"""What failed is tried again by itself after this: offloading, or letting go of what is offloaded."""
+"""Delay after which failed offloads and deletions of local copies are retried."""
 _NEVER: Final = 1 << 62
 
 
 class OffloadStatus(StrEnum):
-    """As ``pulsar-admin topics offload-status`` has it."""
+    """Status, as ``pulsar-admin topics offload-status`` reports it."""
 
     NOT_RUN = "NOT_RUN"
     RUNNING = "RUNNING"
@@ -36,14 +36,14 @@ class OffloadStatus(StrEnum):
 
 
 class AlreadyOffloading(Exception):
-    """The topic is being offloaded."""
+    """The topic is already being offloaded."""
 
     def __init__(self) -> None:
         super().__init__("Offload already in progress")
 
 
 class OffloadNotConfigured(Exception):
-    """The broker was started without cheap storage."""
+    """The broker was started without offload storage."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class OffloadNotConfigured(Exception):
 
 
 class OffloadedTopic(Protocol):
-    """What is offloaded."""
+    """Interface of a topic for offloading."""
 
     text: str
     scheduler: Scheduler
@@ -68,13 +68,13 @@ class OffloadedTopic(Protocol):
     def offloads(self) -> OffloadQueue: ...
 
     def cover(self, segment: Segment) -> None:
-        """Write down what only a ledger's entries say: they are far away soon. Raises `StoreError`."""
+        """Store what only a ledger's entries contain, before they are remote. Raises `StoreError`."""
 
     def touch(self) -> None: ...
 
 
 class OffloadQueue:
-    """Who is on its way, and who waits: one at a time."""
+    """Queue of topics to offload: one at a time."""
 
     def __init__(self) -> None:
         self._waiting: deque[Offload] = deque()
@@ -98,7 +98,7 @@ class OffloadQueue:
 
 
 class Offload:
-    """What is offloaded of a topic, and the run that may be going on. Times are milliseconds; 0 is never."""
+    """Offloaded ledgers of a topic, and the run in progress. Times are milliseconds; 0 is never."""
 
     def __init__(self, topic: OffloadedTopic, tier: Tier) -> None:
         self.topic = topic
@@ -108,15 +108,15 @@ class Offload:
         self.last_ledger = 0
         self.succeeded_ms = self.failed_ms = 0
         self._offloads_from_ms = self._drops_from_ms = 0
-        """When they are tried again; 0 where they have not failed since they were last tried."""
+        """Times of the next tries; 0 if the last try did not fail."""
         self._records: dict[int, TieredLedger] | None = None
         self._here: set[int] = set()
         self._queue: deque[tuple[int, bool]] = deque()
-        """(ledger, whether it goes; else what is here of it does), in the order of the work."""
+        """(ledger, whether to offload it or to delete its local copy), in the order of the work."""
         self._done: set[bool] = set()
-        """Which of both has been done since something is on its way."""
+        """Kinds of work completed in this run."""
         self._went_wrong: bool | None = None
-        """Which of both the status tells the error of."""
+        """Kind of work whose error the status shows."""
         self._is_asked_for = False
         self._is_over = False
 
@@ -126,7 +126,7 @@ class Offload:
     # --- what there is ---
     @property
     def records(self) -> dict[int, TieredLedger]:
-        """What is offloaded, by ledger; read when it is first asked for."""
+        """Offloaded ledgers by id; read at the first use."""
         if self._records is None:
             owner = self.topic.text
             self._records = {each.ledger: each for each in self.tier.offloaded(owner)}
@@ -137,17 +137,17 @@ class Offload:
         return ledger_id in self.records
 
     def is_here(self, ledger_id: int) -> bool:
-        """Whether an offloaded ledger has a copy here."""
+        """Return whether an offloaded ledger has a local copy."""
         return self.has(ledger_id) and ledger_id in self._here
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether the files are another store's: what is here is not to go for them."""
+        """Whether the files are another store's: local copies are then kept."""
         return bool(self.tier.borrowed)
 
     @property
     def size_bytes(self) -> int:
-        """What the offloaded ledgers' entries take, as the topic counts them."""
+        """Size of the offloaded ledgers' entries, as the topic counts it."""
         ledger = self.topic.ledger
         return sum(
             each.entry_bytes for each in self.records.values() if ledger.segment(each.ledger) is not None
@@ -158,7 +158,7 @@ class Offload:
         return bool(self._queue)
 
     def deleted(self, ledgers: list[int]) -> None:
-        """Ledgers were deleted, here and there."""
+        """Forget ledgers that were deleted, locally and in offload storage."""
         if self._records is not None:
             for each in ledgers:
                 self._records.pop(each, None)
@@ -166,7 +166,7 @@ class Offload:
 
     # --- what is to be done ---
     def _candidates(self) -> list[Segment]:
-        """Ledgers that nothing is appended to any more and that are here alone, the oldest first."""
+        """Return the closed ledgers that are not offloaded, the oldest first."""
         ledger = self.topic.ledger
         return [
             each
@@ -179,7 +179,7 @@ class Offload:
         ]
 
     def _wanted(self) -> list[int]:
-        """The ledgers that the thresholds want gone."""
+        """Return the ledgers to offload by the thresholds."""
         policies, ledger, now_ms = self.topic.policies, self.topic.ledger, self.topic.scheduler.now_ms
         if policies.offload_threshold_bytes < 0 and policies.offload_threshold_seconds < 0:
             return []
@@ -196,7 +196,7 @@ class Offload:
         return wanted[::-1]
 
     def _unneeded_here(self) -> list[int]:
-        """The offloaded ledgers whose copies here have been kept for long enough."""
+        """Return the offloaded ledgers whose local copies are older than the deletion lag."""
         lag_ms = self.topic.policies.offload_deletion_lag_ms
         if lag_ms < 0:
             return []
@@ -206,7 +206,7 @@ class Offload:
 
     @property
     def due_ms(self) -> int:
-        """When something is to be done if nothing happens until then."""
+        """Return when work is due if nothing happens until then."""
         if self.tier.borrowed:
             return _NEVER
         policies, ledger, records = self.topic.policies, self.topic.ledger, self.records
@@ -219,12 +219,12 @@ class Offload:
                     offload = ledger.written_ms(index) + policies.offload_threshold_seconds * 1000
                     break
         if self._offloads_from_ms and policies.offload_threshold_bytes >= 0:
-            offload = 0  # what failed was due, and nothing may come that tells so again
+            offload = 0  # failed work was due, and perhaps no other event triggers it
         return min(max(drop, self._drops_from_ms), max(offload, self._offloads_from_ms))
 
     @property
     def first_unoffloaded(self) -> tuple[int, int]:
-        """The first position that is not offloaded; (-1, -1) for none."""
+        """Return the first position that is not offloaded; (-1, -1) if there is no such entry."""
         for segment in self.topic.ledger.segments:
             if segment.ledger_id not in self.records:
                 return segment.ledger_id, 0
@@ -232,7 +232,7 @@ class Offload:
 
     # --- doing it ---
     def start(self, before_ledger: int) -> None:
-        """Offload the ledgers before one, as an administrator wants. Raises `AlreadyOffloading`."""
+        """Offload the ledgers before one on request. Raises `AlreadyOffloading`."""
         if self.is_running and self._is_asked_for:
             raise AlreadyOffloading
         ids = [each.ledger_id for each in self._candidates() if each.ledger_id < before_ledger]
@@ -244,9 +244,9 @@ class Offload:
         self._add([(each, True) for each in ids])
 
     def check(self) -> None:
-        """Begin what the policies want by now."""
+        """Start the work that is due by the policies."""
         if self.is_running or self.tier.borrowed:
-            return  # which the store has said; a copy keeps what it has
+            return  # the store logs that; a copy keeps its files
         now_ms, work = self.topic.scheduler.now_ms, list[tuple[int, bool]]()
         if now_ms >= self._drops_from_ms:
             self._drops_from_ms = 0
@@ -259,7 +259,7 @@ class Offload:
             self._add(work)
 
     def give_way(self, ledger_id: int) -> bool:
-        """Room is short: let the copy here go at once, if there is another; whether that is so."""
+        """Delete the local copy of an offloaded ledger to free space; return whether there was one."""
         if not self.is_here(ledger_id) or self.is_borrowed:
             return False
         self._add([(ledger_id, False)])
@@ -272,7 +272,7 @@ class Offload:
             self.topic.offloads.enter(self)
 
     def begin(self) -> None:
-        """Its turn has come."""
+        """Start, when the topic is first in the queue."""
         while self._queue and not self._is_over:
             ledger_id, is_going = self._queue[0]
             topic = self.topic
@@ -321,7 +321,7 @@ class Offload:
                 else:
                     self._here.discard(ledger_id)
         except StoreError as unread:
-            self._records = None  # read anew when it can be
+            self._records = None  # read again later
             self._fail(error or unread, is_going)
             return
         if error is not None and self.topic.ledger.segment(ledger_id) is not None:
@@ -332,13 +332,13 @@ class Offload:
             self._offloads_from_ms = 0
             self.last_ledger = ledger_id
             self.succeeded_ms = self.topic.scheduler.now_ms
-            log.info("%r: ledger %d is offloaded to %s", self, ledger_id, self.tier.location)
+            log.info("%r: ledger %d offloaded to %s", self, ledger_id, self.tier.location)
         self._queue.popleft()
         self.begin()
 
     def _fail(self, error: StoreError, is_going: bool) -> None:
-        """What failed waits. A file that is not what was written is made anew, which waits too; to let go of
-        other ledgers only takes reading theirs, whatever keeps new files from being written."""
+        """Delay work after a failure. A file with wrong contents is written again after the same delay;
+        deleting local copies of other ledgers continues, because it does not write files."""
         log.error("%r failed: %s", self, error)
         self.failed_ms, self.last_error = self.topic.scheduler.now_ms, str(error)
         self.status, self._went_wrong = OffloadStatus.ERROR, is_going
@@ -362,9 +362,9 @@ class Offload:
         try:
             self.tier.sweep()
         except StoreError as stopped:
-            log.warning("%r: files that may be left over are looked for later: %s", self, stopped)
+            log.warning("%r: leftover files are searched for later: %s", self, stopped)
         if not self._is_over:
-            # What was just offloaded may be unneeded here at once, also where the next ledger could not go.
+            # A just offloaded ledger may be unneeded here at once, also if the next one failed.
             self.topic.scheduler.after(0.0, self._check_again, self)
 
     def _check_again(self) -> None:
@@ -372,7 +372,7 @@ class Offload:
             self.check()
 
     def leave(self, why: str) -> None:
-        """The topic goes, or leaves memory: what is on its way is given up."""
+        """Cancel the work of a topic that is deleted or leaves memory."""
         self._is_over = True
         if self._queue:
             self._queue.clear()
@@ -385,36 +385,36 @@ def _is_damaged(ledger: ManagedLedger, segment: Segment) -> bool:
 
 
 def offload_of(topic: OffloadedTopic) -> Offload | None:
-    """What a topic that is loaded begins with; None where the store has no tier."""
+    """Return the offloading of a loaded topic; None if the store has no tier."""
     tier = topic.store.tier
     return None if tier is None else Offload(topic, tier)
 
 
 def is_running(topic: OffloadedTopic) -> bool:
-    """Whether something of the topic is on its way."""
+    """Return whether work for the topic is in progress."""
     return topic.offload is not None and topic.offload.is_running
 
 
 def forget(topic: OffloadedTopic, count: int) -> None:
-    """So many of the oldest ledgers are deleted, here and there."""
+    """Forget the oldest ledgers, which are being deleted, locally and in offload storage."""
     if topic.offload is not None:
         topic.offload.deleted([each.ledger_id for each in topic.ledger.segments[:count]])
 
 
 def leave(topic: OffloadedTopic, why: str) -> None:
-    """The topic goes, or leaves memory."""
+    """Cancel the work of a topic that is deleted or leaves memory."""
     if topic.offload is not None:
         topic.offload.leave(why)
 
 
 def of(topic: OffloadedTopic) -> Offload:
-    """The topic's; raises `OffloadNotConfigured`."""
+    """Return the topic's offloading; raises `OffloadNotConfigured`."""
     if topic.offload is None:
         raise OffloadNotConfigured
     return topic.offload
 
 
 def check(topic: OffloadedTopic) -> None:
-    """Offload, and let copies go, as the policies want."""
+    """Start offloads and deletions of local copies that the policies want."""
     if topic.offload is not None:
         topic.offload.check()

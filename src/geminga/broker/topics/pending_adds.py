@@ -1,7 +1,7 @@
-"""Entries that were taken in and are not settled, of all topics.
+"""Entries of all topics that were passed to the store and are not confirmed yet.
 
-The store reports in the order of the calls, whatever ledger they are for: so one queue serves all topics,
-and a topic that nobody publishes to has none.
+The store reports in the order of the calls, for all ledgers: so one queue serves all topics, and idle topics
+have none.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from geminga.errors import StoreError
 
 
 class DedupRecord(Enum):
-    """What deduplication makes of an entry."""
+    """Action of deduplication on an entry."""
 
     NONE = "none"
-    """Nothing is kept of it."""
+    """Nothing is recorded."""
     SEQUENCE_ID = "sequence id"
-    """Its sequence id is kept when it is durable."""
+    """Its sequence id is recorded when the entry is durable."""
     DUPLICATE = "duplicate"
-    """It is not stored; its receipt waits behind those of what was sent before it."""
+    """It is not stored; its receipt waits for those of earlier entries."""
     ANSWERED = "answered"
-    """It was refused, or receipted as a duplicate."""
+    """It was refused, or its duplicate receipt was sent."""
 
 
 _DUPLICATE: Final = DedupRecord.DUPLICATE
 
 
 class StoringTopic(Protocol):
-    """What is told to a topic."""
+    """Interface of a topic for reports of the store."""
 
     def entry_settled(
         self,
@@ -44,7 +44,7 @@ class StoringTopic(Protocol):
         offset: int,
         size: int,
     ) -> None:
-        """The store reports on the oldest entry of the topic. Must not raise: others wait behind it."""
+        """Handle the report on the topic's oldest pending entry. Must not raise: others wait behind it."""
 
     def run_settled(
         self,
@@ -54,20 +54,20 @@ class StoringTopic(Protocol):
         offset: int,
         size: int,
     ) -> None:
-        """The same for entries that follow each other, the first at ``offset``. Must not raise."""
+        """Handle the report on a run of consecutive entries, the first at ``offset``. Must not raise."""
 
 
 UnderWay = tuple[StoringTopic, Producer, Any, int, DedupRecord, int, int]
 """``(topic, producer, sequence_id, highest, record, offset, size)``; for a run, its sequence ids.
 
-A plain tuple: a class for it costs 6 % of what the core spends on a message.
+A plain tuple: a class would cost 6 % of the core's time per message.
 """
 
 
 class PendingAdds:
-    """See the module. ``reported`` is what the store is given as ``done`` of every entry.
+    """Queue of pending entries. ``reported`` is passed to the store as ``done`` of every entry.
 
-    ``run_reported`` is that of every run (`geminga.wire.send_runs`), which waits here as one.
+    ``run_reported`` is passed for every run (`geminga.wire.send_runs`), which is one item of the queue.
     """
 
     __slots__ = ("_queue", "append", "reported", "run_reported")
@@ -79,7 +79,7 @@ class PendingAdds:
         self.run_reported = self._run_reported
 
     def take_back(self) -> None:
-        """The store did not take the entry that was appended last."""
+        """Remove the last entry, which the store refused."""
         self._queue.pop()
 
     def _reported(self, error: StoreError | None) -> None:
@@ -94,7 +94,7 @@ class PendingAdds:
         self._answer_duplicates()
 
     def _answer_duplicates(self) -> None:
-        """Receipts of duplicates come behind that of the entry before them."""
+        """Send receipts of duplicates after that of the entry before them."""
         queue = self._queue
         while queue and queue[0][4] is _DUPLICATE:
             _, producer, sequence_id, highest, _, _, _ = queue.popleft()

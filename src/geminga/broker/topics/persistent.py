@@ -1,4 +1,4 @@
-"""A persistent topic: its entries, who produces to it and who is subscribed to it."""
+"""Persistent topic: its entries, producers and subscriptions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from geminga.wire.send_runs import SendRun
 log = logging.getLogger("geminga.broker")
 
 COUNTING_SLICE_SECONDS = 0.01
-"""Slices of counting old entries are this far apart."""
+"""Interval of slices of counting old entries."""
 _NO_RECORD = DedupRecord.NONE
 _NO_SUBSCRIPTIONS: dict[str, PersistentSubscription] = {}
-"""What topics share that nobody has subscribed to; never added to."""
+"""Empty mapping that all topics without subscriptions share; never modified."""
 
 
 class PersistentTopic:
-    """A loaded topic. What is durable of it is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
+    """Loaded topic. Its durable data is under ``topic/``, ``ledgers/``, ``cursor/``, ``dedup/``."""
 
     __slots__ = (
         "__weakref__",
@@ -91,7 +91,7 @@ class PersistentTopic:
         *,
         in_steps: bool = False,
     ) -> None:
-        """``in_steps``: the caller goes through `load` before the topic is used."""
+        """``in_steps``: the caller runs `load` before the topic is used."""
         self.scheduler = services.scheduler
         self.services = services
         self.look_round = 0
@@ -132,7 +132,7 @@ class PersistentTopic:
             self._loaded(policies)
 
     def load(self, policies: Policies) -> Iterator[None]:
-        """Take over what is stored, a subscription a step: a cursor with millions of holes takes its time."""
+        """Load the stored state, one subscription per step: a cursor with millions of holes takes long."""
         prefix = cursor_prefix(self.text)
         for key in self.store.names(prefix):
             value = self.store.get(key)
@@ -152,10 +152,10 @@ class PersistentTopic:
         return f"PersistentTopic({self.text!r})"
 
     def _load_cursor(self, name: str, value: StoredValue) -> None:
-        """A subscription with what damage left of its cursor: entries may come again, none is left out."""
+        """Load a subscription from its cursor; after damage entries may be redelivered, none is skipped."""
         ledger = self.ledger
         what = f"cursor of subscription {name!r} on {self.text}"
-        # What is lost may have taken something back (a seek): what was there before it would hide entries.
+        # A lost delta may have been a seek: the snapshot before it would hide entries.
         begins_anew = value.lost is not None and value.lost.values > 0
         harmed = ""
         cursor = Cursor(ledger.start, counts=ledger.counts, durable=True)
@@ -171,10 +171,10 @@ class PersistentTopic:
         subscription.harmed = harmed
         self._enter(subscription)
         if begins_anew:
-            log.error("%s was lost to damage: it begins at the oldest entry, all come again", what)
+            log.error("%s was lost to damage: it restarts at the oldest entry, redelivering all", what)
             subscription.writer.write_snapshot(None)
         elif value.lost is not None:
-            log.error("%s lost acknowledgements to damage: their entries come again", what)
+            log.error("%s lost acknowledgements to damage: their entries are redelivered", what)
 
     # --- what all topics share ---
     @property
@@ -213,7 +213,7 @@ class PersistentTopic:
         self.store.put(topic_key(self.text), self.record.encode(), done)
 
     def save_epoch(self, epoch: int, done: Done) -> None:
-        """A topic epoch is to be durable before its owner is told."""
+        """Store a topic epoch; its owner is notified when it is durable."""
         self.record.epoch = epoch
         try:
             self.save_record(done)
@@ -221,7 +221,7 @@ class PersistentTopic:
             done(error)
 
     def policies_changed(self, policies: Policies) -> None:
-        """Take over what the namespace or the topic's own policies say now."""
+        """Apply changed policies of the namespace or the topic."""
         self.policies = policies
         settings = self.settings
         self.limits = ledger_limits(
@@ -243,7 +243,7 @@ class PersistentTopic:
 
     # --- publishing ---
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
-        """Take an entry in. Its receipt or error is written when the store reports."""
+        """Store an entry. Its receipt or error is sent when the store reports."""
         entry = frame.entry
         sequence_id = frame.sequence_id
         highest = frame.highest_sequence_id
@@ -291,7 +291,7 @@ class PersistentTopic:
         producer.taken(messages, size, chunk=frame.is_chunk)
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
-        """The same for single messages that follow each other: at once, if none has to be looked at."""
+        """Store consecutive single messages at once, if none has to be checked."""
         run_entries, sequence_ids = run.entries, run.sequence_ids
         sizes = list(map(len, run_entries))
         count, size = len(sizes), sum(sizes)
@@ -325,9 +325,9 @@ class PersistentTopic:
         producer.taken(count, size, chunk=False, entries=count)
 
     def _duplicate(self, producer: Producer, frame: SendFrame) -> None:
-        """Receipt a duplicate as -1:-1, behind the receipts of what was sent before it."""
+        """Send the receipt -1:-1 of a duplicate, after the receipts of earlier entries."""
         if producer.pending:
-            # An empty slot keeps the place, and the entry before it answers for both.
+            # A slot without an entry reserves the position; the entry before it answers for both.
             sequence_id, highest = frame.sequence_id, frame.highest_sequence_id
             self._entries.append((self, producer, sequence_id, highest, DedupRecord.DUPLICATE, -1, 0))
         else:
@@ -343,7 +343,7 @@ class PersistentTopic:
         offset: int,
         size: int,
     ) -> None:
-        """The store reports on the oldest entry that is under way."""
+        """Handle the store's report on the oldest pending entry."""
         self._under_way -= 1
         try:
             if error is None:
@@ -372,7 +372,7 @@ class PersistentTopic:
         offset: int,
         size: int,
     ) -> None:
-        """The store reports on the oldest run that is under way."""
+        """Handle the store's report on the oldest pending run."""
         self._under_way -= 1
         count = len(sequence_ids)
         try:
@@ -389,7 +389,7 @@ class PersistentTopic:
             self.scheduler.failed("store", self, failure)
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """What PRODUCER_SUCCESS tells a producer of that name: -1 unless deduplication knows better."""
+        """Return the sequence id for PRODUCER_SUCCESS: -1 without deduplication."""
         return -1 if self.dedup is None else self.dedup.last_sequence_id(producer_name)
 
     def remove_producer(self, producer: Producer) -> None:
@@ -397,7 +397,7 @@ class PersistentTopic:
         self._left()
 
     def dispatch(self) -> None:
-        """New entries are durable: hand them out."""
+        """Dispatch new durable entries."""
         if self.look_round != self.looks.next_round:
             self.looks.soon(self)
         for subscription in list(self.subscriptions.values()):
@@ -405,24 +405,24 @@ class PersistentTopic:
 
     # --- subscriptions ---
     def subscribe(self, request: SubscriptionRequest) -> PersistentSubscription:
-        """The subscription, made if it is new and may be; raises `Refused`."""
+        """Return the subscription, created if it is new and may be; raises `Refused`."""
         existing = self.subscriptions.get(request.name)
         if existing is not None:
             if existing.durable != request.durable:
                 kind = "durable" if existing.durable else "non-durable"
                 raise Refused(pb.NotAllowedError, f"Subscription {existing.name} is {kind}")
-            # A reader's subscription without consumers is there because of a seek, which has set its place.
+            # A reader's subscription without consumers remains because of a seek, which set its position.
             return existing
-        # Where it begins may take several tries to find (`StoreBusy`): before that there is nothing of it.
+        # Finding the start may take several tries (`StoreBusy`): nothing is created before.
         offset, is_behind = self._beginning(request)
         created = self._create_subscription(request, offset, is_behind=is_behind)
         created.start_position = request.start or (EARLIEST if request.earliest else LATEST)
         return created
 
     def _beginning(self, request: SubscriptionRequest) -> tuple[int, bool]:
-        """The first entry that a new subscription is given, and whether nothing older is wanted.
+        """Return the first entry of a new subscription, and whether older compacted entries are not wanted.
 
-        Raises `StoreError` where it begins at a time, and that is among entries that cannot be read now.
+        Raises `StoreError` if it starts at a time within entries that cannot be read now.
         """
         ledger = self.ledger
         if request.rollback_seconds:
@@ -431,7 +431,7 @@ class PersistentTopic:
             offset = offset_by_time(ledger, moment_ms, now_ms)
             return offset, self.is_behind(offset, moment_ms=moment_ms)
         if request.start is not None and not request.durable:
-            # The entry of a reader's start id is delivered; the client drops what it knows.
+            # The entry of a reader's start id is delivered; the client drops the messages it has read.
             return ledger.offset_from(*request.start), False
         if request.earliest:
             return ledger.start, False
@@ -455,7 +455,7 @@ class PersistentTopic:
             raise storage_refusal(error) from error
 
     def initial_subscription(self, name: str) -> None:
-        """Messages published before the first consumer (of a dead letter topic) are not to be missed."""
+        """Create the subscription of a dead letter topic before its first consumer, to retain messages."""
         if name == COMPACTION or name in self.subscriptions:
             return
         if not self.policies.auto_create_subscriptions:
@@ -467,9 +467,9 @@ class PersistentTopic:
     def is_behind(
         self, offset: int, *, position: Position | None = None, moment_ms: int | None = None
     ) -> bool:
-        """Whether who begins at ``offset``, asked for as an id or a moment, wants nothing that is compacted.
+        """Return whether a subscription that starts at ``offset``, by id or time, excludes compacted entries.
 
-        Where the topic has no older entries the place in it does not tell. Raises `StoreError`.
+        Where the topic has no older entries, the offset does not tell. Raises `StoreError`.
         """
         if offset > self.ledger.start:
             return True
@@ -488,9 +488,9 @@ class PersistentTopic:
         is_behind: bool = False,
         done: Done | None = None,
     ) -> PersistentSubscription:
-        """Create a durable subscription at ``offset``; ``done`` reports when it is durable.
+        """Create a durable subscription at ``offset``; ``done`` is called when it is durable.
 
-        ``is_behind``: nothing that is older is wanted, even where the topic has no more than that.
+        ``is_behind``: older compacted entries are not wanted, even if the topic itself starts here.
         """
         cursor = Cursor(offset, counts=self.ledger.counts, durable=True, properties=properties or {})
         cursor.is_behind = is_behind or offset > self.ledger.start
@@ -501,7 +501,7 @@ class PersistentTopic:
         return subscription
 
     def reader(self, name: str, offset: int) -> PersistentSubscription:
-        """A subscription of a reader: it lives in memory, as long as it has consumers."""
+        """Return a reader's subscription: it exists in memory while it has consumers."""
         cursor = Cursor(offset, counts=self.ledger.counts, durable=False)
         subscription = PersistentSubscription(self, name, cursor)
         self._enter(subscription)
@@ -523,12 +523,12 @@ class PersistentTopic:
             compaction.subscription_gone(self, subscription.name)
 
     def check_quota(self) -> QuotaExceeded | None:
-        """Which backlog quota holds producers now."""
+        """Return the backlog quota that blocks producers now."""
         return quota.refresh(self)
 
     # --- counting ---
     def count_entries(self) -> None:
-        """Count what was stored before counts were kept, a slice at a time."""
+        """Count entries from before counts were stored, in slices."""
         if self._counting is None:
             self._counting = self.scheduler.after(COUNTING_SLICE_SECONDS, self._count_some, self)
 
@@ -544,11 +544,11 @@ class PersistentTopic:
 
     # --- who uses it, and when it is to be looked at ---
     def touch(self) -> None:
-        """Something happened that upkeep has to look at."""
+        """Queue the topic for maintenance after a change."""
         self.looks.soon(self)
 
     def rearm(self) -> None:
-        """Entries wait that did not before: see that they are looked at in time, even by the next start."""
+        """Reschedule the expiry check, durably, because reopened entries may expire sooner."""
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
         self.looks.soon(self)
 
@@ -556,7 +556,7 @@ class PersistentTopic:
         deadlines.arm_by(self, self.scheduler.now_ms + deadlines.soonest_ms(self.policies))
 
     def used(self) -> None:
-        """Somebody connects: since when it is unused does not hold any more."""
+        """Record that a client connects: the topic is not unused any more."""
         deadlines.in_use(self)
         self.looks.soon(self)
 
@@ -575,7 +575,7 @@ class PersistentTopic:
 
     # --- deleting entries ---
     def truncate(self, done: Done) -> None:
-        """Give up every message there is now; entries that are under way are waited for."""
+        """Delete every message stored now; pending entries are awaited first."""
         self.ledger.close_current(self.scheduler.now_ms)
         stop = self.ledger.end
         if not self._under_way:
@@ -591,7 +591,7 @@ class PersistentTopic:
             except StoreError as refused:
                 done(refused)
 
-        # Its report comes behind those of the entries.
+        # Its report follows those of the entries.
         self.save_record(arrived)
 
     def _truncate_below(self, stop: int, done: Done) -> None:
@@ -602,14 +602,14 @@ class PersistentTopic:
         self.save_record(done)
 
     def delete_ledgers(self, count: int) -> None:
-        """Delete so many of the oldest ledgers; their entries are confirmed, and nobody waits for them."""
+        """Delete the oldest ledgers; their entries are confirmed and all subscriptions are behind them."""
         if count and self.dedup is not None:
             self.dedup.cover(self.ledger.segments[count - 1].end)
         offloading.forget(self, count)
         self.ledger.forget(count)
 
     def cover(self, segment: Segment) -> None:
-        """Write down what only a ledger's entries say: they are far away soon. Raises `StoreError`."""
+        """Store what only a ledger's entries contain, before they are remote. Raises `StoreError`."""
         if self.dedup is not None:
             self.dedup.cover(segment.end)
         self.ledger.counts.cover(segment)
@@ -617,21 +617,21 @@ class PersistentTopic:
     # --- life ---
     @property
     def idle(self) -> bool:
-        """Nobody is connected and nothing is under way."""
+        """Whether no client is connected and no work is pending."""
         works = self._under_way or offloading.is_running(self) or compaction.is_running(self)
         return not (works or self.access.producers or self.access.waiting or self.consumers_connected)
 
     def terminate(self, done: Done) -> None:
-        """No more entries, ever; consumers are told when they have read all.
+        """Refuse further entries for good; consumers are notified when they have read all.
 
-        What was taken in before is stored and receipted, then its producer is closed. ``done`` reports when
-        all of that is over: the newest entry is the last one.
+        Pending entries are stored and receipted, then their producers are closed. ``done`` is called after
+        that: the newest entry is the last one.
         """
         was_terminated = self.record.terminated
         self.record.terminated = True
 
         def stored(error: StoreError | None) -> None:
-            # The report comes behind those of the entries that are under way.
+            # The report follows those of all pending entries.
             self.record.terminated = was_terminated or error is None
             done(error)
 
@@ -646,14 +646,14 @@ class PersistentTopic:
             subscription.topic_terminated()
 
     def disconnect_all(self) -> None:
-        """CLOSE_PRODUCER and CLOSE_CONSUMER to everybody: they look the topic up again."""
+        """Send CLOSE_PRODUCER and CLOSE_CONSUMER to all clients: they look the topic up again."""
         for producer in self.access.everyone():
             producer.disconnect()
         for subscription in list(self.subscriptions.values()):
             subscription.disconnect_all()
 
     def delete(self, done: Done | None) -> None:
-        """Forget everything that is durable of the topic."""
+        """Delete the topic's durable data."""
         self._deleted = True
         self.disconnect_all()
         self._stop_counting()
@@ -670,7 +670,7 @@ class PersistentTopic:
         self.store.delete(topic_key(self.text), done)
 
     def close(self) -> None:
-        """Leave memory: what is not written yet is written, and what refers to the topic is let go."""
+        """Leave memory: pending changes are written, and references to the topic are dropped."""
         self._stop_counting()
         compaction.leave_memory(self)
         if self.dedup is not None:
@@ -682,7 +682,7 @@ class PersistentTopic:
         self.ledger.release()
 
     def _let_go(self) -> None:
-        """What refers to the topic refers to it no more: it is gone with the last who uses it."""
+        """Drop what refers to the topic, so that it is freed after its last use."""
         for subscription in self.subscriptions.values():
             subscription.leave_memory()
         self.subscriptions.clear()

@@ -1,4 +1,4 @@
-"""What the store has of a topic, by key: it is read ahead on other threads before the topic is asked for."""
+"""Keys of the store to read ahead, on other threads, before a topic is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geminga.ids import TopicName
 from geminga.ledger.api import KEYS_END, PrefetchRequest, StoredLedger
 
 PARTITIONED = "partitioned/"
-"""What the keys of partitioned topics begin with."""
+"""Prefix of the keys of partitioned topics."""
 
 
 def partitioned_key(name: TopicName) -> str:
@@ -23,20 +23,20 @@ def partitioned_key(name: TopicName) -> str:
 
 
 def existence_of(name: TopicName) -> PrefetchRequest:
-    """What says whether there is such a topic, of how many partitions, and by which rules."""
+    """Return the keys that hold whether a topic exists, its number of partitions, and its policies."""
     names = dict.fromkeys((name, name.base))
     keys = [topic_key(str(name)), *map(partitioned_key, names), f"{TOPIC_POLICIES}{name.base}"]
     return PrefetchRequest(tuple((key, key) for key in keys))
 
 
 def schemas_of(name: TopicName) -> PrefetchRequest:
-    """The versions of a topic's schema, and the rules for them."""
+    """Return the keys of the versions of a topic's schema, and of the policies for them."""
     keys = (schema_key(name), f"{TOPIC_POLICIES}{name.base}")
     return PrefetchRequest(tuple((key, key) for key in keys))
 
 
 def topic_of(name: TopicName) -> PrefetchRequest:
-    """What loading a topic reads, and who makes it if there is none; but for `counts_of`."""
+    """Return the keys that loading or creating a topic reads, except `counts_of`."""
     text = str(name)
     cursors = cursor_prefix(text)
     alone = (ledger_list.key_of(text), totals_key(text), dedup_key(text), schema_key(name))
@@ -47,7 +47,7 @@ def topic_of(name: TopicName) -> PrefetchRequest:
 
 
 def counts_of(text: str, ledgers: Sequence[StoredLedger]) -> PrefetchRequest | None:
-    """The counts of the entries of a topic's last ledger, if they are not in its totals."""
+    """Return the keys of the entry counts of a topic's last ledger, if they are not in its totals."""
     if not ledgers or not has_blocks(ledgers[-1].entries, ledgers[-1].size_bytes):
         return None
     key = blocks_key(text, ledgers[-1].ledger_id)

@@ -1,4 +1,4 @@
-"""The broker's side of one producer, and the names of producers that have none."""
+"""Broker's side of a producer, and generated producer names."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from geminga.wire.send_runs import SendRun, encode_send_receipts
 
 
 class PublishedTopic(Protocol):
-    """What a producer sees of its topic."""
+    """Interface of a topic for its producers."""
 
     text: str
 
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
-        """Take an entry in; its receipt or error is written now or later.
+        """Store an entry; its receipt or error is sent now or later.
 
-        ``counted``: as how many messages it counts in backlogs, if that was looked up.
+        ``counted``: its number of messages in backlogs, if that was parsed.
         """
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
-        """The same for entries that follow each other."""
+        """Store consecutive entries."""
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """The highest stored sequence id of a producer name; -1 where nobody keeps count."""
+        """Return the highest stored sequence id of a producer name; -1 without deduplication."""
 
     def remove_producer(self, producer: Producer) -> None:
-        """A producer is gone; the next one that waits for exclusive access gets it."""
+        """Remove a producer; the next one that waits for exclusive access gets it."""
 
 
 class Producer:
-    """``pending`` counts entries that were taken in and are not reported yet."""
+    """Producer of a topic. ``pending`` counts entries that were stored and not confirmed yet."""
 
     __slots__ = (
         "access_mode",
@@ -108,7 +108,7 @@ class Producer:
         return pb.ProducerAccessMode.Name(self.access_mode)
 
     def taken(self, messages: int, size: int, *, chunk: bool, entries: int = 1) -> None:
-        """An entry, or a run of them, was handed to the store."""
+        """Count an entry, or a run of them, that was passed to the store."""
         if chunk:
             self.chunked = True
         self.pending += entries
@@ -118,7 +118,7 @@ class Producer:
         self.peer.publish_started(size)
 
     def receipt(self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> None:
-        """Write a SEND_RECEIPT; -1:-1 says that the entry was a duplicate."""
+        """Send a SEND_RECEIPT; -1:-1 for a duplicate."""
         self.peer.output.write(
             encode_send_receipt(
                 self.producer_id, sequence_id, highest_sequence_id or None, ledger_id, entry_id
@@ -126,7 +126,7 @@ class Producer:
         )
 
     def receipt_run(self, sequence_ids: Sequence[int], ledger_id: int, first_entry_id: int) -> None:
-        """Write the SEND_RECEIPTs of entries that follow each other."""
+        """Send the SEND_RECEIPTs of consecutive entries."""
         self.peer.output.write(
             encode_send_receipts(self.producer_id, sequence_ids, ledger_id, first_entry_id)
         )
@@ -135,7 +135,7 @@ class Producer:
         self.peer.send_error(self.producer_id, sequence_id, code, reason)
 
     def settled(self, size: int, entries: int = 1) -> None:
-        """What was `taken` together has its receipts or its errors."""
+        """Count entries whose receipts or errors were sent."""
         self.pending -= entries
         self.peer.publish_finished(size)
         if not self.pending and self.on_drained is not None:
@@ -143,15 +143,15 @@ class Producer:
             drained()
 
     def disconnect(self) -> None:
-        """The broker closes the producer: its client looks the topic up again."""
+        """Close the producer from the broker's side: its client looks the topic up again."""
         self.peer.producer_closed(self.producer_id, self)
         self.topic.remove_producer(self)
 
     def hold(self) -> None:
-        """What it sends is not taken in now. Its client keeps that, comes back and is told why.
+        """Stop taking entries. The client keeps them, reconnects and receives the reason.
 
-        What was taken in before is receipted first: it must not be sent again. What comes meanwhile is left
-        to the client too, or it would be stored before what came earlier.
+        Pending entries are receipted first: they must not be sent again. Further entries are ignored, because
+        they would be stored before the earlier ones that the client resends.
         """
         if isinstance(self.topic, _Closing):
             return
@@ -162,18 +162,18 @@ class Producer:
             self.disconnect()
 
     def fenced(self) -> None:
-        """Another producer has taken the topic for itself: the client comes back and hears so."""
+        """Close a producer that an exclusive one replaced: the client reconnects and is refused."""
         self.peer.producer_closed(self.producer_id, self)
 
     def lost(self) -> None:
-        """The producer was replaced; its client is not told."""
+        """Drop a replaced producer without notifying its client."""
         self.peer.producer_lost(self.producer_id, self)
 
 
 def slow_down(
     producer: Producer, limits: tuple[RateLimit, ...], messages: int, size: int, now: float
 ) -> None:
-    """An entry is taken in: its producer's connection is not read from while that is above a limit."""
+    """Take tokens for an entry, and pause reading from the connection while a rate limit is exceeded."""
     for limit in limits:
         limit.take(messages, size, now)
         if limit.check(now) > 0:
@@ -181,7 +181,7 @@ def slow_down(
 
 
 class _Closing:
-    """The topic of a producer that is about to be closed: it takes nothing in."""
+    """Topic of a producer that is being closed: entries are ignored."""
 
     __slots__ = ("_topic", "text")
 
@@ -190,10 +190,10 @@ class _Closing:
         self.text = topic.text
 
     def publish(self, producer: Producer, frame: SendFrame, counted: int | None = None) -> None:
-        """The client still has it."""
+        """Ignore the entry; the client keeps it."""
 
     def publish_run(self, producer: Producer, run: SendRun) -> None:
-        """The client still has them."""
+        """Ignore the entries; the client keeps them."""
 
     def last_sequence_id(self, producer_name: str) -> int:
         return self._topic.last_sequence_id(producer_name)
@@ -203,14 +203,15 @@ class _Closing:
 
 
 STARTS_SKIPPED = 1_000_000
-"""After damage took the number of starts it goes on so much higher: no broker has started as often."""
+"""Added to the number of starts after damage took it: more than any broker's real number."""
 
 
 class ProducerNames:
-    """``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never reused.
+    """Generates names ``<cluster>-<n>-<counter>``: n counts the starts of this store, so names are never
+    reused.
 
-    A name may be told when that is durable (`when_durable`): after a crash the next start would give it to
-    somebody else, and two of one name are told apart by nothing, deduplication included.
+    A name is sent when that number is durable (`when_durable`): otherwise the next start after a crash would
+    assign it again, and two producers with one name cannot be distinguished, also by deduplication.
     """
 
     def __init__(self, store: EntryStore, cluster: str) -> None:
@@ -219,10 +220,10 @@ class ProducerNames:
         self._start_number: int | None = None
         self._count = 0
         self._waiting: list[Done] | None = None
-        """Who waits for the number; None when nobody has to."""
+        """Callers that wait for the number to be durable; None if it is."""
 
     def when_durable(self, then: Done) -> None:
-        """``then`` is called when names that were made before may be told: at once if they may."""
+        """Call ``then`` when the names generated so far may be sent: at once if the number is durable."""
         if self._waiting is None:
             then(None)
         else:
@@ -231,12 +232,12 @@ class ProducerNames:
     def _stored(self, error: StoreError | None) -> None:
         waiting, self._waiting = self._waiting or (), None
         if error is not None:
-            self._start_number = None  # the next name begins anew
+            self._start_number = None  # the next name retries
         for then in waiting:
             then(error)
 
     def new(self) -> str:
-        """A name that nobody has had. Raises `StoreError`."""
+        """Return an unused name. Raises `StoreError`."""
         if self._start_number is None:
             value = self._store.get("broker/starts")
             self._start_number = json.loads(value.base or b"0") if value is not None else 0

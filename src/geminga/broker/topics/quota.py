@@ -1,13 +1,13 @@
-"""Backlog quotas: how much, and how old, what a subscription has not acknowledged may be.
+"""Backlog quotas: limits of size and age of a subscription's backlog.
 
-There are two limits, for size and for age, each with its own action: producers are held
-(``producer_request_hold``) or refused (``producer_exception``), or the oldest messages are given up
-(``consumer_backlog_eviction``). What counts is what a subscription keeps on the disk: everything from its
+There are two limits, for size and for age, each with its own action: producers are blocked
+(``producer_request_hold``) or refused (``producer_exception``), or the oldest messages are skipped
+(``consumer_backlog_eviction``). The backlog is what a subscription retains on the disk: everything from its
 oldest open message on, acknowledged messages behind it included. So a single forgotten acknowledgement may
-exceed the limit, and whoever is stopped is told which message of which subscription that is.
+exceed the limit; the error sent to producers names that message and its subscription.
 
-Quotas are looked at in housekeeping, and whenever a producer wants to open while one is exceeded or set: a
-held producer goes on with the first try of its client after the backlog has shrunk.
+Quotas are checked in maintenance, and whenever a producer is created while one is exceeded or set: a blocked
+producer resumes at its client's first try after the backlog has shrunk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EVICTION = "consumer_backlog_eviction"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class QuotaExceeded(ByFields):
-    """Which quota a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
+    """Quota that a subscription exceeds. ``limit`` and ``found`` are bytes (size) or seconds (age)."""
 
     action: str
     kind: str
@@ -43,11 +43,11 @@ class QuotaExceeded(ByFields):
     found: int
     subscription: str
     oldest: tuple[int, int]
-    """Ledger and entry id of the oldest message that is not acknowledged."""
+    """Ledger and entry id of the oldest unacknowledged message."""
     age_seconds: int
-    """How long ago that was published; -1 when it does not say."""
+    """Age of that message; -1 without a publish time."""
     acknowledged_behind: int
-    """Messages behind it that are acknowledged: with any, it is a hole. -1 while that is not known."""
+    """Acknowledged messages behind it: with any, it is a hole. -1 if unknown."""
 
     def __str__(self) -> str:
         if self.kind == "size":
@@ -68,7 +68,7 @@ class QuotaExceeded(ByFields):
 
 
 class LimitedTopic(Protocol):
-    """What quotas look at of a topic; ``quota_exceeded`` is theirs to set."""
+    """Interface of a topic for quotas, which set ``quota_exceeded``."""
 
     text: str
     scheduler: Scheduler
@@ -82,7 +82,7 @@ class LimitedTopic(Protocol):
 
 
 def check(topic: LimitedTopic) -> None:
-    """Act on the quotas that are exceeded: give up messages, or disconnect producers."""
+    """Apply the exceeded quotas: skip messages, or disconnect producers."""
     exceeded = _exceeded(topic)
     if any(each.action == EVICTION for each in exceeded):
         _evict(topic, exceeded)
@@ -91,7 +91,7 @@ def check(topic: LimitedTopic) -> None:
 
 
 def refresh(topic: LimitedTopic) -> QuotaExceeded | None:
-    """What holds producers now, for one that wants to open. Nothing is given up here."""
+    """Return the quota that blocks producers now, for a new producer. No message is skipped here."""
     if topic.policies.backlog_quota_bytes >= 0 or topic.policies.backlog_quota_seconds > 0:
         _hold(topic, _exceeded(topic))
     else:
@@ -111,10 +111,10 @@ def _hold(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
         for producer in topic.access.everyone():
             producer.hold()
     elif holding is None and before is not None:
-        log.info("%r: the backlog is within its quota again, producers may come back", topic)
+        log.info("%r: the backlog is within its quota again, producers may reconnect", topic)
         topic.scheduler.event_log.tell(
             "quota", topic.scheduler.now_ms, topic.text, before.subscription,
-            text="the backlog is within its quota again, producers may come back",
+            text="the backlog is within its quota again, producers may reconnect",
         )  # fmt: skip
 
 
@@ -123,12 +123,12 @@ Moved = tuple[PersistentSubscription, int]
 
 
 def would_hold(topic: LimitedTopic, moved: Moved | None = None) -> QuotaExceeded | None:
-    """The quota that is exceeded now and holds producers; ``moved``: if a subscription gave up entries."""
+    """Return the exceeded quota that blocks producers; ``moved``: as if a subscription skipped entries."""
     return next((each for each in _exceeded(topic, moved) if each.action != EVICTION), None)
 
 
 def enough_from(topic: LimitedTopic, quota: QuotaExceeded) -> int:
-    """The first entry that may be open without exceeding ``quota``."""
+    """Return the first entry that may be open without exceeding ``quota``."""
     if quota.kind == "size":
         return _offset_of_size(topic.ledger, quota.limit)
     now_ms = topic.scheduler.now_ms
@@ -136,7 +136,7 @@ def enough_from(topic: LimitedTopic, quota: QuotaExceeded) -> int:
 
 
 def _exceeded(topic: LimitedTopic, moved: Moved | None = None) -> list[QuotaExceeded]:
-    """The quotas that the subscription with the oldest backlog exceeds."""
+    """Return the quotas that the subscription with the oldest backlog exceeds."""
     policies, ledger = topic.policies, topic.ledger
     slowest, offset = _slowest(topic, moved)
     if slowest is None:
@@ -164,7 +164,7 @@ def _exceeded(topic: LimitedTopic, moved: Moved | None = None) -> list[QuotaExce
 
 
 def _slowest(topic: LimitedTopic, moved: Moved | None) -> tuple[PersistentSubscription | None, int]:
-    """The durable subscription that waits for the oldest entry, with its offset; None if none waits."""
+    """Return the durable subscription with the oldest open entry, and its offset; None without one."""
     waiting = [each for each in topic.subscriptions.values() if each.durable and each.name != COMPACTION]
     offsets = {each: moved[1] if moved and each is moved[0] else each.wanted_from for each in waiting}
     slowest = min(waiting, key=offsets.__getitem__, default=None)
@@ -174,7 +174,7 @@ def _slowest(topic: LimitedTopic, moved: Moved | None) -> tuple[PersistentSubscr
 
 
 def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
-    """Give up the oldest messages of slow subscriptions until the quotas hold that say so."""
+    """Skip the oldest messages of slow subscriptions until the evicting quotas are met."""
     target = 0
     for quota in exceeded:
         if quota.action != EVICTION:
@@ -183,15 +183,15 @@ def _evict(topic: LimitedTopic, exceeded: list[QuotaExceeded]) -> None:
     for subscription in list(topic.subscriptions.values()):
         if subscription.durable and subscription.cursor.mark < target and subscription.name != COMPACTION:
             evicted = subscription.skip_to(target)
-            log.warning("%r: %d entries given up, the backlog quota is exceeded", subscription, evicted)
+            log.warning("%r: %d entries evicted because the backlog quota is exceeded", subscription, evicted)
             topic.scheduler.event_log.tell(
-                "evicted", topic.scheduler.now_ms, topic.text, subscription.name, count=evicted, unit="entries",
-                text="given up unacknowledged: the backlog quota is exceeded",
+                "evicted", topic.scheduler.now_ms, topic.text, subscription.name, count=evicted,
+                unit="entries", text="given up unacknowledged: the backlog quota is exceeded",
             )  # fmt: skip
 
 
 def _offset_of_size(ledger: ManagedLedger, size: int) -> int:
-    """The first offset from which no more than ``size`` bytes lie."""
+    """Return the first offset from which at most ``size`` bytes follow."""
     low, high = ledger.start, ledger.confirmed
     while low < high:
         middle = (low + high) // 2

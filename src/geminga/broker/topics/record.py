@@ -1,4 +1,4 @@
-"""What the store says of a topic as such: one JSON object under ``topic/<name>``."""
+"""Stored record of a topic: one JSON object under ``topic/<name>``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Json = dict[str, Any]
 
 
 class TopicRecord:
-    """A topic's own properties. Times are milliseconds since 1970 by the broker's clock; 0 is none.
+    """A topic's own properties. Times are milliseconds since 1970 by the broker's clock; 0 is not set.
 
-    ``epoch`` counts exclusive owners, None before the first (`access`). ``due_ms`` is when the index says
-    that the topic may need something (`due`). ``unused_ms`` and ``unused_subscriptions`` say since when
-    nobody uses it, ``written_ms`` when its last ledger (``written_ledger``) was written last (`deadlines`).
+    ``epoch`` counts exclusive owners, None before the first (`access`). ``due_ms`` is the topic's time in the
+    expiry index (`expiry_index`). ``unused_ms`` and ``unused_subscriptions`` are the times of the last use,
+    ``written_ms`` that of the last write to its last ledger (``written_ledger``) (`deadlines`).
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class TopicRecord:
 
     @staticmethod
     def decode(value: StoredValue, what: str) -> TopicRecord:
-        """Raises `StoreDamaged`; what damage took is as in a new topic."""
+        """Parse a record; fields lost to damage are as in a new topic. Raises `StoreDamaged`."""
         found = decode_json(value, what)
         record = TopicRecord(found.get("created_ms", 0), found.get("properties"))
         record.due_ms = found.get("due_ms", 0)
@@ -68,7 +68,7 @@ def encode_json(record: Json) -> bytes:
 
 
 def decode_json(value: StoredValue, what: str) -> Json:
-    """The JSON object of a record, empty where damage took it; raises `StoreDamaged`."""
+    """Parse the JSON object of a record, empty if damage took it; raises `StoreDamaged`."""
     data = value.base
     if value.lost is not None:
         left = "an older one is used" if data else "nothing is left of it"

@@ -1,11 +1,11 @@
 """Figures of topics that are not in memory: their subscriptions, backlogs and sizes, without loading them.
 
-An unused topic leaves memory, and its backlog must stay in the metrics: a dead consumer's backlog is what the
-alert is for. Nothing of a topic changes while it is not in memory. So its figures are added to the sums of
-its namespace when it leaves memory, and subtracted when it is loaded. Topics that were not in memory when the
-metrics were first asked for are read from the store once, in background work.
+An unused topic leaves memory, but its backlog stays in the metrics, because alerts watch for the backlogs of
+dead consumers. A topic does not change while it is not in memory. So its figures are added to the sums of its
+namespace when it leaves memory, and subtracted when it is loaded. Topics that were not in memory at the first
+request for metrics are read from the store once, in background work.
 
-Memory is bounded: each namespace has its sums, and at most `LISTED_MAX` subscriptions are kept by name.
+Memory is bounded: each namespace has its sums, and at most `LISTED_MAX` subscriptions are listed by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from geminga.errors import StoreError
 from geminga.ledger.api import KEYS_END, Done, EntryStore, PrefetchRequest
 
 LISTED_MAX: Final = 10_000
-"""Subscriptions with a backlog that are kept by name, those of the topics with the largest backlogs."""
+"""Limit of subscriptions listed by name, those of the topics with the largest backlogs."""
 TOPICS_AT_ONCE: Final = 128
 """Topics that are read ahead together."""
 
@@ -49,7 +49,7 @@ Backlogs = dict[str, int]
 
 
 class RestingTopics:
-    """See the module. ``sums`` are by namespace, ``listed`` by topic."""
+    """Figures of topics not in memory. ``sums`` are by namespace, ``listed`` by topic."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class RestingTopics:
         return self._walk is not None and self._walk.is_over and not self._unread
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Read what was not read yet; ``then`` is called when that is done, or was given up for now."""
+        """Read the remaining topics; ``then`` is called when that is done or has failed."""
         if self.is_complete:
             then()
             return
@@ -215,7 +215,7 @@ def open_entries(store: EntryStore, topic: str, subscription: str, end: int) -> 
 
 
 class _NoCounts:
-    """Stands for the counts of messages where only entries are counted."""
+    """Replacement for message counts where only entries are counted."""
 
     is_complete = False
 

@@ -1,12 +1,12 @@
-"""Retention gives way: while the disk has little room, the oldest acknowledged messages go first.
+"""Early deletion of retained messages: while disk space is low, the oldest acknowledged messages are deleted.
 
-The store numbers all ledgers in the order in which they were begun, whatever topic they are for: they are
-looked at in this order, over all topics, also those that are not in memory. A ledger goes when every durable
-subscription is past it, as in trimming, but before retention lets it go; what nobody has acknowledged never
-does, and what a policy keeps for ever does not either.
+The store numbers all ledgers in the order of their creation, over all topics: they are checked in this order,
+also those of topics that are not in memory. A ledger is deleted when every durable subscription has passed
+it, as in trimming, but before its retention is over; unacknowledged entries are never deleted, nor those that
+a policy keeps forever.
 
-A walk is background work. It deletes as much as was asked for and remembers where it was. What it passed over
-is looked at again later: the longer it takes to walk over all, the later.
+A walk is background work. It deletes the requested amount and keeps its position. Ledgers that it passed are
+checked again later: the longer a complete walk takes, the later.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from geminga.ledger.api import PrefetchRequest, StoredLedger
 log = logging.getLogger("geminga.broker")
 
 TOPICS_AT_ONCE: Final = 32
-"""So many topics are read ahead together."""
+"""Topics that are read ahead together."""
 AGAIN_TIMES: Final = 10
 AGAIN_SECONDS_MIN: Final = 1.0
 AGAIN_SECONDS_MAX: Final = 60.0
-"""A walk begins anew ten times as long after it began as it has been walking, within these."""
+"""The interval of complete walks is ten times their duration, within these bounds."""
 LOG_SECONDS: Final = 10.0
-"""What went is logged this far apart."""
+"""Interval of log lines about deleted ledgers."""
 
 
 class RetentionEvictor:
-    """See the module. ``ledgers`` and ``bytes`` count what went since the start."""
+    """Deletes retained ledgers to free space. ``ledgers`` and ``bytes`` count since the start."""
 
     def __init__(self, services: TopicServices, topics: TopicRegistry) -> None:
         self._services = services
@@ -60,7 +60,7 @@ class RetentionEvictor:
         return "retention that gives way"
 
     def go(self, wanted: int) -> None:
-        """Delete the oldest acknowledged ledgers, of about so many bytes; does nothing while it does."""
+        """Delete the oldest acknowledged ledgers, about ``wanted`` bytes; no effect while it is running."""
         if self._background.is_busy:
             return
         if self._scheduler.now >= self._again_at:
@@ -71,7 +71,7 @@ class RetentionEvictor:
         self._background.start(self._walk(), self._over)
 
     def _walk(self) -> Job:
-        """A step is a ledger."""
+        """Return a job with a step per ledger."""
         store, topics, wait = self._services.store, self._topics, self._background.wait
         while self._passed is not None and self._freed < self._wanted:
             error = yield from wait(partial(topics.bring, PrefetchRequest(ledgers_after=(self._passed,))))
@@ -102,13 +102,13 @@ class RetentionEvictor:
         self._tell()
 
     def _tell(self) -> None:
-        """Say what went, once in a while."""
+        """Log the deleted ledgers, at most once per interval."""
         if self.ledgers == self._told[0] or self._scheduler.now - self._told_at < LOG_SECONDS:
             return
         ledgers, size = self.ledgers - self._told[0], self.bytes - self._told[1]
         self._told, self._told_at = (self.ledgers, self.bytes), self._scheduler.now
         log.warning(
-            "retention gives way to lack of room: the %d oldest acknowledged ledgers are deleted, %d bytes",
+            "disk space is low: deleted the %d oldest acknowledged ledgers, %d bytes, before their retention",
             ledgers, size,
         )  # fmt: skip
 
@@ -116,7 +116,7 @@ class RetentionEvictor:
         try:
             topic = self._topics.find(name)
         except Refused as refused:
-            log.debug("topic %s cannot give way: %s", name, refused)
+            log.debug("topic %s cannot free space: %s", name, refused)
             return
         if isinstance(topic, PersistentTopic) and expiry.give_up(topic, info.ledger_id):
             self._freed += info.size_bytes
@@ -128,7 +128,7 @@ class RetentionEvictor:
             )  # fmt: skip
 
     def _let_go(self, name: TopicName) -> None:
-        """A topic was loaded for this."""
+        """Unload a topic that was loaded for this."""
         topic = self._topics.in_memory(name)
         if topic is not None and topic.persistent and topic.idle:
             self._topics.let_go(topic)

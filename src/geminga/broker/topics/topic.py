@@ -1,4 +1,4 @@
-"""What a topic is to the rest of the broker, persistent or not, and what all topics share."""
+"""Interface of topics, persistent or not, and the services that all topics share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from geminga.ledger.api import Done, EntryStore
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TopicServices(ByFields):
-    """What every topic of a broker works with."""
+    """Services of a broker for its topics."""
 
     scheduler: Scheduler
     slices: CooperativeScheduler
@@ -44,16 +44,16 @@ class TopicServices(ByFields):
     compactions: CompactionQueue
     offloads: OffloadQueue
     limits: tuple[RateLimit, RateLimit]
-    """What all producers, and all consumers, of the broker share."""
+    """Limits that all producers, and all consumers, of the broker share."""
     most_limits: TopicLimits
-    """What topics share that have no limits of their own."""
+    """Limits shared by the topics without limits of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SubscriptionRequest(ByFields):
-    """What SUBSCRIBE asks for: which subscription, and where a new one begins.
+    """Content of SUBSCRIBE: the subscription, and the start of a new one.
 
-    ``start`` is a ledger and an entry id, for readers; ``rollback_seconds`` begins that long ago.
+    ``start`` is a ledger and an entry id, for readers; ``rollback_seconds`` starts that long ago.
     """
 
     name: str
@@ -66,7 +66,7 @@ class SubscriptionRequest(ByFields):
 
 
 class Topic(PublishedTopic, Protocol):
-    """A loaded topic."""
+    """Loaded topic."""
 
     name: TopicName
     scheduler: Scheduler
@@ -75,7 +75,7 @@ class Topic(PublishedTopic, Protocol):
     access: ProducerAccess
     consumers_connected: int
     last_used_ms: int
-    """When somebody was connected last: wall-clock time, looked at only while nobody is."""
+    """Wall-clock time at which a client was last connected; used only while no client is."""
     look_round: int
     loaded_at: float
     """Monotonic time."""
@@ -88,46 +88,46 @@ class Topic(PublishedTopic, Protocol):
 
     @property
     def persistent(self) -> bool:
-        """Whether entries are kept."""
+        """Whether entries are stored."""
 
     @property
     def terminated(self) -> bool:
-        """Whether it takes no more entries, ever."""
+        """Whether it refuses further entries for good."""
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is connected and nothing is under way."""
+        """Whether no client is connected and no work is pending."""
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """By name."""
+        """Subscriptions by name."""
 
     def used(self) -> None:
-        """A producer connects. Raises `Refused`."""
+        """Record that a client connects. Raises `Refused`."""
 
     def subscribe(self, request: SubscriptionRequest) -> Subscription:
-        """The subscription, made if it is new and may be; raises `Refused`."""
+        """Return the subscription, created if it is new and may be; raises `Refused`."""
 
     def check_quota(self) -> QuotaExceeded | None:
-        """Which backlog quota holds producers now."""
+        """Return the backlog quota that blocks producers now."""
 
     def initial_subscription(self, name: str) -> None:
-        """See that messages from now on are kept for this subscription; raises `Refused`."""
+        """Retain messages for this subscription from now on; raises `Refused`."""
 
     def policies_changed(self, policies: Policies) -> None:
-        """Take over what the namespace or the topic's own policies say now."""
+        """Apply changed policies of the namespace or the topic."""
 
     def dispatch(self) -> None:
-        """Hand out new entries."""
+        """Dispatch new entries."""
 
     def disconnect_all(self) -> None:
         """Close all producers and consumers: their clients look the topic up again."""
 
     def delete(self, done: Done | None) -> None:
-        """Forget everything that is durable of the topic; everybody is disconnected."""
+        """Delete the topic's durable data and disconnect its clients."""
 
     def save_record(self, done: Done | None = None) -> None:
         """Write the topic's own properties."""
 
     def close(self) -> None:
-        """Leave memory: what is not written yet is written."""
+        """Leave memory: pending changes are written."""

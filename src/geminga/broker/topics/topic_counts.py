@@ -1,4 +1,4 @@
-"""How many topics a namespace has, where a policy limits that: counted once, in slices, and followed then."""
+"""Numbers of topics per namespace, where a policy limits them: counted once, in slices, then updated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.ids import TopicName
 
 
 class TopicCount:
-    """Of one namespace: those up to ``passed`` while they are being counted, then all."""
+    """Topic count of a namespace: of the names up to ``passed`` while counting, then of all."""
 
     __slots__ = ("is_complete", "passed", "topics", "waiting")
 
@@ -22,18 +22,18 @@ class TopicCount:
         self.waiting: list[Callable[[None], None]] = []
 
     def take(self, names: list[str], walk: TopicNames) -> None:
-        """Count the next names that a walk gave."""
+        """Count the next names of a walk."""
         self.topics += len(names)
         self.passed, self.is_complete = walk.passed, walk.is_over
 
     def changed(self, text: str, by: int) -> None:
-        """A topic came or went; what is not passed yet is counted when it is."""
+        """Update the count after a creation or deletion; names not passed yet are counted later."""
         if self.is_complete or text <= self.passed:
             self.topics += by
 
 
 class TopicCounts:
-    """See the module. Persistent topics alone are counted."""
+    """Topic counts by namespace. Only persistent topics are counted."""
 
     def __init__(
         self,
@@ -41,21 +41,21 @@ class TopicCounts:
         walk: Callable[[str], TopicNames],
         turn_page: Callable[[TopicNames], Generator[bool | None, None, list[str]]],
     ) -> None:
-        """``walk`` gives the topics of ``tenant/namespace``, ``turn_page`` the next page of that."""
+        """``walk`` returns the topics of ``tenant/namespace``, ``turn_page`` the next page of a walk."""
         self._services = services
         self._walk = walk
         self._turn_page = turn_page
         self._counts: dict[str, TopicCount] = {}
 
     def changed(self, name: TopicName, by: int) -> None:
-        """A topic came or went."""
+        """Update the count after a topic was created or deleted."""
         if self._counts:
             count = self._counts.get(name.namespace_name)
             if count is not None:
                 count.changed(str(name), by)
 
     def of(self, namespace: str) -> TopicCount:
-        """That of ``tenant/namespace``; it is begun with when nobody has asked before."""
+        """Return the count of ``tenant/namespace``; the first call starts counting."""
         count = self._counts.get(namespace)
         if count is None:
             count = self._counts[namespace] = TopicCount()
@@ -63,7 +63,7 @@ class TopicCounts:
         return count
 
     def when_counted(self, namespace: str, then: Callable[[None], None]) -> None:
-        """Go on with ``then`` when it is not being counted any more."""
+        """Call ``then`` when counting is complete."""
         count = self._counts.get(namespace)
         if count is None or count.is_complete:
             then(None)
@@ -80,7 +80,7 @@ class TopicCounts:
                     yield None
         finally:
             if not count.is_complete:
-                del self._counts[namespace]  # it failed: the next one who asks begins anew
+                del self._counts[namespace]  # it failed: the next call starts again
             waiting, count.waiting = count.waiting, []
             for then in waiting:
                 self._services.scheduler.isolated("job", namespace, then, None)

@@ -1,11 +1,11 @@
-"""Upkeep: what becomes due for topics by itself is done, in rounds. A round is background work.
+"""Automatic maintenance of topics in rounds of background work.
 
-It looks at the topics in memory that something happened to (`looks`), at those that are not in memory
-and are due (`due`), and goes on walking over those whose policies have changed. It costs what is due, not
-how many topics there are. Topics that are not in memory are read ahead, many at a time.
+A round checks the topics in memory that changed (`maintenance_queue`) and those not in memory that are due
+(`expiry_index`), and continues walks over topics whose policies have changed. Its cost depends on the topics
+that are due, not on all. Topics that are not in memory are read ahead, many at a time.
 
-To look at a topic is to expire, trim and check it (`maintenance`). One that nobody uses is deleted if that
-is wanted, or leaves memory after a while; then the index knows when it is to be looked at again.
+A check expires, trims and compacts or offloads a topic (`expiry`). An unused topic is deleted if its policies
+want it, or leaves memory after a while; then the index schedules its next check.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from geminga.wire.frame_encoding import forget_ids
 log = logging.getLogger("geminga.broker")
 
 TOPICS_AT_ONCE: Final = 32
-"""So many topics are read ahead together."""
+"""Topics that are read ahead together."""
 VERY_MANY_LEFT: Final = 5_000
-"""When so many topics have left memory, and few are there, what is remembered of them goes."""
+"""Number of unloaded topics after which memory is returned to the system, if few topics are in memory."""
 WALK_SAVED_TOPICS: Final = 1000
-"""After a crash a walk goes on at most so many topics before where it was."""
+"""Topics that a walk repeats at most after a crash."""
 _DAMAGED_AGAIN_MS: Final = 3_600_000
-"""A topic that cannot be loaded is tried again after this."""
+"""Delay after which a topic that cannot be loaded is tried again ..."""
 _BUSY_AGAIN_MS: Final = 60_000
-"""... and one that the disk does not give now, after this."""
+"""... and a topic that the disk does not return now."""
 
 
 class TopicMaintenance:
-    """See the module. It sets its own timers."""
+    """Maintenance of all topics. It sets its own timers."""
 
     def __init__(self, services: TopicServices, topics: TopicRegistry, namespaces: NamespaceRegistry) -> None:
         self._services = services
@@ -65,7 +65,7 @@ class TopicMaintenance:
         self._background = BackgroundJobs(services.scheduler, services.slices, self)
         self._walks = dict(services.due.walks())
         self._most_loaded = 0
-        """The most topics that were in memory since it was last given back."""
+        """The most topics in memory since memory was last returned."""
         namespaces.watch(self._policies_changed)
         ChangedSettings(services, namespaces, lambda name, before: self._policies_changed(name, None, before))
         self._plan_round()
@@ -81,7 +81,7 @@ class TopicMaintenance:
         self._background.start(self._round(), self._plan_round)
 
     def _round(self) -> Job:
-        """A step is a topic."""
+        """Return a job with a step per topic."""
         isolated = self._scheduler.isolated
         for topic in self._services.looks.begin_round():
             isolated("housekeeping", topic, self._look, topic)
@@ -91,9 +91,9 @@ class TopicMaintenance:
         self._give_memory_back()
 
     def _give_memory_back(self) -> None:
-        """Very many topics have left memory: what is remembered of them goes, too.
+        """Return memory to the system after very many topics were unloaded.
 
-        It is little, but Python gives memory back by whole arenas, and it lies in all of them.
+        Little is left of each, but Python frees whole arenas, and the leftovers are spread over all of them.
         """
         loaded = self._topics.loaded_count
         self._most_loaded = max(self._most_loaded, loaded)
@@ -109,7 +109,7 @@ class TopicMaintenance:
             raise error
 
     def _prepared(self, names: Sequence[TopicName]) -> Generator[bool | None, None, dict[TopicName, bool]]:
-        """Have those in memory that are not; says of each of them whether it could be read."""
+        """Load the topics that are not in memory; return for each whether it could be read."""
         absent = [name for name in names if self._topics.in_memory(name) is None]
         failed = yield from self._background.wait(partial(self._topics.prepare_all, absent))
         return {name: name not in failed for name in absent}
@@ -133,7 +133,7 @@ class TopicMaintenance:
         unused_ms = scheduler.now_ms - topic.last_used_ms
         loaded_seconds = scheduler.now - topic.loaded_at
         if expiry.is_inactive(topic):
-            log.info("%r: deleted, it has been inactive for %d s", topic, unused_ms // 1000)
+            log.info("%r: deleted after %d s of inactivity", topic, unused_ms // 1000)
             self._topics.delete_topic(topic.name, None)
             return
         are_many = self._topics.loaded_count > MANY_TOPICS
@@ -146,7 +146,7 @@ class TopicMaintenance:
             looks.plan(topic, rest)
 
     def _seconds_until_due(self, topic: Topic) -> float:
-        """When the topic, which is in use, is to be looked at even if nothing happens."""
+        """Return the time until a topic in use is checked even if nothing happens."""
         if not isinstance(topic, PersistentTopic):
             return UNUSED_SECONDS
         due_ms = min(deadlines.settle(topic, leaving=False), expiry.readers_due(topic))
@@ -154,14 +154,14 @@ class TopicMaintenance:
 
     # --- topics that are not in memory ---
     def _visit_due(self) -> Job:
-        """Visit those of which the index says that they are due."""
+        """Check the topics that are due by the index."""
         part: list[Due] = []
         with closing(self._due.due(self._scheduler.now_ms)) as due:
             for each in due:
                 if not isinstance(each, PrefetchRequest):
                     part.append(each)
                 if len(part) == TOPICS_AT_ONCE or isinstance(each, PrefetchRequest):
-                    # Before the next page: what was read here is not read again in this life.
+                    # Before the next page: keys read here are not read again in this run.
                     yield from self._visit_all(part)
                     part = []
                 if isinstance(each, PrefetchRequest):
@@ -169,7 +169,7 @@ class TopicMaintenance:
             yield from self._visit_all(part)
 
     def _visit_all(self, part: Sequence[Due]) -> Job:
-        """Those in memory are looked after already; their keys are for the next start."""
+        """Check the topics not in memory; the keys of those in memory are kept for the next start."""
         names = {text: TopicName.parse(text) for _, text in part}
         absent = yield from self._prepared([*names.values()])
         for when_ms, text in part:
@@ -179,7 +179,7 @@ class TopicMaintenance:
                 yield None
 
     def _visit(self, name: TopicName, when_ms: int, is_readable: bool) -> None:
-        """The index says that a topic is due."""
+        """Check a topic that is due by the index."""
         text = str(name)
         if not is_readable:
             self._due.postpone(text, when_ms, self._scheduler.now_ms + _BUSY_AGAIN_MS)
@@ -199,22 +199,22 @@ class TopicMaintenance:
         try:
             return self._topics.find(name)
         except Refused as refused:
-            log.error("topic %s cannot be looked after: %s", name, refused)
+            log.error("topic %s: maintenance failed: %s", name, refused)
             return None
 
     def _care_for(self, topic: Topic) -> None:
-        """Look at a topic that was loaded for this, and let it go."""
+        """Check a topic that was loaded for this, and unload it."""
         if isinstance(topic, PersistentTopic):
             expiry.keep(topic)
         if expiry.is_inactive(topic):
-            log.info("%r: deleted, it has been inactive", topic)
+            log.info("%r: deleted because of inactivity", topic)
             self._topics.delete_topic(topic.name, None)
         elif topic.idle:
             self._topics.let_go(topic)
 
     # --- policies that changed ---
     def _policies_changed(self, namespace: str, base: TopicName | None, before: Policies | None) -> None:
-        """See that the topics are looked at for which something may be due now that was not."""
+        """Schedule checks of the topics for which changed policies may make maintenance due earlier."""
         tenant, _, local = namespace.partition("/")
         if not self._namespaces.exists(tenant, local):
             return
@@ -231,7 +231,7 @@ class TopicMaintenance:
         self._walks[what] = ""
 
     def _walk(self) -> Job:
-        """Look at the topics under policies that changed."""
+        """Check the topics under changed policies."""
         while self._walks:
             what, last = next(iter(self._walks.items()))
             del self._walks[what]
@@ -265,7 +265,7 @@ class TopicMaintenance:
         self._due.end_walk(what)
 
     def _under(self, what: str, last: str) -> TopicNames:
-        """The persistent topics of a namespace, behind ``last``, or a topic with its partitions."""
+        """Return the persistent topics of a namespace, behind ``last``, or a topic with its partitions."""
         if "://" not in what:
             return self._topics.walk(what, persistent=True, after=last)
         name = TopicName.parse(what)

@@ -1,4 +1,4 @@
-"""Walks over the names of topics, a page at a time: each page is read ahead before it is asked for."""
+"""Iteration over the names of topics, a page at a time, each page read ahead."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from geminga.ledger.api import EntryStore, PrefetchRequest
 class TopicNames:
     """Names in order, those of the keys that begin with ``kind`` and ``prefix``, without ``kind``.
 
-    Whoever walks has `wanted` brought, takes a `page`, and goes on until it `is_over`. What is created or
-    deleted meanwhile may be among them or not. A page may be empty.
+    The caller prefetches `wanted`, takes a `page`, and continues until it `is_over`. Names created or deleted
+    meanwhile may be included or not. A page may be empty.
     """
 
     __slots__ = ("_after", "_kind", "_prefix", "_store")
@@ -28,29 +28,29 @@ class TopicNames:
 
     @property
     def wanted(self) -> PrefetchRequest:
-        """What the next page reads."""
+        """Keys of the next page."""
         return PrefetchRequest(pages=((self._prefix, self._after or ""),))
 
     @property
     def passed(self) -> str:
-        """All names up to this one were walked over; empty when it is over."""
+        """The last name that was returned; empty after the end."""
         return (self._after or "")[len(self._kind) :]
 
     def page(self) -> list[str]:
-        """The next names."""
+        """Return the next names."""
         assert self._after is not None
         names, self._after = self._store.names_page(self._prefix, after=self._after)
         cut = len(self._kind)
         return [name[cut:] for name in names]
 
     def __iter__(self) -> Iterator[str]:
-        """All of them at once, wherever they are: for tests, and where they are known to be few."""
+        """Yield all names at once, reading the disk if needed: for tests, and for few names."""
         while not self.is_over:
             yield from self.page()
 
 
 class ListedTopicNames(TopicNames):
-    """A walk over names that are in memory."""
+    """Iteration over names that are in memory."""
 
     __slots__ = ("_names",)
 

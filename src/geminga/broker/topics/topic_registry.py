@@ -1,8 +1,8 @@
-"""Which topics exist, and which of them are in memory.
+"""Registry of the topics that exist, and of those in memory.
 
 Every topic has a record in the store under ``topic/<name>``; a partitioned topic has one under
-``partitioned/<name>`` besides those of its partitions. A topic is loaded when it is first used and
-leaves memory when nobody has used it for a while, so that idle topics cost nothing but their records.
+``partitioned/<name>`` besides those of its partitions. A topic is loaded when it is first used and leaves
+memory when it was unused for a while, so that idle topics cost nothing but their records.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class TopicRegistry:
         self._is_beginning = False
         self._changes: list[TopicChange] = []
         self._leaving: dict[str, list[Done]] = {}
-        """Partitioned topics that are being deleted, and who is to be told when they are."""
+        """Partitioned topics that are being deleted, and callbacks waiting for that."""
         self._counts = TopicCounts(services, lambda each: self.walk(each, persistent=True), self.turn_page)
         self.resting = RestingTopics(services, self.bring, self.in_memory_text)
         self._changed_policies: dict[tuple[str | None, TopicName | None], None] = {}
-        """Whose policies have changed, and who is not told yet: a namespace's, a topic's in it, or all."""
+        """Changed policies not applied yet: of a namespace, of a topic in it, or of all."""
         self._is_telling = False
         self._wait_for_telling: list[Done] = []
         namespaces.watch(lambda namespace, base, _: self.policies_changed(namespace, base))
         namespaces.watch_settings(lambda _: self.policies_changed(None, None))
         self.no_room: Callable[[], str] = lambda: ""
-        """Why no topic is made by itself now; empty while that is done. Administrators make theirs."""
+        """Reason why topics are not auto-created now; empty if they are. Administrators still may."""
 
     # --- what exists ---
     def watch(self, change: TopicChange) -> None:
@@ -76,34 +76,34 @@ class TopicRegistry:
             change(name, exists)
 
     def loaded(self) -> list[TopicName]:
-        """The topics that are in memory now."""
+        """Return the names of the topics in memory."""
         return [topic.name for topic in self._loaded.values()]
 
     def in_memory_now(self) -> list[Topic]:
-        """The topics that are in memory now, themselves; they may leave while the list is gone through."""
+        """Return the topics in memory; they may be unloaded while the caller uses the list."""
         return [*self._loaded.values()]
 
     @property
     def loaded_count(self) -> int:
-        """How many topics are in memory now."""
+        """Return the number of topics in memory."""
         return len(self._loaded)
 
     def in_memory_text(self, text: str) -> bool:
-        """Whether the topic of that full name is loaded."""
+        """Return whether the topic of that full name is loaded."""
         return text in self._loaded
 
     def in_memory(self, name: TopicName) -> Topic | None:
-        """The topic if it is loaded; it is not loaded for this."""
+        """Return the topic if it is loaded."""
         return self._loaded.get(str(name))
 
     def is_stored(self, name: TopicName) -> bool:
-        """Whether the topic exists; of a partitioned one only the partitions do."""
+        """Return whether the topic exists; a partitioned topic itself does not, only its partitions do."""
         return str(name) in self._loaded or (
             name.persistent and self._store.get(topic_key(str(name))) is not None
         )
 
     def partition_count(self, name: TopicName) -> int:
-        """Partitions of a partitioned topic; 0 when it is not one."""
+        """Return the partitions of a partitioned topic; 0 if it is not partitioned."""
         value = self._store.get(partitioned_key(name))
         if value is None:
             return 0
@@ -111,13 +111,13 @@ class TopicRegistry:
         return count if value.lost is None else max(count, self._partitions_stored(name))
 
     def _partitions_stored(self, name: TopicName) -> int:
-        """How many partitions a topic has at least, by those that are there."""
+        """Return the lower bound of a topic's partitions, by the stored ones."""
         prefix = topic_key(f"{name}-partition-")
         numbers = [key[len(prefix) :] for key in self._store.names(prefix)]
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def walk(self, namespace: str, *, persistent: bool, after: str = "") -> TopicNames:
-        """Topics of ``tenant/namespace`` behind ``after`` in order, partitions as topics of their own."""
+        """Return the topics of ``tenant/namespace`` behind ``after`` in order, each partition as a topic."""
         if not persistent:
             prefix = f"non-persistent://{namespace}/"
             names = sorted(text for text in self._loaded if text.startswith(prefix) and text > after)
@@ -125,21 +125,21 @@ class TopicRegistry:
         return TopicNames(self._store, topic_key(""), f"persistent://{namespace}/", after)
 
     def walk_partitioned(self, namespace: str, *, persistent: bool) -> TopicNames:
-        """Partitioned topics of ``tenant/namespace``, in order."""
+        """Return the partitioned topics of ``tenant/namespace``, in order."""
         domain = "persistent" if persistent else "non-persistent"
         return TopicNames(self._store, PARTITIONED, f"{domain}://{namespace}/")
 
     def turn_page(self, walk: TopicNames) -> Generator[bool | None, None, list[str]]:
-        """A part of a job: the next page of a walk, when it was read ahead. Raises `StoreError`."""
+        """Return the next page of a walk within a job, after reading it ahead. Raises `StoreError`."""
         error = yield from self._services.slices.wait(partial(self.bring, walk.wanted))
         if error is not None:
             raise error
         return walk.page()
 
     def is_counted(self, name: TopicName) -> bool:
-        """Whether it is known how many topics the namespace has, if it may not have any number of them.
+        """Return whether the namespace's topic count is known, if its number of topics is limited.
 
-        If not they are being counted from now on, in slices, and whoever makes a topic is to try again.
+        Otherwise counting starts, in slices, and creating a topic is to be retried.
         """
         if not self._namespaces.exists(name.tenant, name.namespace):
             return True
@@ -147,7 +147,7 @@ class TopicRegistry:
         return not limit or self._counts.of(name.namespace_name).is_complete
 
     def _when_counted(self, name: TopicName, then: Callable[[None], None]) -> None:
-        """Go on when it is known how many topics the namespace has, if it may not have any number of them."""
+        """Call ``then`` when the namespace's topic count is known, if its number of topics is limited."""
         if self.is_counted(name):
             then(None)
         else:
@@ -155,7 +155,7 @@ class TopicRegistry:
 
     # --- finding and creating ---
     def policies(self, name: TopicName) -> Policies:
-        """Raises `Refused` TopicNotFound when the namespace is missing, or is being deleted."""
+        """Return the policies; raises `Refused` TopicNotFound if the namespace is missing or deleted."""
         if not self._namespaces.exists(name.tenant, name.namespace):
             raise Refused(pb.TopicNotFound, "Namespace not found")
         if self._namespaces.is_leaving(name.tenant, name.namespace):
@@ -163,7 +163,7 @@ class TopicRegistry:
         return self._namespaces.topic_policies(name)
 
     def find(self, name: TopicName) -> Topic | None:
-        """The topic, loaded if need be; None when it does not exist. Raises `Refused` on damage."""
+        """Return the topic, loaded if needed; None if it does not exist. Raises `Refused` on damage."""
         text = str(name)
         topic = self._loaded.get(text)
         if topic is not None or not name.persistent:
@@ -175,25 +175,25 @@ class TopicRegistry:
             record = TopicRecord.decode(value, f"record of topic {text}")
             topic = PersistentTopic(self._services, name, record, self._namespaces.topic_policies(name))
         except StoreError as error:
-            # Nothing is kept of the attempt: the next request tries again.
+            # The failed attempt is not cached: the next request tries again.
             log.error("topic %s cannot be loaded: %s", text, error)
             raise storage_refusal(error) from error
         self._enter(topic)
         return topic
 
     def bring(self, wanted: PrefetchRequest, then: Done) -> None:
-        """``then`` is called when what is wanted of the store can be read without waiting for the disk."""
+        """Call ``then`` when the wanted keys can be read without waiting for the disk."""
         if self._store.bring(wanted, self._scheduler.guarded("store", "topics", then)):
             then(None)
 
     def prepare(self, name: TopicName, then: Done) -> None:
-        """``then`` is called when the topic, if it is stored, is in memory; at once if it is.
+        """Call ``then`` when the topic, if it is stored, is in memory; at once if it is.
 
-        It gets an error when the disk could not be asked. What damage there is shows when the topic is used.
-        The topic is read on other threads, and taken over in steps, a subscription each: large cursors take
-        their time. Those who wait go on one after the other, as turns of the loop have time: many topics may
-        be read at once, and what follows, such as making a topic, is work, too. Whoever cannot wait uses
-        `find` meanwhile; that is then what holds.
+        ``then`` receives an error if the disk failed; damage shows when the topic is used. The topic is read
+        on other threads, and loaded in steps, a subscription each: large cursors take long. Waiting callers
+        are called one after the other, in slices, because many topics may be read at once and follow-up work,
+        such as creating a topic, takes time, too. A caller that cannot wait uses `find`, which supersedes the
+        load.
         """
         text = str(name)
         if not name.persistent or text in self._loaded:
@@ -208,7 +208,7 @@ class TopicRegistry:
         self._prepare_more()
 
     def prepare_all(self, names: Sequence[TopicName], then: Callable[[set[TopicName]], None]) -> None:
-        """The same for several; ``then`` gets those for which the disk could not be asked."""
+        """Load several topics; ``then`` receives those that the disk failed to read."""
         failed: set[TopicName] = set()
         left = len(names)
         if not left:
@@ -227,9 +227,9 @@ class TopicRegistry:
             self.prepare(name, partial(prepared, name))
 
     def _prepare_more(self) -> None:
-        """Begin with topics that wait for it, `LOADS_AT_ONCE` at a time."""
+        """Start queued loads, `LOADS_AT_ONCE` at a time."""
         if self._is_beginning:
-            return  # it goes on below
+            return  # the running call continues with it
         self._is_beginning = True
         try:
             while self._unprepared and self._under_way < LOADS_AT_ONCE:
@@ -240,7 +240,7 @@ class TopicRegistry:
             self._is_beginning = False
 
     def _prepare(self, name: TopicName, preparation: _PendingLoad) -> Job:
-        """A job: read a topic, take it over, and tell those who wait for it."""
+        """Return a job that reads a topic, loads it, and calls the waiting callers."""
         text, slices = str(name), self._services.slices
         error: StoreError | None = None
         try:
@@ -250,7 +250,7 @@ class TopicRegistry:
             if error is None:
                 yield from self._load_in_steps(name, preparation)
         except StoreError:
-            pass  # who needs it is told why
+            pass  # the caller that uses the topic receives the error
         except Exception as problem:
             self._scheduler.failed("job", text, problem)
         waiting = self._preparing.pop(text).waiting
@@ -262,14 +262,14 @@ class TopicRegistry:
         self._prepare_more()
 
     def _read(self, name: TopicName) -> Generator[bool | None, None, StoreError | None]:
-        """Have at hand what a topic is taken over from, or made; gives why that cannot be."""
+        """Prefetch what loading or creating a topic reads; return the error if that fails."""
         text, slices = str(name), self._services.slices
         error: StoreError | None = yield from slices.wait(partial(self.bring, topic_of(name)))
         if error is not None:
             return error
         try:
             if self._store.get(topic_key(text)) is None:
-                # Whoever makes it then is not to be told to try again.
+                # Count first, so that creating the topic is not refused with a request to retry.
                 yield from slices.wait(partial(self._when_counted, name))
                 return None
             wanted = counts_of(text, self._store.ledgers(text))
@@ -306,7 +306,7 @@ class TopicRegistry:
         self._services.looks.plan(topic, UNUSED_SECONDS)
 
     def find_or_create(self, name: TopicName, *, may_create: bool = True) -> Topic:
-        """The topic, created if that is allowed; raises `Refused`."""
+        """Return the topic, created if that is allowed; raises `Refused`."""
         policies = self.policies(name)
         topic = self.find(name)
         if topic is not None:
@@ -335,15 +335,15 @@ class TopicRegistry:
         return self.make(name)
 
     def _check_stays(self, name: TopicName) -> None:
-        """Nothing is made of a partitioned topic while it is deleted; raises `Refused`."""
+        """Raise `Refused` if the partitioned topic is being deleted."""
         if self._leaving and str(name.base) in self._leaving:
             raise Refused(pb.TopicNotFound, f"Topic {name.base} is being deleted")
 
     def check_room(self, name: TopicName) -> None:
-        """Whether a topic may be made because somebody wants to use it; raises `Refused` ServiceNotReady.
+        """Raise `Refused` ServiceNotReady if no topic may be auto-created for lack of disk space.
 
-        What room is left below the mark is for acknowledging and deleting. Whoever tries one name after the
-        other would take it all.
+        The space below the low-water mark is for acknowledging and deleting. A client that uses one new name
+        after the other would fill it.
         """
         why = self.no_room() if name.persistent else ""
         if why:
@@ -352,7 +352,7 @@ class TopicRegistry:
     def make(
         self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
     ) -> Topic:
-        """A new topic, loaded; ``done`` reports when it is durable. Raises `Refused`."""
+        """Create a topic in memory; ``done`` is called when it is durable. Raises `Refused`."""
         policies = self._checked_policies(name)
         topic: Topic
         if name.persistent:
@@ -372,7 +372,7 @@ class TopicRegistry:
     def create(
         self, name: TopicName, properties: dict[str, str] | None = None, done: Done | None = None
     ) -> None:
-        """A new topic; a persistent one is loaded when it is used. Raises `Refused`."""
+        """Create a topic; a persistent one is loaded at its first use. Raises `Refused`."""
         if not name.persistent:
             self.make(name, properties, done)
             return
@@ -384,7 +384,7 @@ class TopicRegistry:
         self._changed(name, True)
 
     def _checked_policies(self, name: TopicName) -> Policies:
-        """What is in force for a topic that is to be made; raises `Refused` when there are too many."""
+        """Return the policies of a new topic; raises `Refused` if there are too many topics."""
         policies = self.policies(name)
         self._check_stays(name)
         limit = policies.max_topics_per_namespace
@@ -406,7 +406,7 @@ class TopicRegistry:
     def _store_topic(
         self, name: TopicName, policies: Policies, properties: dict[str, str] | None, done: Done | None
     ) -> TopicRecord:
-        """Write a new topic's record, which says when it is to be looked at first. Raises `StoreError`."""
+        """Write a new topic's record, with its first maintenance time. Raises `StoreError`."""
         text, now_ms = str(name), self._scheduler.now_ms
         record = TopicRecord(now_ms, properties)
         soonest_ms = deadlines.soonest_ms(policies)
@@ -418,7 +418,7 @@ class TopicRegistry:
     def create_partitions(
         self, name: TopicName, count: int, properties: dict[str, str] | None, done: Done | None
     ) -> None:
-        """Record a partitioned topic and its partitions; raises `Refused` when the store refuses."""
+        """Store a partitioned topic and its partitions; raises `Refused` if the store refuses."""
         self.policies(name)
         self._check_stays(name)
         self._check_partitions(count)
@@ -430,10 +430,10 @@ class TopicRegistry:
     def grow_partitions(
         self, name: TopicName, count: int, subscriptions: Sequence[str], done: Done | None
     ) -> None:
-        """More partitions for a partitioned topic; raises `Refused`.
+        """Add partitions to a partitioned topic; raises `Refused`.
 
-        Whoever makes one, this here or its first use, makes these subscriptions with it: they miss nothing.
-        Until that is done the record says so. After a crash meanwhile the same may be asked for once more.
+        New partitions, created here or at their first use, get these subscriptions from their first message
+        on. Until that is done the record lists them. After a crash the call can be repeated.
         """
         self._check_stays(name)
         self._check_partitions(count)
@@ -450,7 +450,7 @@ class TopicRegistry:
         self._write_partitions(name, record | {"partitions": count}, first, done)
 
     def _subscribe_fresh(self, partition: TopicName) -> None:
-        """What is to be subscribed to a partition since it was made. Raises `StoreError`, `Refused`."""
+        """Create the subscriptions that a new partition lacks. Raises `StoreError`, `Refused`."""
         value = self._store.get(partitioned_key(partition.base))
         fresh = None if value is None else _partitioned(partition.base, value).get(_FRESH)
         if fresh is None or partition.partition < fresh["first"]:
@@ -469,7 +469,7 @@ class TopicRegistry:
             )
 
     def _write_partitions(self, name: TopicName, record: Json, before: int, done: Done | None) -> None:
-        """The record first: a partition that is not there yet when it is used is made then."""
+        """Write the record first: a missing partition is then created at its first use."""
         if not name.persistent or record["partitions"] <= before:
             self._store_record(name, record, done)
             return
@@ -484,7 +484,7 @@ class TopicRegistry:
             raise storage_refusal(error) from error
 
     def _make_partitions(self, name: TopicName, first: int, count: int, done: Done | None) -> Job:
-        """A job: the partitions' own records, and that of them all once more, which reports for the rest."""
+        """Return a job that writes the partitions' records, then the topic's again, which reports for all."""
         slices, store = self._services.slices, self._store
         tell = done or (lambda error: None)
         try:
@@ -513,13 +513,13 @@ class TopicRegistry:
 
     # --- leaving ---
     def delete_topic(self, name: TopicName, done: Done | None) -> None:
-        """Delete a topic's data, cursors and record; whoever is connected is disconnected."""
+        """Delete a topic's data, cursors and record; its clients are disconnected."""
         topic = self.find(name)
         if topic is None:
             if done is not None:
                 done(None)
             return
-        # Out of the map first: who is disconnected and comes back finds no topic, or makes a new one.
+        # Unregister first: disconnected clients that reconnect find no topic, or create a new one.
         del self._loaded[str(name)]
         self._services.looks.drop(topic)
         topic.delete(done)
@@ -528,11 +528,12 @@ class TopicRegistry:
     def delete_partitions(
         self, name: TopicName, count: int, done: Done, forget: Callable[[], None] = lambda: None
     ) -> None:
-        """Delete a partitioned topic: its partitions, in steps, then its record. Nobody makes one meanwhile.
+        """Delete a partitioned topic: its partitions, in steps, then its record. Its creation is refused
+        meanwhile.
 
-        ``forget`` is called in the end, for what else there is of it: once the record is gone there may be
-        another one of its name. ``done`` reports when all is durable. A crash half-way leaves it as it was,
-        with fewer messages. Whoever wants it deleted meanwhile waits for the same.
+        ``forget`` is called at the end to delete its other data: once the record is deleted a new topic of
+        its name may exist. ``done`` is called when all is durable. A crash half-way leaves the topic with
+        fewer messages. Another deletion meanwhile waits for this one.
         """
         text = str(name)
         if text in self._leaving:
@@ -567,13 +568,13 @@ class TopicRegistry:
             del self._leaving[str(name)]
 
     def unload_topic(self, topic: Topic) -> None:
-        """Disconnect everybody and leave memory; the next use loads the topic again. Raises `StoreError`."""
+        """Disconnect all clients and unload; the next use loads the topic again. Raises `StoreError`."""
         topic.disconnect_all()
         if topic.persistent and topic.idle:
             self.let_go(topic)
 
     def let_go(self, topic: Topic) -> None:
-        """A topic that nobody is connected to leaves memory. Raises `StoreError`: then it stays."""
+        """Unload a topic without clients. Raises `StoreError`: then it stays in memory."""
         if not self._is_here(topic):
             return  # it left before; another one may have its name now
         figures = self.resting.figures_of(topic)
@@ -583,28 +584,28 @@ class TopicRegistry:
         self.resting.left(topic.text, *figures)
 
     def close(self) -> None:
-        """Write what loaded topics have not written."""
+        """Write pending changes of loaded topics."""
         for topic in self._loaded.values():
             self._scheduler.isolated("housekeeping", topic, topic.close)
             self._services.looks.drop(topic)
         self._loaded.clear()
 
     def policies_changed(self, namespace: str | None, base: TopicName | None) -> None:
-        """Tell the topics in memory. What changes while they are told is told to all of them together."""
+        """Apply changed policies to the topics in memory; changes during a run are applied in the next."""
         self._changed_policies[namespace, base] = None
         if not self._is_telling:
             self._is_telling = True
             self._services.slices.start(self._tell_policies(), "policies")
 
     def when_told(self, then: Done) -> None:
-        """``then`` is called when the topics in memory know of all policies that have changed before."""
+        """Call ``then`` when all earlier changes of policies are applied to the topics in memory."""
         if self._is_telling:
             self._wait_for_telling.append(then)
         else:
             then(None)
 
     def _tell_policies(self) -> Job:
-        """A job. Those that are loaded meanwhile know already."""
+        """Return a job that applies them. Topics loaded meanwhile have the new policies already."""
         slices = self._services.slices
         waiting: list[Done] = []
         try:
@@ -640,11 +641,11 @@ class TopicRegistry:
             self._scheduler.isolated("job", "policies", then, None)
 
     def _policies_of(self, topic: Topic) -> Policies:
-        """What is in force for a topic that is in memory, on whose own policies the disk may fail."""
+        """Return the policies of a topic in memory; cautious ones if the disk fails to read its own."""
         try:
             return self._namespaces.topic_policies(topic.name)
         except StoreError as error:
-            log.error("%r: its policies cannot be read, and nothing is deleted by them: %s", topic, error)
+            log.error("%r: cannot read its policies, and deletes nothing by them: %s", topic, error)
             return cautious(topic.policies)
 
     def _is_here(self, topic: Topic) -> bool:
@@ -652,7 +653,7 @@ class TopicRegistry:
 
 
 class _PendingLoad:
-    """A topic that is being loaded, and who waits for it. Outdated once it was loaded, or made, by others."""
+    """Topic that is being loaded, and its waiting callers. Outdated once it was loaded otherwise."""
 
     __slots__ = ("is_outdated", "waiting")
 
@@ -662,13 +663,13 @@ class _PendingLoad:
 
 
 _FRESH = "fresh"
-"""In the record of a partitioned topic: from which partition on subscriptions are missing, and which."""
+"""Field in the record of a partitioned topic: the first partition that lacks subscriptions, their names."""
 DELETED_AT_ONCE = 32
-"""Partitions that are read ahead together to be deleted."""
+"""Partitions that are read ahead together for deletion."""
 LOADS_AT_ONCE = 256
-"""Topics that are read from the disk at once; more wait for their turn."""
+"""Topics that are read from the disk at once; more are queued."""
 TOPIC_NAME_MAX = 1024
-"""Characters of a topic's complete name."""
+"""Longest complete name of a topic in characters."""
 
 
 def _partitioned(name: TopicName, value: StoredValue) -> Json:
@@ -676,7 +677,7 @@ def _partitioned(name: TopicName, value: StoredValue) -> Json:
 
 
 def parse_topic(text: str) -> TopicName:
-    """The topic's name; raises `Refused` InvalidTopicName."""
+    """Parse a topic's name; raises `Refused` InvalidTopicName."""
     if len(text) > TOPIC_NAME_MAX:
         raise Refused(
             pb.InvalidTopicName,
