@@ -338,7 +338,7 @@ def test_where_there_can_be_no_process_the_thread_makes_it(
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert offload(store, fill(store)) is None
-    assert caplog.text.count("ledgers are offloaded by this process") == 1
+    assert caplog.text.count("process offloads ledgers itself") == 1
     assert len(files(tmp_path)) == 2
     assert store.makers._process is None
 
