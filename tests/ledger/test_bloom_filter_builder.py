@@ -85,7 +85,7 @@ def test_a_catalog_that_cannot_be_read_is_asked_as_ever(
         monkeypatch.setattr(store._filter_builder._catalog, "keys", fail)  # type: ignore[union-attr]
         for number in range(DENIED_MIN):
             assert store.get(f"none/{number}") is None
-        until(store, lambda: "cannot be counted in: the disk is gone" in caplog.text)
+        until(store, lambda: "to its Bloom filter: the disk is gone" in caplog.text)
         assert brings(store, "nothing")
         assert store.get("topic/7") is not None
         assert store.get("topic/70") is None

@@ -261,7 +261,7 @@ def test_one_that_is_killed_is_replaced_once(
 ) -> None:
     at_each_piece(monkeypatch, lambda process, given: given or kill(process))
     assert offload(store, fill(store)) is None
-    assert "SIGKILL; it is begun anew" in caplog.text
+    assert "SIGKILL; retrying with a new file" in caplog.text
     assert len(files(tmp_path)) == 1
     assert not store.catalog.suspects()
 
@@ -297,7 +297,7 @@ def test_one_that_hangs_is_ended(
     monkeypatch.setattr(offload_worker, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(OffloadWorker, "add", stop)
     assert offload(store, fill(store)) is None
-    assert "it has done nothing for 0.2 s; it is begun anew" in caplog.text
+    assert "it has done nothing for 0.2 s; retrying with a new file" in caplog.text
     assert stopped[0].returncode == -signal.SIGKILL
     assert len(files(tmp_path)) == 1
 
@@ -527,7 +527,7 @@ def test_one_that_gets_no_memory_any_more_is_replaced(
         store.append(ledger, os.urandom(1 << 20) + b"%d" % number, written.append)
     until(store, lambda: len(written) == 12)
     assert offload(store, ledger) is None
-    assert "the process that makes files of ledgers got no memory any more; it is begun anew" in caplog.text
+    assert "makes files of ledgers got no memory any more; retrying with a new file" in caplog.text
     assert process_of(store) is not process
     assert process.poll() == NO_MEMORY
     assert len(files(tmp_path)) == 2

@@ -338,8 +338,8 @@ class EntryStore(Protocol):
     def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
         """Set a key; replaces its value and drops its deltas.
 
-        ``same``: the value equals the current one with its deltas applied. If this write is damaged later, the
-        store serves the earlier value and its deltas without reporting a loss.
+        ``same``: the value equals the current one with its deltas applied. If this write is damaged later,
+        the store serves the earlier value and its deltas without reporting a loss.
         """
 
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:

@@ -141,7 +141,7 @@ def decode_file_header(data: bytes) -> tuple[int, bytes] | None:
 
 
 def encode_mark(position: int, sequence: int, seed: int) -> bytes:
-    """Encode the synced-through mark: the log is on disk up to ``position``, the end of group ``sequence``."""
+    """Encode the synced-through mark: the log is synced up to ``position``, the end of group ``sequence``."""
     body = _MARK.pack(_MARK_MAGIC, position, sequence, 0)[:-4]
     return body + _CHECKSUM.pack(crc32c(body, seed))
 

@@ -51,7 +51,7 @@ STEP = 7
 """Niceness of the process relative to the thread that starts it, which is nice itself: together that leaves
 the worker a fifteenth of a processor that another process uses fully. With 0 it has normal priority."""
 STARVED_SECONDS, NICE_PIECES = 1.0, 16
-"""If a piece at IDLE priority takes longer than STARVED_SECONDS, NICE_PIECES pieces are done at NICE priority,
+"""If a piece at IDLE priority takes longer than STARVED_SECONDS, NICE_PIECES pieces run at NICE priority,
 so that the work also progresses on a machine that is busy for hours. A process's first piece is nice, too, as
 its loops may have to be compiled."""
 START_SECONDS_MAX = 120.0

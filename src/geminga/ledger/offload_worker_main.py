@@ -77,9 +77,9 @@ class WorkerRequests:
                 importlib.import_module("geminga.offload.envelope_kernels")
                 kernels = importlib.import_module("geminga.wire.columnar_kernels")
                 log = importlib.import_module("geminga.ledger.log")
-                passing = importlib.import_module("geminga.ledger.uncached_files")
+                uncached = importlib.import_module("geminga.ledger.uncached_files")
                 self._place = place_at(request["location"])
-                self._log = log.LogFiles(passing.PassingFileSystem(), request["store"], only_reads=True)
+                self._log = log.LogFiles(uncached.UncachedFileSystem(), request["store"], only_reads=True)
                 return {"version": __version__, "starts_fast": kernels.KEPT}
             case "begin":
                 from geminga.ledger.offload_writing import InlineOffloadWriting, OffloadRequest
