@@ -375,7 +375,7 @@ def test_two_stores_do_not_share_a_place() -> None:
     before = tier_files(disk)
     ledger_id = min(fill(other))
     assert "holds ledgers of another store" in other.borrowed
-    with pytest.raises(StorageNotClaimed, match="needs a place of its own"):
+    with pytest.raises(StorageNotClaimed, match="needs a location of its own"):
         other.offload(TOPIC, ledger_id, 1, Said(), offset=0)
     assert tier_files(disk) == before
     other.close()
@@ -473,8 +473,8 @@ def test_a_check_knows_what_is_offloaded_and_what_is_wrong_there() -> None:
     left.close()
     wrong, gone, over = check()
     assert "its checksum is" in wrong
-    assert "it is not there" in gone
-    assert "is of no ledger; nobody knows it" in over
+    assert "the file is missing" in gone
+    assert "belongs to no ledger; the store has no record of it" in over
 
 
 def test_a_record_that_damage_took_is_put_back_by_what_the_manifest_says() -> None:

@@ -112,7 +112,7 @@ class Journal:
 
     # --- the writer's side ---
     def commit(self) -> bool:
-        """Write one group of pending records; False if there are none, or the disk is full."""
+        """Write one group of pending records; False without pending records, or if the disk is full."""
         self.active = True
         try:
             return self._commit() if self._error is None else self._refuse_pending()
@@ -136,7 +136,7 @@ class Journal:
             if self.full is not None:
                 self._release()
             if self._sync_is_due() or CHECKPOINT in group.kinds or DROP_FILE in group.kinds:
-                # Whatever `sync` is set to: a checkpoint or a file deletion must never be ahead of the log.
+                # In every `sync` mode: a checkpoint or a file deletion must never be ahead of the log.
                 self._sync_now()
         except Exception as error:
             self._fail(error, batch)

@@ -203,7 +203,7 @@ class OffloadWorker:
         return answer
 
     def _send(self, data: bytes, patience: _WorkerTimeout) -> None:
-        # A closed socket must raise here, whatever the program does with SIGPIPE.
+        # A closed socket must raise here, and not send SIGPIPE to the program.
         flags, view = getattr(socket, "MSG_NOSIGNAL", 0), memoryview(data)
         while view:
             try:

@@ -1,7 +1,7 @@
 """Offload worker process: writes the files of offloaded ledgers.
 
-Its main thread only reads requests, so that it notices at once when the parent process is gone, and ends the
-process whatever the other threads wait for. One of three other threads does the work, depending on the *pace*
+Its main thread only reads requests, so that it notices at once when the parent process is gone, and ends
+the process without waiting for the other threads. One of three other threads does the work, depending on the *pace*
 in the request.
 
 A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second; ``do`` is
@@ -152,7 +152,7 @@ class _WorkerSession:
     """Session of this process, with a niceness of its own.
 
     Linux's autogroups share the processor among sessions first. In the broker's session, the work of this
-    process would count against the broker's share, whatever the priority of the process, and make the
+    process would count against the broker's share, even at a low priority, and make the
     broker's threads wait beside other sessions.
     """
 

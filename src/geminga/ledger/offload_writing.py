@@ -38,7 +38,7 @@ class OffloadWriting(Protocol):
     shares_lock: bool
     """Whether the work takes the GIL that the owner's thread needs."""
     shares_processor: bool
-    """Whether the work takes processor time from the owner, whatever its priority."""
+    """Whether the work takes processor time from the owner, even at a low priority."""
 
     def add(self, entries: Sequence[bytes], *, hurries: bool) -> float:
         """Add the next entries; returns the seconds of work that took. ``hurries``: the work is urgent and

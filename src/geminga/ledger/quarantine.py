@@ -19,7 +19,7 @@ from geminga.ledger.damage import Damage, DamageLoss
 from geminga.wire.checksum import crc32c
 
 ENTRY_DAMAGE_LISTED_MAX = 10_000
-"""Damaged runs of entries that are listed; more are only counted, but reading them raises all the same."""
+"""Damaged runs of entries that are listed; more are only counted, but reading them still raises."""
 
 
 class Quarantine:

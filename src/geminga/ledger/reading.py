@@ -36,7 +36,7 @@ _GAP_BYTES_MAX = 16 * 1024  # reading over this much foreign data is cheaper tha
 _RUN_BYTES_MAX = 4 * 1024 * 1024
 _HOLD_GIL = 0
 _LOOKS_MAX = 3
-"""How often an entry that is moved while it is read is looked up."""
+"""Maximum number of lookups of an entry that is moved while it is read."""
 _SUSPECTS_MAX = 1_000
 """Number of entries remembered as unreadable for now; the oldest are forgotten."""
 _UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
@@ -58,7 +58,7 @@ class EntryFinder(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReadEntries:
-    """Result of a read of the disk: entries in order or, if there are none, the obstacle.
+    """Result of a read of the disk: entries in order, or the obstacle to reading the first one.
 
     ``bad`` are the positions that cannot be read, ``what`` is the reason. ``error`` is a temporary error.
     """

@@ -7,7 +7,7 @@ on disk too the file is deleted. A crash in between leaves the file, or duplicat
 handles without the catalog.
 
 Rewriting has a budget: bytes written by the owner and bytes freed by rewriting add to it, bytes written by
-rewriting are subtracted. So rewriting cannot keep itself busy, whatever the files contain. When space is
+rewriting are subtracted. So rewriting cannot keep itself busy with any content. When space is
 short (``is_eager``) there is no budget: every file worth it is rewritten, which happens only once per file.
 
 The worker reads and checks the file in slices; the owner then submits the records that are still live.

@@ -41,13 +41,13 @@ class StoreSettings(ByFields):
     read_ahead_bytes_max: int = 32 * MEBIBYTE
     """Maximum size of read entries that the owner has not taken yet."""
     read_wait_seconds: float = 0.25
-    """How long the owner itself waits for a read that cannot be deferred."""
+    """Time limit for the owner to wait for a read that cannot be deferred."""
     unreadable_seconds: float = 30.0
     """An entry counts as damaged after the disk has failed to read it for this time; until then reads are
     retried."""
     checkpoint_log_bytes: int = 128 * MEBIBYTE
-    """A checkpoint is made after this many bytes, ``checkpoint_records`` or ``checkpoint_groups`` of new log,
-    whichever comes first: they limit the replay of a restart to about half a second."""
+    """A checkpoint is made after this many bytes, ``checkpoint_records`` or ``checkpoint_groups`` of new log
+    (at the first of these limits): they limit the replay of a restart to about half a second."""
     checkpoint_records: int = 150_000
     """See ``checkpoint_log_bytes``."""
     checkpoint_groups: int = 15_000

@@ -691,7 +691,7 @@ class FileStore:
         return StoreCounts(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
 
     def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
-        """(file name, offset, size, checksum) of an entry, to look at its bytes; None when it has none."""
+        """Return (file name, offset, size, checksum) of an entry, for reading its bytes; None without one."""
         return self._state.place_of(ledger_id, entry_id)
 
     def __enter__(self) -> FileStore:

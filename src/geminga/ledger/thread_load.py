@@ -51,7 +51,7 @@ def step_aside() -> None:
 def _lengthen_turns() -> None:
     """Give the calling thread the longest time slice of Linux (since 6.12; no effect before).
 
-    In a session of its own the session has the time slice, whatever its threads' policies, and a thread that
+    In a session of its own the session has the time slice, not its threads, and a thread that
     wakes up during it waits up to the next clock tick, unless it has a shorter time slice: it runs first.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
@@ -68,7 +68,7 @@ def _lengthen_turns() -> None:
 
 def is_rationed(root: str = "/sys/fs/cgroup", listed: str = "/proc/self/cgroup") -> bool:
     """Whether a Linux quota limits the processor time of this process and its children, as in containers: a
-    child's processor time is then taken from this process, whatever their priorities."""
+    child's processor time is then taken from this process, at any priority."""
     found: list[str] = []
     try:
         with open(listed) as file:
@@ -105,8 +105,8 @@ class ThreadLoad:
         self._ran = self._seconds()
 
     def take(self) -> float | None:
-        """Return the share of time since the last call in which the thread ran or waited for a processor, 0 to
-        1; None if unknown (not on Linux, or the thread has ended)."""
+        """Return the share of time since the last call (0 to 1) in which the thread ran or waited for a
+        processor; None if unknown (not on Linux, or the thread has ended)."""
         at, ran = time.monotonic(), self._seconds()
         before_at, before = self._at, self._ran
         self._at, self._ran = at, ran
