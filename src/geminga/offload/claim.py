@@ -1,7 +1,7 @@
 """Claim on a storage location: the store that owns the files, and whether a broker has that store open.
 
-It is the JSON file ``_claim.json`` at the location (Spark and Arrow skip names that start with ``_``), with the
-ids of location (``place``), store, copy of the store (``instance``) and opening (``session``), and with
+It is the JSON file ``_claim.json`` at the location (Spark and Arrow skip names that start with ``_``), with
+the ids of location (``place``), store, copy of the store (``instance``) and opening (``session``), and with
 ``{"version": 1, "beats": ..., "open": true, "since_ms": ..., "who": "host:/folder"}``.
 
 A store and its copies have the same ``store``. ``instance`` distinguishes the copies, ``session`` the
@@ -84,8 +84,8 @@ def _fields(claim: Claim) -> dict[str, object]:
 
 
 def _encoded(claim: Claim) -> bytes:
-    """Encode a claim padded with spaces, so that changes need no more space. Fields that change while a store is
-    open are in the first block: a crash during an overwrite leaves the old or the new claim."""
+    """Encode a claim padded with spaces, so that changes need no more space. Fields that change while a store
+    is open are in the first block: a crash during an overwrite leaves the old or the new claim."""
     fields = _fields(claim)
     who = json.dumps(fields.pop("who"))
     head, rest = json.dumps(fields, indent=1)[:-2] + ",", f'\n "who": {who}\n}}'
