@@ -555,7 +555,7 @@ def test_the_store_is_closed_while_the_process_comes_up(
     process = process_of(store)
     store.close()
     assert process.returncode == -signal.SIGKILL
-    found = claims.load(store.place)
+    found = claims.load(store.storage)
     assert found is not None
     assert not found.open
     assert not files(tmp_path)

@@ -350,7 +350,7 @@ def test_places_that_cannot_be_told_end_no_thread(
     told: list[object] = []
     for _ in range(5):  # more than there are threads
         before = len(told)
-        assert store.places(ledger, 0, entries_max=1, bytes_max=100, done=told.append)
+        assert store.positions(ledger, 0, entries_max=1, bytes_max=100, done=told.append)
         deadline = time.monotonic() + 60
         while len(told) == before:
             store.poll()

@@ -65,18 +65,18 @@ def test_ledgers_whose_creation_is_lost_are_told(state: StoreState) -> None:
 
 def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state: StoreState, tmp_path: Path) -> None:
     ledger = state.create_ledger("o")
-    ledger.place(0, 1 << 32 | 64, 5, 0)
+    ledger.set_position(0, 1 << 32 | 64, 5, 0)
     ledger.written_bytes = 5
     state._mark_changed(ledger.ledger_id)
     state.freeze_calls()
     assert state.delete_ledger(ledger.ledger_id)
     assert not state.delete_ledger(ledger.ledger_id)
-    snapshot, changed = state.freeze_places(1 << 32 | 200, 1, {1: 200})
+    snapshot, changed = state.freeze_positions(1 << 32 | 200, 1, {1: 200})
     state.freeze_ledgers(changed, snapshot)
     assert [change.ledger_id for change in snapshot.ledgers] == [ledger.ledger_id]
     assert snapshot.deleted == set()
     state.freeze_calls()
-    assert state.freeze_places(1 << 32 | 300, 2, {1: 300})[0].deleted == {ledger.ledger_id}
+    assert state.freeze_positions(1 << 32 | 300, 2, {1: 300})[0].deleted == {ledger.ledger_id}
 
 
 def test_doubted_ledgers_step_over_what_they_may_have_lost(state: StoreState) -> None:

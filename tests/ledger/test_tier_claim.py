@@ -82,7 +82,7 @@ def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
     copy = open_after_crash(filesystem, "/copy")
     assert "copy of" in copy.borrowed
     assert {each: read(copy, each) for each in kept} == kept
-    before, listed = tier_files(disk), manifest.load(store.place, TOPIC)
+    before, listed = tier_files(disk), manifest.load(store.storage, TOPIC)
     copy.delete_ledgers([first])
     copy.delete_ledgers([third])
     settle(copy)
@@ -93,7 +93,7 @@ def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
     with pytest.raises(StorageNotClaimed):
         copy.offload(TOPIC, min(more), 1, Said(), offset=15)
     assert tier_files(disk) == before
-    assert manifest.load(store.place, TOPIC) == listed
+    assert manifest.load(store.storage, TOPIC) == listed
     assert {each: read(store, each) for each in kept} == kept
     # The original goes on as if nothing were.
     offload(store, third)
@@ -253,13 +253,13 @@ def test_the_place_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest
     for ledger_id in kept:
         offload(slow, ledger_id)
     clone = machines.open(disk.copy(), clock)
-    delete, before = slow.place.delete, tier_files(machines.shared)
+    delete, before = slow.storage.delete, tier_files(machines.shared)
 
     def delete_slowly(path: str) -> None:
         delete(path)
         pass_time(clock, clone)
 
-    monkeypatch.setattr(slow.place, "delete", delete_slowly)
+    monkeypatch.setattr(slow.storage, "delete", delete_slowly)
     slow.delete_ledgers(list(kept))
     settle(slow)
     assert "taken over" in slow.borrowed

@@ -142,9 +142,9 @@ def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
     """What is there is what is recorded, and the manifest says so."""
     records = store.offloaded(TOPIC)
     wanted = sorted(f"{FOLDER}/{each.file}" for each in records)
-    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.place, TOPIC)]
+    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.storage, TOPIC)]
     assert tier_files(disk) == sorted(wanted)
-    found = manifest.load(store.place, TOPIC)
+    found = manifest.load(store.storage, TOPIC)
     assert list(found.ledgers if found else ()) == records
 
 
@@ -356,10 +356,10 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    place = store._local.place_of(first, 2)
-    assert place is not None
+    position = store._local.position_of(first, 2)
+    assert position is not None
     store.close()
-    disk.content(f"/store/{place[0]}")[place[1] + 3] ^= 1
+    disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
     assert read(store, first) == kept[first]
     assert store.damaged_entries(first) == []
@@ -544,9 +544,9 @@ class Away:
     """A place's reader that does not find its file a few times."""
 
     def __init__(self, store: TieredStore, times: list[bool]) -> None:
-        self._reader = store.place.reader
+        self._reader = store.storage.reader
         self._times = times
-        store.place.reader = self.read  # type: ignore[method-assign]
+        store.storage.reader = self.read  # type: ignore[method-assign]
 
     def read(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
         if self._times.pop(0):
@@ -579,10 +579,10 @@ def test_a_file_that_makes_up_for_damage_here_is_not_given_up(is_known: bool) ->
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    place = store._local.place_of(first, 2)
-    assert place is not None
+    position = store._local.position_of(first, 2)
+    assert position is not None
     store.close()
-    disk.content(f"/store/{place[0]}")[place[1] + 3] ^= 1
+    disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
     if is_known:
         assert read(store, first) == kept[first]
@@ -597,14 +597,14 @@ def test_a_file_that_makes_up_for_damage_here_is_not_given_up(is_known: bool) ->
 
 def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> TieredStore:
     """The store once more, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
-    place = store._local.place_of(ledger_id, 4)
-    assert place is not None
+    position = store._local.position_of(ledger_id, 4)
+    assert position is not None
     store.put("behind", b"it")
     settle(store)
     store.close()
     discard_catalog(FaultyFileSystem(disk), "/store")  # type: ignore[arg-type]
-    content = disk.content(f"/store/{place[0]}")
-    for at in range(place[1] - 60, place[1] + 20):
+    content = disk.content(f"/store/{position[0]}")
+    for at in range(position[1] - 60, position[1] + 20):
         content[at] ^= 0x5A
     return open_store(FaultyFileSystem(disk))
 
@@ -841,7 +841,7 @@ def test_a_place_that_is_full_when_a_broker_starts_is_claimed(end: str, room: in
     check_tier(store, tier)
     assert read(store, third) == kept[third]
     store.close()
-    assert not claims.load(store.place).open  # type: ignore[union-attr]
+    assert not claims.load(store.storage).open  # type: ignore[union-attr]
 
 
 def test_a_full_place_that_is_in_use_or_another_stores_is_not_claimed() -> None:
@@ -872,7 +872,7 @@ def test_a_crash_while_the_claim_on_a_full_place_is_written_over(seed: int) -> N
     (first,) = fill(store, ledgers=1)
     offload(store, first)
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes
-    filesystem = store.place._filesystem  # type: ignore[attr-defined]
+    filesystem = store.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.crash_at = filesystem.operations + 1 + chance.randrange(8)
 
     def renew() -> None:
@@ -951,7 +951,7 @@ def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
     first, second = fill(store)
     offload(store, first)
     offload(store, second)
-    filesystem = store.place._filesystem  # type: ignore[attr-defined]
+    filesystem = store.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.errors = dict.fromkeys(
         range(filesystem.operations, filesystem.operations + 500), errno.EIO
     )

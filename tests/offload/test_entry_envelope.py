@@ -154,14 +154,14 @@ def said_twice() -> list[tuple[str, bytes]]:
 def test_an_entry_that_says_a_thing_twice_is_given_as_it_is(name: str, entry: bytes) -> None:
     (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [entry, batch()])
     assert parted.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
-    found = joined(parted.messages, EntryEnvelope.decode(parted.residue.encode()))
+    found = joined(parted.messages, EntryEnvelope.decode(parted.envelope.encode()))
     assert (found.bad, found.other, found.entries) == ([], [], [entry, batch()])
 
 
 @pytest.mark.parametrize("codec", [NONE, LZ4, ZLIB, ZSTD, SNAPPY])
 def test_an_entry_that_can_be_joined_is_not_kept_twice(codec: int) -> None:
     (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [batch(codec=codec)])
-    assert parted.residue.whole == b""
+    assert parted.envelope.whole == b""
     assert parted.messages[0].num_rows == 50
 
 
@@ -171,7 +171,7 @@ def test_a_codec_that_works_otherwise_later_gives_the_messages_uncompressed(
     entry = batch(codec=ZSTD)
     (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [entry, batch()])
     monkeypatch.setattr(residue_module, "_compressed", lambda way, plain: b"otherwise")
-    found = joined(parted.messages, EntryEnvelope.decode(parted.residue.encode()))
+    found = joined(parted.messages, EntryEnvelope.decode(parted.envelope.encode()))
     assert (found.bad, found.other) == ([], [0])
     plain = parse_entry(found.entries[0])
     assert plain.metadata.compression == NONE
@@ -180,8 +180,8 @@ def test_a_codec_that_works_otherwise_later_gives_the_messages_uncompressed(
 
 def test_wrong_bytes_are_never_given() -> None:
     (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [batch(), batch(3)])
-    residue = EntryEnvelope.decode(parted.residue.encode())
-    residue.crcs = residue.crcs.copy()
-    residue.crcs[0] ^= 1
-    found = joined(parted.messages, residue)
+    envelope = EntryEnvelope.decode(parted.envelope.encode())
+    envelope.crcs = envelope.crcs.copy()
+    envelope.crcs[0] ^= 1
+    found = joined(parted.messages, envelope)
     assert (found.bad, found.entries) == ([0], [b"", batch(3)])

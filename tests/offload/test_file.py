@@ -159,7 +159,7 @@ def test_a_group_is_bounded_by_what_it_takes_in_memory(monkeypatch: pytest.Monke
     file = file_of(entries)
     groups = range(len(file.summary.groups))
     assert [entry for group in groups for entry in file.entries(group).entries] == entries
-    taken = [file._residue(group).joined_bytes for group in groups]
+    taken = [file._envelope(group).joined_bytes for group in groups]
     assert max(taken) < 5 << 20
     assert sum(each > 2 << 20 for each in taken) == 1
     assert max(rows for _, _, rows, *_ in file.summary.groups) < 20_000

@@ -155,7 +155,7 @@ class Checkpoints:
         parts = self._parts
         parts.sizes[group.position >> OFFSET_BITS] = group.end & OFFSET_MASK
         self._log_bytes = self._groups = 0
-        snapshot, changed = parts.state.freeze_places(group.end, group.sequence, dict(parts.sizes))
+        snapshot, changed = parts.state.freeze_positions(group.end, group.sequence, dict(parts.sizes))
         for part in in_parts(changed):
             parts.state.freeze_ledgers(part, snapshot)
             yield 0

@@ -13,7 +13,7 @@ from geminga.offload.storage import OffloadStorage
 
 
 def holder(
-    folder: str | os.PathLike[str], place: OffloadStorage, *, filesystem: FileSystem | None = None
+    folder: str | os.PathLike[str], storage: OffloadStorage, *, filesystem: FileSystem | None = None
 ) -> str:
     """Return who holds a storage location, in a sentence; empty if the store in ``folder`` does, or no store.
 
@@ -22,13 +22,13 @@ def holder(
     files = filesystem or RealFileSystem()
     path, store_id = _locked(folder, files)
     try:
-        return whose(place, files, path, store_id)
+        return whose(storage, files, path, store_id)
     except ClaimUnreadable as error:
         return str(error)
 
 
 def claim(
-    folder: str | os.PathLike[str], place: OffloadStorage, *, filesystem: FileSystem | None = None
+    folder: str | os.PathLike[str], storage: OffloadStorage, *, filesystem: FileSystem | None = None
 ) -> None:
     """Claim a storage location for the store in ``folder``; see `geminga.ledger.tier_claim.take_over`.
 
@@ -39,7 +39,7 @@ def claim(
     _check_is_store(path, files)
     lock, store_id = open_folder(files, path)
     try:
-        take_over(place, files, path, store_id.hex())
+        take_over(storage, files, path, store_id.hex())
     finally:
         lock.release()
 

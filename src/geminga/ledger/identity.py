@@ -24,7 +24,7 @@ from geminga.ledger.filesystem import FileSystem, write_fully
 
 IDENTITY_FILE = "identity"
 VERSION = 1
-_PLACES_MAX = 16
+_LOCATIONS_MAX = 16
 _BYTES_MAX = 64 * 1024
 
 
@@ -41,11 +41,11 @@ class StoreIdentity(ByFields):
     home: str = ""
     """Empty if an earlier version of Geminga claimed the storage location."""
 
-    def with_session(self, place: str, sessions: tuple[str, ...]) -> StoreIdentity:
+    def with_session(self, location_id: str, sessions: tuple[str, ...]) -> StoreIdentity:
         """Return the identity with the sessions of an opening that is about to claim a storage location."""
-        kept = {name: each for name, each in self.sessions.items() if name != place}
-        kept[place] = sessions
-        return StoreIdentity(self.instance, dict(list(kept.items())[-_PLACES_MAX:]), place)
+        kept = {name: each for name, each in self.sessions.items() if name != location_id}
+        kept[location_id] = sessions
+        return StoreIdentity(self.instance, dict(list(kept.items())[-_LOCATIONS_MAX:]), location_id)
 
 
 def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
@@ -67,7 +67,7 @@ def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
         kept = json.loads(data)
         if kept["version"] != VERSION or not _is_same(kept["file"], this):
             return None
-        sessions = {str(place): tuple(map(str, each)) for place, each in kept["sessions"].items()}
+        sessions = {str(location_id): tuple(map(str, each)) for location_id, each in kept["sessions"].items()}
         return StoreIdentity(str(kept["instance"]), sessions, str(kept.get("home", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # damaged: the store is then treated as a new copy

@@ -77,7 +77,7 @@ class LedgerState:
         self.recent.extend(entries)
         return range(first, self.next_entry)
 
-    def place(self, entry_id: int, position: int, size: int, crc: int) -> tuple[int, int] | None:
+    def set_position(self, entry_id: int, position: int, size: int, crc: int) -> tuple[int, int] | None:
         """Set the position of an entry of the tail; gaps before it become `MISSING`.
 
         Returns the (position, size) that the entry had before, if any.
@@ -101,7 +101,7 @@ class LedgerState:
         """Mark an entry of the tail as lost for good."""
         at = entry_id - self.tail.first
         if at >= len(self.tail):
-            self.place(entry_id, GIVEN_UP, 0, 0)
+            self.set_position(entry_id, GIVEN_UP, 0, 0)
         self.tail.positions[at] = GIVEN_UP
 
     @property

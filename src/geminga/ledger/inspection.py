@@ -30,7 +30,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.ledger.tier_claim import whose
-from geminga.ledger.tier_inspection import UnrecordedLedger, check_place, forgotten
+from geminga.ledger.tier_inspection import UnrecordedLedger, check_storage, forgotten
 from geminga.offload.claim import ClaimUnreadable
 from geminga.offload.storage import OffloadStorage
 from geminga.wire.checksum import crc32c
@@ -131,7 +131,7 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
         raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
 
 
-def _inspect(filesystem: FileSystem, folder: str, place: OffloadStorage | None = None) -> InspectionReport:
+def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None = None) -> InspectionReport:
     _check_is_store(filesystem, folder)
     store = FileStore.open(
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
@@ -146,21 +146,21 @@ def _inspect(filesystem: FileSystem, folder: str, place: OffloadStorage | None =
         for _, record in catalog.everything():
             report.offloaded_ledgers += 1
             report.offloaded_bytes += record.file_bytes
-        if place is not None:
+        if storage is not None:
             name = store.store_id.hex()
-            report.forgotten.extend(forgotten(place, store, catalog, name))
-            report.borrowed = _whose(place, filesystem, folder, name)
+            report.forgotten.extend(forgotten(storage, store, catalog, name))
+            report.borrowed = _whose(storage, filesystem, folder, name)
             lost = {each.record.file for each in report.forgotten}
-            found = check_place(place, catalog, name, is_borrowed=bool(report.borrowed))
+            found = check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
             report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
         return report
     finally:
         store.abandon()
 
 
-def _whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
+def _whose(storage: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
     try:
-        return whose(place, filesystem, folder, store_name)
+        return whose(storage, filesystem, folder, store_name)
     except ClaimUnreadable as error:
         return f"{error}: no store may change its files until 'geminga store claim' writes it again"
 
@@ -183,8 +183,8 @@ class _WrongBits:
                 return self._of_record(damage)
             found = []
             for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
-                place = self._store.place_of(damage.ledger_id, entry_id)
-                bit = None if place is None else self._of_bytes(*place)
+                position = self._store.position_of(damage.ledger_id, entry_id)
+                bit = None if position is None else self._of_bytes(*position)
                 if bit is None:
                     return []
                 found.append(bit)

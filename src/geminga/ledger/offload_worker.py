@@ -132,9 +132,9 @@ class OffloadWorker:
         asked = {"do": "add", "file": file, "entries": len(entries)}
         return self._work(asked, array("I", map(len, entries)).tobytes(), *entries, hurries=hurries)
 
-    def add_places(self, file: str, ledger_id: int, places: EntryChunk, *, hurries: bool) -> float:
-        asked = {"do": "read", "file": file, "ledger": ledger_id, "first": places.first}
-        return self._work(asked, places.pack(ledger_id), hurries=hurries)
+    def add_positions(self, file: str, ledger_id: int, positions: EntryChunk, *, hurries: bool) -> float:
+        asked = {"do": "read", "file": file, "ledger": ledger_id, "first": positions.first}
+        return self._work(asked, positions.pack(ledger_id), hurries=hurries)
 
     def _work(self, asked: dict[str, Any], *body: bytes, hurries: bool) -> float:
         """Return the seconds of processor time used."""
@@ -275,7 +275,7 @@ class _WorkerOffloadWriting:
     def __init__(self, process: OffloadWorker, file: str) -> None:
         self.shares_processor = is_rationed()
         self.add = partial(process.add, file)
-        self.add_places = partial(process.add_places, file)
+        self.add_positions = partial(process.add_positions, file)
         self.finish = partial(process.finish, file)
         self.abandon = partial(process.abandon, file)
 
@@ -283,11 +283,11 @@ class _WorkerOffloadWriting:
 class OffloadWriters:
     """Choice of where files are written: in a worker process or, if none can be started, in this one."""
 
-    def __init__(self, place: OffloadStorage, store: str, *, is_alone: bool = False) -> None:
+    def __init__(self, storage: OffloadStorage, store: str, *, is_alone: bool = False) -> None:
         """``store``: its folder. ``is_alone``: no broker shares the processor; no process is started."""
-        self._place = place
+        self._storage = storage
         self._store = store
-        self._location = None if is_alone else place.elsewhere
+        self._location = None if is_alone else storage.elsewhere
         self._lock = threading.Lock()
         self._process: OffloadWorker | None = None
         self._is_over = False
@@ -297,7 +297,7 @@ class OffloadWriters:
     def begin(self, order: OffloadRequest, entries: int, size_bytes: int) -> OffloadWriting:
         """Begin a ledger's file; raises the storage location's errors, `OffloadWriteFailed`, `WorkerLost`."""
         process = self._ready(is_small=entries <= SMALL_ENTRIES and size_bytes <= SMALL_BYTES)
-        return InlineOffloadWriting(self._place, order) if process is None else process.begin(order)
+        return InlineOffloadWriting(self._storage, order) if process is None else process.begin(order)
 
     def _ready(self, *, is_small: bool) -> OffloadWorker | None:
         process, location = self._process, self._location

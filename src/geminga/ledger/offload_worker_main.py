@@ -59,7 +59,7 @@ class WorkerRequests:
     """Handler of requests, on any thread, one request at a time."""
 
     def __init__(self) -> None:
-        self._place: OffloadStorage | None = None
+        self._storage: OffloadStorage | None = None
         self._makings: dict[str, InlineOffloadWriting] = {}
         """Writers by path; a cancelled one may still be writing when the next one begins."""
         self._log: LogFiles | None = None
@@ -78,7 +78,7 @@ class WorkerRequests:
                 kernels = importlib.import_module("geminga.wire.columnar_kernels")
                 log = importlib.import_module("geminga.ledger.log")
                 uncached = importlib.import_module("geminga.ledger.uncached_files")
-                self._place = place_at(request["location"])
+                self._storage = place_at(request["location"])
                 self._log = log.LogFiles(uncached.UncachedFileSystem(), request["store"], only_reads=True)
                 return {"version": __version__, "starts_fast": kernels.KEPT}
             case "begin":
@@ -86,8 +86,8 @@ class WorkerRequests:
 
                 order = OffloadRequest(*request["order"])
                 self._drop(order.path)
-                assert self._place is not None
-                self._makings[order.path] = InlineOffloadWriting(self._place, order, self._writes)
+                assert self._storage is not None
+                self._makings[order.path] = InlineOffloadWriting(self._storage, order, self._writes)
             case "add":
                 self._making(request).add(_entries(request["entries"], body))
             case "read":
@@ -113,16 +113,18 @@ class WorkerRequests:
 
     def _read(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
         from geminga.ledger.catalog import EntryChunk
-        from geminga.ledger.reading import ReadEntries, read_places
+        from geminga.ledger.reading import ReadEntries, read_entries_at
 
         making, first = self._making(request), request["first"]
         assert self._log is not None
         chunk = EntryChunk.unpack(request["ledger"], first, bytes(body))
         assert chunk is not None
-        places = zip(range(first, first + len(chunk)), chunk.positions, chunk.sizes, chunk.crcs, strict=True)
+        positions = zip(
+            range(first, first + len(chunk)), chunk.positions, chunk.sizes, chunk.crcs, strict=True
+        )
         found = ReadEntries()
         try:
-            read_places(self._log, list(places), found)
+            read_entries_at(self._log, list(positions), found)
         except OSError as error:
             return {"unread": str(error)}
         finally:

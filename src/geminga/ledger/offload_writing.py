@@ -44,7 +44,7 @@ class OffloadWriting(Protocol):
         """Add the next entries; returns the seconds of work that took. ``hurries``: the work is urgent and
         runs at normal priority."""
 
-    def add_places(self, ledger_id: int, places: EntryChunk, *, hurries: bool) -> float:
+    def add_positions(self, ledger_id: int, positions: EntryChunk, *, hurries: bool) -> float:
         """Add entries that are read from the files of the store's log. Raises `EntriesUnreadable`."""
 
     def finish(self) -> WrittenFile:
@@ -60,10 +60,10 @@ class InlineOffloadWriting:
     shares_lock = shares_processor = True
 
     def __init__(
-        self, place: OffloadStorage, order: OffloadRequest, writes: ThreadPoolExecutor | None = None
+        self, storage: OffloadStorage, order: OffloadRequest, writes: ThreadPoolExecutor | None = None
     ) -> None:
         """``writes``: a thread for writing to the storage location."""
-        create = partial(place.create, order.path)
+        create = partial(storage.create, order.path)
         self._writing = create() if writes is None else ThreadedWriter(create, writes)
         try:
             self._writer = LedgerWriter(
@@ -80,7 +80,7 @@ class InlineOffloadWriting:
         self._writer.add(entries)
         return time.monotonic() - began
 
-    def add_places(self, ledger_id: int, places: EntryChunk, *, hurries: bool = False) -> float:
+    def add_positions(self, ledger_id: int, positions: EntryChunk, *, hurries: bool = False) -> float:
         raise EntriesUnreadable("this process reads entries from the store itself")
 
     def finish(self) -> WrittenFile:

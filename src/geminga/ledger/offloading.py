@@ -80,7 +80,7 @@ class OffloadFailed(StoreError):
 class OffloadingTier(Protocol):
     """Parts of the tiered store that an offload uses."""
 
-    place: OffloadStorage
+    storage: OffloadStorage
     catalog: TierCatalog
     store_name: str
     claim: StorageClaim
@@ -107,7 +107,7 @@ class OffloadingTier(Protocol):
     def listing(self, owner: str) -> Callable[[], None]:
         """Return a job that updates the owner's manifest, for the worker's thread."""
 
-    def places(
+    def positions(
         self,
         ledger_id: int,
         first: int,
@@ -115,7 +115,7 @@ class OffloadingTier(Protocol):
         bytes_max: int,
         done: Callable[[EntryChunk | None], None],
     ) -> bool:
-        """Call ``done`` with the positions of entries; see `geminga.ledger.store.FileStore.places`."""
+        """Call ``done`` with the positions of entries; see `geminga.ledger.store.FileStore.positions`."""
 
     def remove_files(self, owner: str, suspects: list[OrphanCandidate]) -> None:
         """Remove files from the manifest and delete them."""
@@ -138,7 +138,7 @@ class Offloading:
         self._done: Done | None = done
         self._published = tier.local.stats().appended_bytes
         self._is_cancelled = self._is_second = False
-        self._by_places = True
+        self._by_positions = True
         """Whether the worker process may read entries by their positions."""
         self._start()
 
@@ -200,7 +200,7 @@ class Offloading:
                     return
                 self._is_reading = True
                 count = min(left, PIECE_ENTRIES)
-                if self._asks_for_places(count):
+                if self._asks_for_positions(count):
                     continue
                 found = self._tier.local.fetch(
                     self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
@@ -217,18 +217,20 @@ class Offloading:
         if self._failure is not None and not self._waiting and not self._is_reading:
             self._fail(None)
 
-    def _asks_for_places(self, count: int) -> bool:
+    def _asks_for_positions(self, count: int) -> bool:
         making = self._making
-        if making is None or making.shares_lock or not self._by_places:
+        if making is None or making.shares_lock or not self._by_positions:
             return False
-        return self._tier.places(self.info.ledger_id, self._next, count, PIECE_BYTES, self._placed)
+        return self._tier.positions(
+            self.info.ledger_id, self._next, count, PIECE_BYTES, self._positions_found
+        )
 
-    def _placed(self, places: EntryChunk | None) -> None:
+    def _positions_found(self, positions: EntryChunk | None) -> None:
         self._is_reading = False
-        if places is None:
-            self._by_places = False
+        if positions is None:
+            self._by_positions = False
         else:
-            self._give(len(places), places)
+            self._give(len(positions), positions)
         self._pump()
 
     def _paused(self, _: Exception | None) -> None:
@@ -267,7 +269,7 @@ class Offloading:
         def add() -> None:
             hurries = self._tier.rests.hurries
             if isinstance(piece, EntryChunk):
-                worked = making.add_places(self.info.ledger_id, piece, hurries=hurries)
+                worked = making.add_positions(self.info.ledger_id, piece, hurries=hurries)
             else:
                 worked = making.add(piece, hurries=hurries)
             costs = making.shares_lock or (is_published and not isinstance(piece, EntryChunk))
@@ -333,7 +335,7 @@ class Offloading:
                 return
             if isinstance(cause, EntriesUnreadable) and not self._is_cancelled:
                 logger.info("ledger %d is read by the store itself: %s", self.info.ledger_id, cause)
-                self._by_places = False
+                self._by_positions = False
                 self._start()
                 self.begin_or_end(None)
                 return
@@ -354,11 +356,11 @@ class Offloading:
     def _create(self) -> None:
         tier = self._tier
         tier.claim.check()
-        found = manifest.replaceable_head(tier.place, self.owner)
+        found = manifest.replaceable_head(tier.storage, self.owner)
         if found is not None and (found.store, found.topic) != (tier.store_name, self.owner):
             raise OffloadFailed(
-                f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another "
-                f"store ({found.store}): each store needs an offload location of its own"
+                f"{tier.storage.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from "
+                f"another store ({found.store}): each store needs an offload location of its own"
             )
         self._making = tier.makers.begin(
             OffloadRequest(self.path, self.owner, _partition(self.owner), self.info.ledger_id, self.uuid),
@@ -375,7 +377,7 @@ class Offloading:
                 f"ledger {self.info.ledger_id} has {self.info.entries} entries, "
                 f"{self._written.summary.entries} were written"
             )
-        source = self._tier.place.open(self.path)
+        source = self._tier.storage.open(self.path)
         try:
             if LedgerFile(source).summary != self._written.summary:
                 raise OffloadFailed(f"{self.path} does not say what was written to it")
@@ -384,7 +386,7 @@ class Offloading:
 
 
 def _said(ledger_id: int, tier: OffloadingTier, error: Exception) -> str:
-    return f"ledger {ledger_id} cannot be offloaded to {tier.place.location}: {error}"
+    return f"ledger {ledger_id} cannot be offloaded to {tier.storage.location}: {error}"
 
 
 def _partition(topic: str) -> int:

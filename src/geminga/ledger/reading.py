@@ -42,7 +42,7 @@ _SUSPECTS_MAX = 1_000
 _UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
 """Errors of a disk that cannot read a sector; other errors may be temporary."""
 
-Place = tuple[int, int, int, int]
+EntryPosition = tuple[int, int, int, int]
 """(entry id, position, size, checksum)."""
 
 
@@ -64,12 +64,12 @@ class ReadEntries:
     """
 
     entries: list[bytes] = field(default_factory=list)
-    bad: list[Place] = field(default_factory=list)
+    bad: list[EntryPosition] = field(default_factory=list)
     what: str = ""
     may_pass: bool = False
     """Whether the disk reported the error, so that a retry may succeed; False for wrong bytes."""
     error: StoreError | None = None
-    places: EntryChunk | None = None
+    positions: EntryChunk | None = None
     """Positions of the entries, instead of the entries."""
 
     @property
@@ -129,7 +129,7 @@ class StoreEntryReader:
         self._fetch(ledger, first, ahead, done)
         return None
 
-    def places(
+    def positions(
         self,
         ledger: LedgerState,
         first: int,
@@ -145,7 +145,7 @@ class StoreEntryReader:
 
         def job() -> ReadEntries:
             try:
-                return ReadEntries(places=_chunk_of(finder, ledger, first, count, bytes_max))
+                return ReadEntries(positions=_chunk_of(finder, ledger, first, count, bytes_max))
             except Exception as error:  # would end the reader thread
                 is_usual = isinstance(error, (StoreError, OSError))
                 logger.log(
@@ -155,8 +155,8 @@ class StoreEntryReader:
                 )  # fmt: skip
                 return ReadEntries()
 
-        key = (ledger.ledger_id, first, count, "places")
-        self._pool.submit(key, job, lambda found: done(found.places))
+        key = (ledger.ledger_id, first, count, "positions")
+        self._pool.submit(key, job, lambda found: done(found.positions))
         return True
 
     def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
@@ -248,8 +248,8 @@ def _from_disk(
     try:
         for _ in range(_LOOKS_MAX):
             found = ReadEntries()
-            read_places(files, _places(finder, ledger, first, count, bytes_max), found)
-            if found.entries or not found.bad or _is_where_it_was(finder, ledger, found.bad[0]):
+            read_entries_at(files, _look_up(finder, ledger, first, count, bytes_max), found)
+            if found.entries or not found.bad or _is_unmoved(finder, ledger, found.bad[0]):
                 break
     except StoreError as error:
         found.error = error
@@ -264,16 +264,16 @@ def _from_disk(
     return found
 
 
-def read_places(files: LogFiles, places: list[Place], found: ReadEntries) -> None:
+def read_entries_at(files: LogFiles, positions: list[EntryPosition], found: ReadEntries) -> None:
     """Add the entries at these positions to ``found``, up to the first bad one."""
     start = 0
-    while start < len(places) and not found.bad:
-        stop = _run_end(places, start)
-        _read_run(files, places[start:stop], found)
+    while start < len(positions) and not found.bad:
+        stop = _run_end(positions, start)
+        _read_run(files, positions[start:stop], found)
         start = stop
 
 
-def _is_where_it_was(finder: EntryFinder, ledger: LedgerState, place: Place) -> bool:
+def _is_unmoved(finder: EntryFinder, ledger: LedgerState, expected: EntryPosition) -> bool:
     """Whether an entry that could not be read was not moved meanwhile.
 
     A file is deleted only after the moves of its entries are known: an entry whose position is unchanged was
@@ -281,31 +281,33 @@ def _is_where_it_was(finder: EntryFinder, ledger: LedgerState, place: Place) -> 
     """
 
     def position() -> int:
-        located = finder.locate(ledger, place[0])
+        located = finder.locate(ledger, expected[0])
         return MISSING if located is None else finder.position(ledger.ledger_id, *located)
 
-    return position() == place[1] and position() == place[1]
+    return position() == expected[1] and position() == expected[1]
 
 
-def _places(finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
-    places: list[Place] = []
+def _look_up(
+    finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int
+) -> list[EntryPosition]:
+    positions: list[EntryPosition] = []
     total = 0
     entry_id, end = first, first + count
     while entry_id < end:
         located = finder.locate(ledger, entry_id)
         if located is None:
             # Ids that `append` skipped, as damage may have destroyed their entries.
-            places.append((entry_id, MISSING, 0, 0))
-            return places
+            positions.append((entry_id, MISSING, 0, 0))
+            return positions
         chunk, start = located
         for at in range(start, min(len(chunk), start + end - entry_id)):
             size = chunk.sizes[at]
             total += size
-            if total > bytes_max and places:
-                return places
-            places.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
+            if total > bytes_max and positions:
+                return positions
+            positions.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
             entry_id += 1
-    return places
+    return positions
 
 
 def _chunk_of(
@@ -327,13 +329,13 @@ def _chunk_of(
     return EntryChunk(first, positions, sizes[:count], chunk.crcs[start:stop])
 
 
-def _run_end(places: list[Place], start: int) -> int:
+def _run_end(positions: list[EntryPosition], start: int) -> int:
     """Return the end of the run of entries that one read fetches, or that are all lost or all given up."""
-    first = places[start][1]
-    end = first + places[start][2]
+    first = positions[start][1]
+    end = first + positions[start][2]
     stop = start + 1
-    while stop < len(places):
-        _, position, size, _ = places[stop]
+    while stop < len(positions):
+        _, position, size, _ = positions[stop]
         if first <= GIVEN_UP:
             if position != first:
                 break
@@ -348,7 +350,7 @@ def _run_end(places: list[Place], start: int) -> int:
     return stop
 
 
-def _read_run(files: LogFiles, run: list[Place], found: ReadEntries) -> None:
+def _read_run(files: LogFiles, run: list[EntryPosition], found: ReadEntries) -> None:
     """Add the entries of a run up to the first bad one, and record the bad one."""
     base = run[0][1]
     if base <= GIVEN_UP:
@@ -368,31 +370,31 @@ def _read_run(files: LogFiles, run: list[Place], found: ReadEntries) -> None:
         if len(run) == 1:
             found.bad, found.what, found.may_pass = run, f"the entry cannot be read ({error})", True
             return
-        for place in run:
+        for expected in run:
             # Read one by one to find the bad entry: it may be the gap between them that is unreadable.
-            _read_run(files, [place], found)
+            _read_run(files, [expected], found)
             if found.bad:
                 break
         return
     if len(run) == 1:
         _take(data if len(data) == size else b"", run[0], found)
         return
-    entries = [data[place[1] - base : place[1] - base + place[2]] for place in run]
+    entries = [data[expected[1] - base : expected[1] - base + expected[2]] for expected in run]
     crcs = list(map(crc32c, entries, repeat(0), repeat(_HOLD_GIL)))
-    if len(data) == size and crcs == [place[3] for place in run]:
+    if len(data) == size and crcs == [expected[3] for expected in run]:
         found.entries += entries
         return
-    for place in run:
-        start = place[1] - base
-        _take(data[start : start + place[2]], place, found)
+    for expected in run:
+        start = expected[1] - base
+        _take(data[start : start + expected[2]], expected, found)
         if found.bad:
             return
 
 
-def _take(entry: bytes, place: Place, found: ReadEntries) -> None:
+def _take(entry: bytes, expected: EntryPosition, found: ReadEntries) -> None:
     # Releasing the GIL for such a short sum would cost up to a whole switch interval.
-    if len(entry) != place[2] or crc32c(entry, 0, _HOLD_GIL) != place[3]:
-        found.bad, found.what = [place], "entry fails its checksum"
+    if len(entry) != expected[2] or crc32c(entry, 0, _HOLD_GIL) != expected[3]:
+        found.bad, found.what = [expected], "entry fails its checksum"
     else:
         found.entries.append(entry)
 

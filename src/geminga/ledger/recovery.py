@@ -523,7 +523,7 @@ class Recovery:
                     self._report(
                         self._damage(
                             position,
-                            "entries before this place are lost",
+                            "entries before this position are lost",
                             ledger.ledger_id,
                             tail.first + first,
                             tail.first + index - 1,

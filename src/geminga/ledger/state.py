@@ -217,7 +217,7 @@ class StoreState:
                 infos.append(StoredLedger(ledger_id, owner, found[1], found[2]))
         return infos
 
-    def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+    def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
         """Return (file name, offset, size, checksum) of an entry; None if it has no position."""
         located = self.index.locate(self.ledger(ledger_id), entry_id) if self.exists(ledger_id) else None
         if located is None:
@@ -299,7 +299,7 @@ class StoreState:
             for entry_id, position, size, crc in zip(
                 group.seconds, group.positions, group.sizes, group.crcs, strict=True
             ):
-                ledger.place(entry_id, position, size, crc)
+                ledger.set_position(entry_id, position, size, crc)
         ledger.written_bytes += group.payload_bytes
         self._live_bytes[group.position >> OFFSET_BITS] += (
             group.payload_bytes + len(group.kinds) * RECORD_BYTES
@@ -325,7 +325,7 @@ class StoreState:
                     tail.sizes.append(size)
                     tail.crcs.append(crc)
                 else:
-                    ledger.place(second, position, size, crc)
+                    ledger.set_position(second, position, size, crc)
                 ledger.written_bytes += size
                 live_bytes += size
                 records += 1
@@ -457,7 +457,7 @@ class StoreState:
             if kind == MOVED:
                 self.index.moved.setdefault(first, {})[second] = position
             return
-        before = ledger.place(second, position, size, crc)
+        before = ledger.set_position(second, position, size, crc)
         if before is None or before[0] == 0:
             ledger.written_bytes += size
         else:
@@ -539,7 +539,7 @@ class StoreState:
         self._frozen_next_ledger_id = self.next_ledger_id
         return self.checkpoint
 
-    def freeze_places(
+    def freeze_positions(
         self, position: int, sequence: int, file_sizes: dict[int, int]
     ) -> tuple[CheckpointSnapshot, list[LedgerState]]:
         """Freeze the settled positions so far, all of which the checkpoint must write.

@@ -414,7 +414,7 @@ class FileStore:
         ledger = self._state.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
 
-    def places(
+    def positions(
         self,
         ledger_id: int,
         first_entry_id: int,
@@ -430,7 +430,7 @@ class FileStore:
         Raises `StoreError`.
         """
         ledger = self._state.ledger(ledger_id)
-        return self._reader.places(ledger, first_entry_id, entries_max, bytes_max, done)
+        return self._reader.positions(ledger, first_entry_id, entries_max, bytes_max, done)
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         if self._prefetcher is None or not self._state.bloom_filter.may_have_any(wanted):
@@ -690,9 +690,9 @@ class FileStore:
         keys = sum(1 for _ in self.scan(""))
         return StoreCounts(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
 
-    def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+    def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
         """Return (file name, offset, size, checksum) of an entry, for reading its bytes; None without one."""
-        return self._state.place_of(ledger_id, entry_id)
+        return self._state.position_of(ledger_id, entry_id)
 
     def __enter__(self) -> FileStore:
         return self

@@ -69,7 +69,7 @@ class StorageClaim:
 
     def __init__(
         self,
-        place: OffloadStorage,
+        storage: OffloadStorage,
         filesystem: FileSystem,
         folder: str,
         store_name: str,
@@ -79,9 +79,9 @@ class StorageClaim:
         self.state = ClaimState.ASKING
         self.has_files = False
         """Whether the store has files there: then a storage location without a claim is a different one."""
-        self.why = f"{place.location}: the claim has not been read yet"
+        self.why = f"{storage.location}: the claim has not been read yet"
         """Message that says why the store may not change the storage."""
-        self._place = place
+        self._storage = storage
         self._filesystem = filesystem
         self._folder = folder
         self._store = store_name
@@ -152,7 +152,7 @@ class StorageClaim:
     def _complain(self, error: Exception) -> None:
         if str(error) != self.problem:
             self.problem = str(error)
-            logger.warning("%s: cannot read or renew the claim now: %s", self._place.location, error)
+            logger.warning("%s: cannot read or renew the claim now: %s", self._storage.location, error)
 
     # --- checks ---
     def check(self) -> None:
@@ -160,7 +160,7 @@ class StorageClaim:
         with self._lock:
             if self.state is ClaimState.HELD:
                 try:
-                    found = claims.load(self._place)
+                    found = claims.load(self._storage)
                 except ClaimUnreadable as error:
                     raise StorageNotClaimed(str(error)) from error
                 if self._is_ours(found):
@@ -169,17 +169,17 @@ class StorageClaim:
                     self._check_home(self._known(), found)
                     self._borrow(found, "was taken over meanwhile")
                 else:
-                    raise StorageNotClaimed(f"the claim on {self._place.location} is gone: is it mounted?")
+                    raise StorageNotClaimed(f"the claim on {self._storage.location} is gone: is it mounted?")
             raise StorageNotClaimed(self.why)
 
     def _let_go(self) -> None:
         with self._lock:
             if self.state is ClaimState.HELD and self._ours is not None:
                 try:
-                    if self._is_ours(claims.load(self._place)):
+                    if self._is_ours(claims.load(self._storage)):
                         self._save(replace(self._ours, open=False))
                 except Exception as error:
-                    logger.debug("%s: the claim stays open: %s", self._place.location, error)
+                    logger.debug("%s: the claim stays open: %s", self._storage.location, error)
                 self.state, self.why = ClaimState.ASKING, "the store is closed"
 
     def _is_ours(self, found: Claim | None) -> bool:
@@ -188,11 +188,11 @@ class StorageClaim:
     def _look(self) -> None:
         if self.state is ClaimState.BORROWED:
             return
-        found = claims.load(self._place)
+        found = claims.load(self._storage)
         if found is None and (self.has_files or self.state is ClaimState.HELD):
             what = "has ledgers there" if self.has_files else "has claimed it"
             raise StorageNotClaimed(
-                f"{self._place.location} holds no claim, and this store {what}: is it mounted? If what was "
+                f"{self._storage.location} holds no claim, and this store {what}: is it mounted? If what was "
                 f"there is lost, run 'geminga store claim {self._folder}'"
             )
         identity = self._known()
@@ -218,7 +218,7 @@ class StorageClaim:
             self._take(identity, found)
         elif self._seen is None:
             self._seen = found, self._clock()
-            self.why = f"{self._place.location} was left open by {found.who}: checking if that still runs"
+            self.why = f"{self._storage.location} was left open by {found.who}: checking if that still runs"
         elif found != self._seen[0]:
             # This is the copy of a disk. It needs another instance, as it may outlive the original.
             self._identity = StoreIdentity(new_id())
@@ -232,7 +232,7 @@ class StorageClaim:
         is_mine = found.store == self._store and found.instance == identity.instance
         if is_mine and identity.home and found.place != identity.home:
             raise StorageNotClaimed(
-                f"{self._place.location} was claimed by this store before, but its ledgers are at another "
+                f"{self._storage.location} was claimed by this store before, but its ledgers are at another "
                 "location: is it mounted? If those are lost, run 'geminga store claim "
                 f"{self._folder}'"
             )
@@ -250,15 +250,15 @@ class StorageClaim:
     def _take(self, identity: StoreIdentity, found: Claim | None) -> None:
         """Take the claim. The new session is saved in the store before the claim is written."""
         session = new_id()
-        place = new_id() if found is None else found.place
+        location_id = new_id() if found is None else found.place
         sessions = (session,) if found is None else (session, found.session)
-        renewed = identity.with_session(place, sessions)
+        renewed = identity.with_session(location_id, sessions)
         identities.save(self._filesystem, self._folder, renewed)
         self._identity = renewed
         who = f"{socket.gethostname()}:{self._folder}"
         since_ms = time.time_ns() // 1_000_000
-        self._save(Claim(place, self._store, renewed.instance, session, 0, True, who, since_ms))
-        written = claims.load(self._place)
+        self._save(Claim(location_id, self._store, renewed.instance, session, 0, True, who, since_ms))
+        written = claims.load(self._storage)
         if not self._is_ours(written):
             assert written is not None
             self._borrow(written, "was claimed at the same time")
@@ -268,20 +268,20 @@ class StorageClaim:
     def _save(self, claim: Claim) -> None:
         self._ours = claim  # also if writing fails: the storage may have it nevertheless
         try:
-            claims.save(self._place, claim)
+            claims.save(self._storage, claim)
         except OSError as error:
             if not is_no_space(error):
                 raise
             # Without this the holder of full storage would seem dead, and no store could delete files.
             try:
-                claims.save_in_place(self._place, claim)
+                claims.save_in_place(self._storage, claim)
             except OSError as refused:
                 raise error from refused
 
     def _borrow(self, found: Claim, what: str) -> None:
         self.state = ClaimState.BORROWED
         self.why = (
-            f"{self._place.location} {what} ({_said(found)}): this store only reads its files, and "
+            f"{self._storage.location} {what} ({_said(found)}): this store only reads its files, and "
             "writes or deletes nothing"
         )
         advice = f". If that store is gone for good, run 'geminga store claim {self._folder}'"
@@ -293,12 +293,12 @@ def _said(claim: Claim) -> str:
     return f"{claim.who}, {'open' if claim.open else 'closed'}, since {since}"
 
 
-def whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
+def whose(storage: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
     """Return who holds the claim, in a sentence; empty if the store in a folder does. Changes nothing.
 
     Raises `OSError` or `ClaimUnreadable`.
     """
-    found = claims.load(place)
+    found = claims.load(storage)
     if found is None:
         return ""
     identity = identities.look(filesystem, folder)
@@ -309,11 +309,11 @@ def whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name
         and found.session in known
     ):
         return ""
-    return f"{place.location} is claimed by {_said(found)}: this store only reads its files"
+    return f"{storage.location} is claimed by {_said(found)}: this store only reads its files"
 
 
 def take_over(
-    place: OffloadStorage,
+    storage: OffloadStorage,
     filesystem: FileSystem,
     folder: str,
     store_name: str,
@@ -326,22 +326,22 @@ def take_over(
     Files that the previous holder still needs may be deleted from now on. Raises `StorageNotClaimed` while
     that holder runs, which takes up to a minute to find out, and `OSError`.
     """
-    mine = StorageClaim(place, filesystem, folder, store_name, clock=clock)
+    mine = StorageClaim(storage, filesystem, folder, store_name, clock=clock)
     try:
-        found = claims.load(place)
+        found = claims.load(storage)
     except ClaimUnreadable as error:
         logger.warning("%s; writing a new claim", error)
         found = None
     if found is not None and found.store != store_name:
         raise StorageNotClaimed(
-            f"{place.location} holds ledgers of another store ({_said(found)}), and each store needs a "
+            f"{storage.location} holds ledgers of another store ({_said(found)}), and each store needs a "
             "location of its own"
         )
     began = clock()
     while found is not None and found.open and clock() - began < QUIET_SECONDS:
         sleep(BEAT_SECONDS / 3)
-        if claims.load(place) != found:
-            raise StorageNotClaimed(f"{place.location} is in use by {_said(found)}: stop that broker first")
+        if claims.load(storage) != found:
+            raise StorageNotClaimed(f"{storage.location} is in use by {_said(found)}: stop that broker first")
     mine._take(mine._known(), found)
     if mine.state is not ClaimState.HELD:
         raise StorageNotClaimed(mine.why)

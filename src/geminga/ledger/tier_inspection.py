@@ -27,8 +27,8 @@ class UnrecordedLedger(NamedTuple):
         )
 
 
-def check_place(
-    place: OffloadStorage, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
+def check_storage(
+    storage: OffloadStorage, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
 ) -> Iterator[str]:
     """Describe the faults of the files of a store's ledgers, a sentence each. Reads all files.
 
@@ -40,16 +40,16 @@ def check_place(
     suspected = {suspect.file for suspect in catalog.all_suspects()}
     for owner, records in owners.items():
         folder = folder_of(owner)
-        where = f"{place.location}/{folder}"
+        where = f"{storage.location}/{folder}"
         for record in records:
-            wrong = _wrong(place, f"{folder}/{record.file}", record)
+            wrong = _wrong(storage, f"{folder}/{record.file}", record)
             if wrong:
                 yield f"{owner}: ledger {record.ledger} is not whole in {where}/{record.file}: {wrong}"
         if is_borrowed:
             continue
         try:
-            found = manifest.load(place, owner)
-            own, names = manifest.files_of(place, owner), place.names(folder)
+            found = manifest.load(storage, owner)
+            own, names = manifest.files_of(storage, owner), storage.names(folder)
         except (OSError, ManifestUnreadable) as error:
             yield f"{owner}: {error}"
             continue
@@ -63,7 +63,7 @@ def check_place(
 
 
 def forgotten(
-    place: OffloadStorage, store: FileStore, catalog: TierCatalog, store_name: str
+    storage: OffloadStorage, store: FileStore, catalog: TierCatalog, store_name: str
 ) -> Iterator[UnrecordedLedger]:
     """Return ledgers that a manifest lists and whose record the store has lost, which only damage can cause.
 
@@ -77,7 +77,7 @@ def forgotten(
         owner = key[len(_TOPICS) :]
         if not owner.startswith("persistent://"):
             continue
-        found = manifest.load(place, owner)
+        found = manifest.load(storage, owner)
         if found is None or (found.store, found.topic) != (store_name, owner):
             continue
         known = {record.uuid for record in catalog.of_owner(owner)}
@@ -87,9 +87,9 @@ def forgotten(
                 yield UnrecordedLedger(owner, record)
 
 
-def _wrong(place: OffloadStorage, path: str, record: OffloadedLedger) -> str:
+def _wrong(storage: OffloadStorage, path: str, record: OffloadedLedger) -> str:
     try:
-        read, close = place.reader(path)
+        read, close = storage.reader(path)
     except FileNotFoundError:
         return "the file is missing"
     except OSError as error:

@@ -31,7 +31,7 @@ CLAIM_CHECKED_SECONDS = 5.0
 class SweptTier(Protocol):
     """Parts of the tiered store that the sweeper uses."""
 
-    place: OffloadStorage
+    storage: OffloadStorage
     catalog: TierCatalog
     store_name: str
     claim: StorageClaim
@@ -95,7 +95,9 @@ class OrphanSweeper:
 
         def removed(error: Exception | None) -> None:
             if error is not None:
-                logger.error("%s: cannot delete files of deleted ledgers now: %s", tier.place.location, error)
+                logger.error(
+                    "%s: cannot delete files of deleted ledgers now: %s", tier.storage.location, error
+                )
                 self._later()
                 return
             try:
@@ -110,7 +112,7 @@ class OrphanSweeper:
     def _remove(self, owner: str, suspects: list[OrphanCandidate], save: Callable[[], None]) -> None:
         tier, folder, is_full = self._tier, folder_of(owner), False
         tier.claim.check()
-        found = manifest.replaceable_head(tier.place, owner)
+        found = manifest.replaceable_head(tier.storage, owner)
         if found is None or (found.store, found.topic) == (tier.store_name, owner):
             # Done even if nothing changes, as saving also removes pages left by a crash.
             try:
@@ -124,6 +126,6 @@ class OrphanSweeper:
             if time.monotonic() - checked > CLAIM_CHECKED_SECONDS:
                 tier.claim.check()
                 checked = time.monotonic()
-            tier.place.delete(f"{folder}/{each.file}")
+            tier.storage.delete(f"{folder}/{each.file}")
         if is_full:
             save()

@@ -77,8 +77,8 @@ class _OpenFile:
 class TierReader:
     """Reads offloaded ledgers. Its calls are for any thread, and wait for the storage."""
 
-    def __init__(self, place: OffloadStorage, clock: Callable[[], float] = time.monotonic) -> None:
-        self._place = place
+    def __init__(self, storage: OffloadStorage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._storage = storage
         self._clock = clock
         self._suspects: OrderedDict[tuple[str, int | None], tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class TierReader:
     def _read(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
     ) -> OffloadedRead:
-        where = f"ledger {record.ledger} is offloaded to {self._place.location}/{path}"
+        where = f"ledger {record.ledger} is offloaded to {self._storage.location}/{path}"
         if first >= record.entries or entries_max <= 0:
             return OffloadedRead([])
         try:
@@ -191,7 +191,7 @@ class TierReader:
             raise
 
     def _open(self, path: str, record: OffloadedLedger) -> LedgerFile:
-        source = self._place.open(path)
+        source = self._storage.open(path)
         try:
             file = LedgerFile(source)
         except BaseException:

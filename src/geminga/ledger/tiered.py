@@ -70,7 +70,7 @@ class TieredStore:
     def __init__(
         self,
         local: FileStore,
-        place: OffloadStorage,
+        storage: OffloadStorage,
         *,
         wakeup: Callable[[], None] | None = None,
         threads: bool = True,
@@ -81,19 +81,19 @@ class TieredStore:
         Without ``threads`` all work runs inside `poll`. Leftovers of a crash are deleted.
         """
         self._local = local
-        self.place = place
+        self.storage = storage
         self.store_name = local.store_id.hex()
         self._wakeup = wakeup
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
         self._pool: ReadPool[OffloadedRead] | None = None
         self.catalog = TierCatalog(local)
-        self._reader = TierReader(place)
-        self.claim = StorageClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
+        self._reader = TierReader(storage)
+        self.claim = StorageClaim(storage, local.filesystem, local.folder, self.store_name, clock=clock)
         self.claim.has_files = bool(self.catalog.all_suspects()) or any(
             True for _ in self.catalog.everything()
         )
-        self._manifests = ManifestWriter(place, self.store_name)
+        self._manifests = ManifestWriter(storage, self.store_name)
         self._load: ThreadLoad | None = None
         """Load of the owner's thread."""
         self._undecided: list[Callable[[], None]] = []
@@ -105,7 +105,7 @@ class TieredStore:
         self._is_closing = False
         self.rests = CpuThrottle(threads=threads)
         has_disk = isinstance(local.filesystem, RealFileSystem)
-        self.makers = OffloadWriters(place, local.folder, is_alone=not (threads and has_disk))
+        self.makers = OffloadWriters(storage, local.folder, is_alone=not (threads and has_disk))
         self._clock = clock
         self._due: dict[Callable[[], None], float] = {}
         """Functions for `poll` to call, and when."""
@@ -142,7 +142,7 @@ class TieredStore:
     @property
     def location(self) -> str:
         """Return the address of the offload storage, without secrets."""
-        return self.place.location
+        return self.storage.location
 
     @property
     def borrowed(self) -> str:
@@ -243,7 +243,7 @@ class TieredStore:
 
         def check() -> None:
             try:
-                read, close = self.place.reader(path)
+                read, close = self.storage.reader(path)
             except FileNotFoundError:
                 self.claim.check()  # raises if the storage is not mounted
                 wrong.append("it is not there")
@@ -354,7 +354,7 @@ class TieredStore:
 
         def save() -> None:
             self.claim.check()
-            found = manifest.load(self.place, owner) if may_be_lost else None
+            found = manifest.load(self.storage, owner) if may_be_lost else None
             is_ours = found is not None and (found.store, found.topic) == (self.store_name, owner)
             lost = [each for each in found.ledgers if is_lost(each)] if found is not None and is_ours else []
             self._manifests.save(owner, [*known.values(), *lost])
@@ -392,7 +392,7 @@ class TieredStore:
         if self._pool is not None:
             time.sleep(seconds)
 
-    def places(
+    def positions(
         self,
         ledger_id: int,
         first: int,
@@ -400,7 +400,9 @@ class TieredStore:
         bytes_max: int,
         done: Callable[[EntryChunk | None], None],
     ) -> bool:
-        return self._local.places(ledger_id, first, entries_max=entries_max, bytes_max=bytes_max, done=done)
+        return self._local.positions(
+            ledger_id, first, entries_max=entries_max, bytes_max=bytes_max, done=done
+        )
 
     def _signal(self) -> None:
         if self._wakeup is not None:

@@ -42,12 +42,12 @@ class Claim:
     since_ms: int
 
 
-def load(place: OffloadStorage) -> Claim | None:
+def load(storage: OffloadStorage) -> Claim | None:
     """Return the claim on a storage location; None without one. Raises `OSError` or `ClaimUnreadable`."""
-    data = place.read(CLAIM)
+    data = storage.read(CLAIM)
     if data is None:
         return None
-    where = f"{place.location}/{CLAIM}"
+    where = f"{storage.location}/{CLAIM}"
     try:
         kept = json.loads(data)
         version = kept.pop("version")
@@ -62,21 +62,21 @@ def load(place: OffloadStorage) -> Claim | None:
     raise ClaimUnreadable(f"{where} is of version {version}; {VERSION} can be read")
 
 
-def save(place: OffloadStorage, claim: Claim) -> None:
+def save(storage: OffloadStorage, claim: Claim) -> None:
     """Write the claim on the storage location. Raises `OSError`."""
-    place.replace(CLAIM, _encoded(claim))
+    storage.replace(CLAIM, _encoded(claim))
 
 
-def save_in_place(place: OffloadStorage, claim: Claim) -> None:
+def save_in_place(storage: OffloadStorage, claim: Claim) -> None:
     """Overwrite the existing claim within its size, for storage that is full. Raises `OSError`, also if the
     storage does not support that."""
-    there = place.read(CLAIM)
+    there = storage.read(CLAIM)
     data = _encoded(claim)
     if there is not None and len(data) > len(there):
         data = json.dumps(_fields(claim), separators=(",", ":")).encode().ljust(len(there))
     if there is None or len(data) > len(there):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{place.location}/{CLAIM}")
-    place.overwrite(CLAIM, data.ljust(len(there)))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{storage.location}/{CLAIM}")
+    storage.overwrite(CLAIM, data.ljust(len(there)))
 
 
 def _fields(claim: Claim) -> dict[str, object]:

@@ -168,7 +168,7 @@ class EntryEnvelope:
                 found.append(bytes(out))
                 at += packed
             flags, counts, crcs, tags, tag_sizes, whole, whole_sizes = found
-            residue = cls(
+            envelope = cls(
                 np.frombuffer(flags, np.uint8), np.frombuffer(counts, "<i4"), np.frombuffer(crcs, "<u4"),
                 tags, np.frombuffer(tag_sizes, "<i4"), whole, np.frombuffer(whole_sizes, "<i4"), joined_bytes,
             )  # fmt: skip
@@ -176,10 +176,10 @@ class EntryEnvelope:
             raise
         except Exception as error:
             raise CorruptPayload(f"an envelope cannot be read: {error}") from error
-        each = (residue.flags, residue.counts, residue.crcs, residue.tag_sizes, residue.whole_sizes)
+        each = (envelope.flags, envelope.counts, envelope.crcs, envelope.tag_sizes, envelope.whole_sizes)
         if any(len(one) != entries for one in each):
             raise CorruptPayload("the sections of an envelope do not fit together")
-        return residue
+        return envelope
 
 
 class SplitEntries(NamedTuple):
@@ -187,7 +187,7 @@ class SplitEntries(NamedTuple):
     ``is_plain``: the rows contain all information of the messages."""
 
     messages: list[pa.RecordBatch]
-    residue: EntryEnvelope
+    envelope: EntryEnvelope
     closed: int
     is_plain: bool
 
@@ -196,7 +196,7 @@ class SplitEntries(NamedTuple):
         """Approximate memory until the entries are written."""
         rows = sum(each.num_rows for each in self.messages)
         columns = sum(each.nbytes for each in self.messages)
-        return int(columns + rows * ROW_BYTES + len(self.residue.whole))
+        return int(columns + rows * ROW_BYTES + len(self.envelope.whole))
 
 
 @dataclass(slots=True)
@@ -218,10 +218,10 @@ class EntrySplitter:
             RawEntry(self.topic, self.partition, self.ledger_id, first_entry_id + index, entry)
             for index, entry in enumerate(entries)
         ]
-        for messages, residue, closed, is_plain in self._pieces(raw):
+        for messages, envelope, closed, is_plain in self._pieces(raw):
             self._bound_chunks()
             rows = [messages] if messages is not None and messages.num_rows else []
-            yield SplitEntries(rows, residue, closed, is_plain)
+            yield SplitEntries(rows, envelope, closed, is_plain)
 
     def _pieces(self, raw: list[RawEntry]) -> Any:
         """Yield (messages or None, envelope, closed, is_plain) of runs of entries that are split together."""
@@ -247,7 +247,7 @@ class EntrySplitter:
             laid = lay_open(raw, COLUMNS, chunks=self._chunks)
             # A chunked message may have begun in an earlier ledger, or end in a later one.
             is_plain = laid.says_keys and not (heads[:, fields.CHUNK_COUNT] > 1).any()
-            piece = laid.messages, self._residue(raw, laid), 0, bool(is_plain)
+            piece = laid.messages, self._envelope(raw, laid), 0, bool(is_plain)
         except (CorruptPayload, CryptoError, _TooLargeOpen):
             self._chunks = before
             if len(raw) == 1:
@@ -259,7 +259,7 @@ class EntrySplitter:
             return
         yield piece
 
-    def _residue(self, raw: list[RawEntry], laid: LaidOpen) -> EntryEnvelope:
+    def _envelope(self, raw: list[RawEntry], laid: LaidOpen) -> EntryEnvelope:
         kernels, fields = _kernels(), columnar_fields
         heads, payloads, count = laid.heads, laid.payloads, len(raw)
         has_checksum = heads[:, fields.CHECKSUM] >= 0
@@ -362,18 +362,18 @@ def _kept_whole(raw: Sequence[RawEntry]) -> EntryEnvelope:
     )  # fmt: skip
 
 
-def concatenated(residues: Sequence[EntryEnvelope]) -> EntryEnvelope:
+def concatenated(envelopes: Sequence[EntryEnvelope]) -> EntryEnvelope:
     """Concatenate the envelopes of consecutive entries; at least one."""
-    if len(residues) == 1:
-        return residues[0]
+    if len(envelopes) == 1:
+        return envelopes[0]
 
     def put(name: str) -> Any:
-        return np.concatenate([getattr(each, name) for each in residues])
+        return np.concatenate([getattr(each, name) for each in envelopes])
 
     return EntryEnvelope(
-        put("flags"), put("counts"), put("crcs"), b"".join(each.tags for each in residues), put("tag_sizes"),
-        b"".join(each.whole for each in residues), put("whole_sizes"),
-        sum(each.joined_bytes for each in residues),
+        put("flags"), put("counts"), put("crcs"), b"".join(each.tags for each in envelopes), put("tag_sizes"),
+        b"".join(each.whole for each in envelopes), put("whole_sizes"),
+        sum(each.joined_bytes for each in envelopes),
     )  # fmt: skip
 
 
@@ -469,24 +469,24 @@ class JoinedEntries(NamedTuple):
     other: list[int]
 
 
-def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> JoinedEntries:
+def joined(messages: Sequence[pa.RecordBatch], envelope: EntryEnvelope) -> JoinedEntries:
     """Restore split entries. Raises `CorruptPayload` when messages and envelope do not belong together.
 
     ``messages`` may have any of `COLUMNS`, but has `JOINED_COLUMNS`.
     """
-    count = len(residue.flags)
-    if int(residue.counts.sum()) != sum(batch.num_rows for batch in messages):
+    count = len(envelope.flags)
+    if int(envelope.counts.sum()) != sum(batch.num_rows for batch in messages):
         raise CorruptPayload("an offloaded ledger's rows are not those that its entries had")
-    ends = np.cumsum(residue.tag_sizes, dtype=np.int64)
-    flags = residue.flags
-    if (ends[-1] if count else 0) != len(residue.tags) or int(residue.whole_sizes.sum()) != len(
-        residue.whole
+    ends = np.cumsum(envelope.tag_sizes, dtype=np.int64)
+    flags = envelope.flags
+    if (ends[-1] if count else 0) != len(envelope.tags) or int(envelope.whole_sizes.sum()) != len(
+        envelope.whole
     ):
         raise CorruptPayload("the parts of an envelope do not fit together")
-    tags = np.frombuffer(residue.tags, np.uint8) if residue.tags else _EMPTY
-    if len(residue.tags):
+    tags = np.frombuffer(envelope.tags, np.uint8) if envelope.tags else _EMPTY
+    if len(envelope.tags):
         out, metadata_ends, payload_ends = _join(
-            _columns(messages), tags, ends, (flags & _BATCH) != 0, residue.counts, residue.joined_bytes
+            _columns(messages), tags, ends, (flags & _BATCH) != 0, envelope.counts, envelope.joined_bytes
         )
         data = out.data
         metadata, payload = metadata_ends.tolist(), payload_ends.tolist()
@@ -495,10 +495,10 @@ def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> Joined
     found = JoinedEntries([], [], [])
     begin = whole_at = 0
     for index, (kind, crc, end, size) in enumerate(
-        zip(flags.tolist(), residue.crcs.tolist(), payload, residue.whole_sizes.tolist(), strict=True)
+        zip(flags.tolist(), envelope.crcs.tolist(), payload, envelope.whole_sizes.tolist(), strict=True)
     ):
         if kind & _WHOLE:
-            entry = residue.whole[whole_at : whole_at + size]
+            entry = envelope.whole[whole_at : whole_at + size]
             whole_at += size
             is_right = crc32c(entry) == crc
         elif end < 0:

@@ -140,7 +140,7 @@ def _varint_size(value):
 
 @inlined
 def _join_part(
-    residue, position, end, is_outer, row, payload_size, numbers, offsets, keys, ordering_keys,
+    envelope, position, end, is_outer, row, payload_size, numbers, offsets, keys, ordering_keys,
     property_rows, property_keys, property_values, out, at,
 ):  # fmt: skip
     """Write one metadata to ``out`` at ``at``; returns its end, or -1 if sizes do not fit.
@@ -152,19 +152,19 @@ def _join_part(
     next_property = property_rows[row]
     while position < end:
         tag_start = position
-        tag, position = _varint(residue, position, end)
+        tag, position = _varint(envelope, position, end)
         if position < 0 or at + _TAG_BYTES + _VARINT_BYTES > room:
             return np.int64(-1)
-        memcpy(out, at, residue, tag_start, position - tag_start)
+        memcpy(out, at, envelope, tag_start, position - tag_start)
         at += position - tag_start
         field = tag >> 3
         is_hole = _is_outer_hole(field) if is_outer else _is_inner_hole(field)
         if not is_hole:
             start = position
-            position = _skip(residue, position, end, tag & 7)
+            position = _skip(envelope, position, end, tag & 7)
             if position < 0 or at + position - start > room:
                 return np.int64(-1)
-            memcpy(out, at, residue, start, position - start)
+            memcpy(out, at, envelope, start, position - start)
             at += position - start
         elif field == (6 if is_outer else 2):
             size = offsets[row + 1, 0] - offsets[row, 0]
@@ -211,17 +211,17 @@ def _join_part(
 
 
 @inlined
-def _part_end(residue, position, end):
+def _part_end(envelope, position, end):
     """Return the end of the part at ``position``; -1 if the part is cut."""
     if end - position < 2:
         return np.int64(-1)
-    stop = position + 2 + (np.int64(residue[position]) << 8 | np.int64(residue[position + 1]))
+    stop = position + 2 + (np.int64(envelope[position]) << 8 | np.int64(envelope[position + 1]))
     return stop if stop <= end else np.int64(-1)
 
 
 @kernel
 def join(
-    residue, ends, is_batch, counts, numbers, offsets, values, keys, ordering_keys, property_rows,
+    envelope, ends, is_batch, counts, numbers, offsets, values, keys, ordering_keys, property_rows,
     property_keys, property_values, out, metadata_ends, payload_ends,
 ):  # fmt: skip
     """Write metadata and payload of every entry that has an envelope to ``out``, one after the other.
@@ -246,15 +246,15 @@ def join(
         if position == end:
             continue
         start = at
-        stop = _part_end(residue, position, end)
+        stop = _part_end(envelope, position, end)
         is_well = stop >= 0 and row < len(offsets)
         if is_well and not is_batch[i]:
             is_well = rows == 1
             if is_well:
                 size = offsets[row, 2] - offsets[first_row, 2]
                 at = _join_part(
-                    residue, position + 2, stop, True, first_row, size, numbers, offsets, keys, ordering_keys,
-                    property_rows, property_keys, property_values, out, at,
+                    envelope, position + 2, stop, True, first_row, size, numbers, offsets, keys,
+                    ordering_keys, property_rows, property_keys, property_values, out, at,
                 )  # fmt: skip
                 metadata_ends[i] = at
                 is_well = at >= 0 and at + size <= room
@@ -265,20 +265,20 @@ def join(
             size = stop - position - 2
             is_well = at + size <= room
             if is_well:
-                memcpy(out, at, residue, position + 2, size)
+                memcpy(out, at, envelope, position + 2, size)
                 at += size
                 metadata_ends[i] = at
             each = first_row
             while is_well and each < row:
                 position = stop
-                stop = _part_end(residue, position, end)
+                stop = _part_end(envelope, position, end)
                 is_well = stop >= 0 and at + 4 <= room
                 if not is_well:
                     break
                 size = offsets[each + 1, 2] - offsets[each, 2]
                 head = at
                 at = _join_part(
-                    residue, position + 2, stop, False, each, size, numbers, offsets, keys, ordering_keys,
+                    envelope, position + 2, stop, False, each, size, numbers, offsets, keys, ordering_keys,
                     property_rows, property_keys, property_values, out, at + 4,
                 )  # fmt: skip
                 is_well = at >= 0 and at + size <= room

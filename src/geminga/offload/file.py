@@ -221,7 +221,7 @@ class LedgerWriter:
     def _part(self, entries: Sequence[bytes]) -> None:
         summary = self._summary
         for parted in self._parter.part(summary.entries, entries):
-            count = len(parted.residue.flags)
+            count = len(parted.envelope.flags)
             self._waiting.append(parted)
             self._waiting_entries += count
             self._waiting_memory_bytes += parted.memory_bytes
@@ -248,11 +248,11 @@ class LedgerWriter:
             self._row_groups += 1
             summary.publish = _span(summary.publish, table.column("publish_time"))
             summary.event = _span(summary.event, table.column("event_time"))
-        residue = concatenated([parted.residue for parted in waiting]).encode()
+        envelope = concatenated([parted.envelope for parted in waiting]).encode()
         at = self._position.at
-        self._file.write(residue)
+        self._file.write(envelope)
         first = summary.entries - entries
-        summary.groups.append([first, entries, rows, row_group, at, len(residue), crc32c(residue)])
+        summary.groups.append([first, entries, rows, row_group, at, len(envelope), crc32c(envelope)])
         summary.messages += rows
         summary.closed += sum(parted.closed for parted in waiting)
         summary.plain = summary.plain and all(parted.is_plain for parted in waiting)
@@ -344,9 +344,9 @@ class LedgerFile:
 
     def entries(self, group: int) -> JoinedEntries:
         """Return the entries of a group. Raises `CorruptPayload`, or the source's exceptions."""
-        residue, entries = self._residue(group), self.summary.groups[group][1]
+        envelope, entries = self._envelope(group), self.summary.groups[group][1]
         table = self._rows(group, JOINED_COLUMNS)
-        found = joined([] if table is None else table.combine_chunks().to_batches(), residue)
+        found = joined([] if table is None else table.combine_chunks().to_batches(), envelope)
         if len(found.entries) != entries:
             raise CorruptPayload(f"{len(found.entries)} entries are where {entries} should be")
         return found
@@ -355,7 +355,7 @@ class LedgerFile:
         """Whether an entry is the one of this id, by its checksum, which needs little reading. Raises
         `CorruptPayload`, or the source's exceptions."""
         group = self.group_of(entry_id)
-        return self._residue(group).is_of(entry_id - self.first_of(group), entry)
+        return self._envelope(group).is_of(entry_id - self.first_of(group), entry)
 
     def messages(self, group: int, columns: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.int32]] | None:
         """Return the messages of a group, with these of `COLUMNS` and `DERIVED`, as
@@ -365,10 +365,10 @@ class LedgerFile:
 
         Raises `CorruptPayload`, or the source's exceptions.
         """
-        residue = self._residue(group)
-        counts = residue.counts
+        envelope = self._envelope(group)
+        counts = envelope.counts
         rows = self.summary.groups[group][2]
-        if not len(counts) or int(counts.min()) < 1 or int(counts.sum()) != rows or residue.has_chunks():
+        if not len(counts) or int(counts.min()) < 1 or int(counts.sum()) != rows or envelope.has_chunks():
             return None
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), counts
@@ -382,7 +382,7 @@ class LedgerFile:
             if each.name == "message_id":
                 arrays.append(message_ids(*(part.to_numpy().astype(np.int64) for part in parts)))
             elif each.name == "key_bytes":
-                if parts[0].null_count < rows and residue.may_have_base64_keys():
+                if parts[0].null_count < rows and envelope.may_have_base64_keys():
                     return None
                 arrays.append(parts[0].cast(each.type))
             else:
@@ -390,7 +390,7 @@ class LedgerFile:
                 arrays.append(parts[0].dictionary_encode() if is_plain else parts[0])
         return pa.RecordBatch.from_arrays(arrays, schema=wanted), counts
 
-    def _residue(self, group: int) -> EntryEnvelope:
+    def _envelope(self, group: int) -> EntryEnvelope:
         first, entries, _, _, at, size, crc = self.summary.groups[group]
         self._source.seek(at)
         data = self._source.read(size)

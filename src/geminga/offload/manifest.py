@@ -153,13 +153,13 @@ def path_of(topic: str) -> str:
     return f"{folder_of(topic)}/{MANIFEST}"
 
 
-def load_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
+def load_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
     """Return the manifest without its pages; None if no ledger is offloaded. Raises as `load` does."""
     path = path_of(topic)
-    data = place.read(path)
+    data = storage.read(path)
     if data is None:
         return None
-    where = f"{place.location}: {path}"
+    where = f"{storage.location}: {path}"
     kept = _decode(data, where)
     try:
         return ManifestHead(kept["store"], kept["topic"], kept["pages"], kept["ledgers"])
@@ -167,10 +167,10 @@ def load_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
 
 
-def replaceable_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
+def replaceable_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
     """Return the manifest for replacing it: None if damaged. Raises `OSError` or `ManifestNewer`."""
     try:
-        return load_head(place, topic)
+        return load_head(storage, topic)
     except ManifestNewer:
         raise
     except ManifestUnreadable as error:
@@ -178,13 +178,13 @@ def replaceable_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
         return None
 
 
-def load(place: OffloadStorage, topic: str) -> Manifest | None:
+def load(storage: OffloadStorage, topic: str) -> Manifest | None:
     """Return the offloaded ledgers of a topic; None without any. Raises `OSError` or `ManifestUnreadable`."""
-    head = load_head(place, topic)
+    head = load_head(storage, topic)
     while head is not None:
         ledgers: list[OffloadedLedger] = []
         for page in head.pages:
-            found = _load_page(place, topic, page)
+            found = _load_page(storage, topic, page)
             if found is None:
                 break
             ledgers += found
@@ -193,34 +193,34 @@ def load(place: OffloadStorage, topic: str) -> Manifest | None:
             ledgers.sort(key=lambda each: each.ledger)
             return Manifest(head.store, head.topic, tuple(ledgers))
         # The page may have been replaced, together with the manifest.
-        before, head = head, load_head(place, topic)
+        before, head = head, load_head(storage, topic)
         if head == before:
-            raise ManifestUnreadable(f"{place.location}: {folder_of(topic)}/{page.file} is not there")
+            raise ManifestUnreadable(f"{storage.location}: {folder_of(topic)}/{page.file} is not there")
     return None
 
 
-def _load_page(place: OffloadStorage, topic: str, page: ManifestPage) -> tuple[OffloadedLedger, ...] | None:
+def _load_page(storage: OffloadStorage, topic: str, page: ManifestPage) -> tuple[OffloadedLedger, ...] | None:
     path = f"{folder_of(topic)}/{page.file}"
-    data = place.read(path)
+    data = storage.read(path)
     if data is None:
         return None
-    found: tuple[OffloadedLedger, ...] = _decode(data, f"{place.location}: {path}")["ledgers"]
+    found: tuple[OffloadedLedger, ...] = _decode(data, f"{storage.location}: {path}")["ledgers"]
     if (len(found), _digest(found)) != (page.count, page.digest):
-        raise ManifestUnreadable(f"{place.location}: {path} is not what the manifest names")
+        raise ManifestUnreadable(f"{storage.location}: {path} is not what the manifest names")
     return found
 
 
-def files_of(place: OffloadStorage, topic: str) -> set[str]:
+def files_of(storage: OffloadStorage, topic: str) -> set[str]:
     """Return the names of the manifest's own files. Raises as `load` does."""
-    head = load_head(place, topic)
+    head = load_head(storage, topic)
     return set() if head is None else {MANIFEST, *(page.file for page in head.pages)}
 
 
 class ManifestWriter:
     """Writes the manifests of a storage location; on one thread."""
 
-    def __init__(self, place: OffloadStorage, store: str) -> None:
-        self._place = place
+    def __init__(self, storage: OffloadStorage, store: str) -> None:
+        self._storage = storage
         self._store = store
         self._tidy: set[str] = set()
         """Topics without leftover pages of a crash or of storage that did not answer."""
@@ -232,8 +232,8 @@ class ManifestWriter:
         """
         is_tidy = topic in self._tidy
         self._tidy.discard(topic)
-        place, folder = self._place, folder_of(topic)
-        head = replaceable_head(place, topic)
+        storage, folder = self._storage, folder_of(topic)
+        head = replaceable_head(storage, topic)
         before = () if head is None else head.pages
         is_tidy = is_tidy and head is not None
         if not is_tidy:
@@ -243,11 +243,11 @@ class ManifestWriter:
         pages, tail = _paged(ordered, before)
         for page, held in pages:
             if page not in before:
-                place.replace(
+                storage.replace(
                     f"{folder}/{page.file}", _encode({"ledgers": [each.as_json() for each in held]})
                 )
         if ordered:
-            place.replace(
+            storage.replace(
                 path_of(topic),
                 _encode(
                     {
@@ -259,12 +259,12 @@ class ManifestWriter:
                 ),
             )
         else:
-            place.delete(path_of(topic))
-        there = {page.file for page in before} if is_tidy else set(place.names(folder))
+            storage.delete(path_of(topic))
+        there = {page.file for page in before} if is_tidy else set(storage.names(folder))
         kept = {page.file for page, _ in pages}
         for name in sorted(there - kept):
             if name.startswith(PAGE_PREFIX):
-                place.delete(f"{folder}/{name}")
+                storage.delete(f"{folder}/{name}")
         if len(self._tidy) >= _TIDY_MAX:
             self._tidy.clear()
         self._tidy.add(topic)
@@ -272,7 +272,7 @@ class ManifestWriter:
     def _is_whole(self, topic: str, page: ManifestPage) -> bool:
         """Whether a page exists and matches the manifest. Raises `OSError`."""
         try:
-            return _load_page(self._place, topic, page) is not None
+            return _load_page(self._storage, topic, page) is not None
         except ManifestUnreadable as error:
             logger.warning("%s; it is written again", error)
             return False
