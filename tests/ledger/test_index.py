@@ -12,7 +12,7 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.index import MISSING, Index, LedgerState, SharedIndex
 
 
-def test_places_count_up_leave_gaps_and_are_replaced() -> None:
+def test_positions_are_appended_leave_gaps_and_are_replaced() -> None:
     ledger = LedgerState(1, "owner", 10, 1000)
     assert ledger.set_position(10, 100, 5, 1) is None
     assert ledger.set_position(13, 400, 7, 2) is None
@@ -42,7 +42,7 @@ def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position tells which it is."""
+    """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position identifies it."""
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
     for number in range(5):
@@ -119,7 +119,7 @@ def test_one_ledger_keeps_few_chunks(catalog: Catalog) -> None:
 
 
 class SlowCatalog:
-    """What it says is so when it is asked, and is told when it may be."""
+    """Catalog that reads at once, and returns the result once `answers` is set."""
 
     def __init__(self) -> None:
         self.position = 100
@@ -133,8 +133,8 @@ class SlowCatalog:
         return found
 
 
-def test_the_owner_waits_for_nobody_who_asks_the_catalog() -> None:
-    """Every publish would wait for a disk that is slow, whenever a checkpoint is let go of."""
+def test_the_owner_does_not_wait_for_reads_of_the_catalog() -> None:
+    """Every publish would wait for a slow disk whenever a checkpoint frees its changes."""
     catalog = SlowCatalog()
     index = SharedIndex(Index(cast(Any, catalog), 1000), cast(Any, catalog))
     ledger, found = LedgerState(7, "owner", 1, 1), list[Any]()
