@@ -444,17 +444,16 @@ def test_a_starved_process_progresses_slowly(tmp_path: Path, monkeypatch: pytest
 PROGRAM = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {source!r})
-from geminga.ledger import making_elsewhere
-from geminga.ledger.offload_worker import MakerProcess
+from geminga.ledger import offload_worker
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
 
-making_elsewhere.SMALL_BYTES, making_elsewhere.STEP = -1, 0
+offload_worker.SMALL_BYTES, offload_worker.STEP = -1, 0
 def add(process, file, entries, *, hurries):
     print(process._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-MakerProcess.add = add
+offload_worker.OffloadWorker.add = add
 store = TieredStore(FileStore.open("store"), place_at("tier"))
 ledger = store.create_ledger({topic!r})
 store.append(ledger, b"entry", lambda error: None)

@@ -187,7 +187,7 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> N
     assert clone.claim.state is ClaimState.ASKING
     clone.delete_ledgers([min(kept)])
     pass_time(clock, store, clone)
-    assert "that runs" in clone.borrowed
+    assert "belongs to a running store" in clone.borrowed
     assert store.claim.state is ClaimState.HELD
     assert {each: read(store, each) for each in kept} == kept
     clone.close()
