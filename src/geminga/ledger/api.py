@@ -224,9 +224,7 @@ class EntryStore(Protocol):
     @property
     def space(self) -> FreeSpace | None:
         """Return the disk space measured last; None if it is unknown, or the store is in memory.
-
-        ``free_bytes`` is 0 while a write is pending that failed because the disk was full.
-        """
+        ``free_bytes`` is 0 while a write is pending that failed because the disk was full."""
 
     def measure_space(self) -> None:
         """Measure the disk space soon, on another thread; `poll` takes the result. Writes measure it too.

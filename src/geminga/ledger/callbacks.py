@@ -1,4 +1,4 @@
-"""Running of the owner's callbacks, with logged exceptions."""
+"""Functions that run the owner's callbacks and log their exceptions."""
 
 from __future__ import annotations
 

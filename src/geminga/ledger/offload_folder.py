@@ -14,8 +14,8 @@ from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fu
 
 _GATHERED_BYTES = 1024 * 1024
 _SYNCED_BYTES = 16 * 1024 * 1024
-"""Bytes written between syncs, as a long sync delays the syncs of others on this disk. The kernel has started
-to write the bytes out before, and drops them from memory afterwards."""
+"""Bytes written between syncs, as a long sync delays the syncs of others on this disk. The kernel starts
+writing them out earlier, and drops them from its cache after the sync."""
 _NEW = ".new"
 
 

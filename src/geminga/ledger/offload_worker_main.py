@@ -1,8 +1,7 @@
 """Offload worker process: writes the files of offloaded ledgers.
 
 Its main thread only reads requests, so that it notices at once when the parent process is gone, and ends the
-process without waiting for the other threads. One of three other threads does the work, depending on the
-*pace* in the request.
+process without waiting. One of three other threads does the work, depending on the request's *pace*.
 
 A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second; ``do`` is
 the operation. The answer has no bytes; ``failed`` in it is an error, ``unread`` the error of entries that

@@ -49,7 +49,7 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import emptied, parts, taken
 
 _LEDGER_BYTES = 900
-"""Memory of a changed ledger."""
+"""Memory of a changed ledger, in bytes."""
 _ENTRY_BYTES = 16
 
 RELEASED = -1

@@ -17,7 +17,7 @@ STEP = 5
 """Niceness added to background threads (Linux)."""
 NICENESS_MAX = 19
 TURN_NANOSECONDS = 100_000_000
-"""Longest time slice of Linux."""
+"""Longest time slice that Linux allows: 0.1 s."""
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """Number of the system call, for which glibc has no function before 2.41."""

@@ -80,8 +80,8 @@ _MAGIC = b"GRS1"
 _PART_SIZE_BYTES = 2
 """Length field before each part of an entry's tags (`geminga.offload.envelope_kernels`)."""
 _INNER_BASE64, _OUTER_BASE64 = re.compile(rb"\x30[^\0]|\xb0", re.DOTALL), re.compile(rb"\x88[\x01\x81]")
-"""Patterns of field 6 of a message in a batch, or 17 of a single one: without a match it is not true. Tags
-that are encoded in more bytes than necessary match, too."""
+"""Patterns of ``partition_key_b64_encoded`` in tags: field 6 of a message in a batch, 17 of a single one.
+Without a match it is not true in any message; tags in more bytes than necessary match, too."""
 _LEVEL = 3
 
 
