@@ -152,26 +152,26 @@ def said_twice() -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(("name", "entry"), said_twice(), ids=[name for name, _ in said_twice()])
 def test_an_entry_with_duplicate_fields_is_returned_unchanged(name: str, entry: bytes) -> None:
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [entry, batch()])
-    assert parted.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
-    found = joined(parted.messages, EntryEnvelope.decode(parted.envelope.encode()))
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
+    assert split.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
+    found = joined(split.messages, EntryEnvelope.decode(split.envelope.encode()))
     assert (found.bad, found.other, found.entries) == ([], [], [entry, batch()])
 
 
 @pytest.mark.parametrize("codec", [NONE, LZ4, ZLIB, ZSTD, SNAPPY])
 def test_an_entry_that_can_be_joined_is_not_stored_whole(codec: int) -> None:
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [batch(codec=codec)])
-    assert parted.envelope.whole == b""
-    assert parted.messages[0].num_rows == 50
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(codec=codec)])
+    assert split.envelope.whole == b""
+    assert split.messages[0].num_rows == 50
 
 
 def test_a_codec_that_compresses_differently_gives_uncompressed_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = batch(codec=ZSTD)
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [entry, batch()])
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
     monkeypatch.setattr(residue_module, "_compressed", lambda way, plain: b"otherwise")
-    found = joined(parted.messages, EntryEnvelope.decode(parted.envelope.encode()))
+    found = joined(split.messages, EntryEnvelope.decode(split.envelope.encode()))
     assert (found.bad, found.other) == ([], [0])
     plain = parse_entry(found.entries[0])
     assert plain.metadata.compression == NONE
@@ -179,9 +179,9 @@ def test_a_codec_that_compresses_differently_gives_uncompressed_messages(
 
 
 def test_wrong_bytes_are_never_returned() -> None:
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [batch(), batch(3)])
-    envelope = EntryEnvelope.decode(parted.envelope.encode())
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(), batch(3)])
+    envelope = EntryEnvelope.decode(split.envelope.encode())
     envelope.crcs = envelope.crcs.copy()
     envelope.crcs[0] ^= 1
-    found = joined(parted.messages, envelope)
+    found = joined(split.messages, envelope)
     assert (found.bad, found.entries) == ([0], [b"", batch(3)])

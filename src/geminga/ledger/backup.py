@@ -187,7 +187,7 @@ def _store_id(filesystem: FileSystem, folder: str) -> bytes:
     finally:
         file.close()
     if superblock is None:
-        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store mends it")
+        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store repairs it")
     return superblock[1]
 
 

@@ -1,6 +1,6 @@
 """Envelopes of entries: all their bytes that are not in the messages' columns.
 
-`EntrySplitter.part` splits entries into a record batch of their messages and an `EntryEnvelope`; `joined`
+`EntrySplitter.split` splits entries into a record batch of their messages and an `EntryEnvelope`; `joined`
 restores the entries from both. Each split is verified by joining it again: an entry that would come
 out differently (encrypted, a chunk, a marker, with fields in another order) is stored whole in the envelope.
 So is an entry whose payload was compressed in a way that cannot be repeated, which stores its bytes twice.
@@ -211,7 +211,7 @@ class EntrySplitter:
     _failures: dict[int, int] = field(default_factory=dict)
     _tried: int = 0
 
-    def part(self, first_entry_id: int, entries: Sequence[bytes]) -> Iterator[SplitEntries]:
+    def split(self, first_entry_id: int, entries: Sequence[bytes]) -> Iterator[SplitEntries]:
         """Split one or more entries, in several pieces: compressed entries may be larger than the memory when
         decompressed."""
         raw = [

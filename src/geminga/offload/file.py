@@ -195,7 +195,7 @@ class LedgerWriter:
             compression_level=COMPRESSION_LEVEL, use_dictionary=list(_DICTIONARIES),
             column_encoding=_ENCODINGS, write_page_checksum=True, store_schema=True,
         )  # fmt: skip
-        self._parter = EntrySplitter(topic, partition, ledger_id)
+        self._splitter = EntrySplitter(topic, partition, ledger_id)
         self._summary = FileSummary(topic, partition, ledger_id, uuid, plain=True)
         self._row_groups = 0
         self._waiting: list[SplitEntries] = []
@@ -212,19 +212,19 @@ class LedgerWriter:
             self._waiting_bytes += len(entry)
             is_full = self._waiting_entries + len(piece) >= GROUP_ENTRIES_MAX
             if is_full or self._waiting_bytes >= GROUP_BYTES:
-                self._part(piece)
+                self._split(piece)
                 piece = []
                 self._flush()
         if piece:
-            self._part(piece)
+            self._split(piece)
 
-    def _part(self, entries: Sequence[bytes]) -> None:
+    def _split(self, entries: Sequence[bytes]) -> None:
         summary = self._summary
-        for parted in self._parter.part(summary.entries, entries):
-            count = len(parted.envelope.flags)
-            self._waiting.append(parted)
+        for piece in self._splitter.split(summary.entries, entries):
+            count = len(piece.envelope.flags)
+            self._waiting.append(piece)
             self._waiting_entries += count
-            self._waiting_memory_bytes += parted.memory_bytes
+            self._waiting_memory_bytes += piece.memory_bytes
             summary.entries += count
             if self._waiting_memory_bytes >= GROUP_MEMORY_BYTES:
                 self._flush()
@@ -238,7 +238,7 @@ class LedgerWriter:
         if not entries:
             return
         summary = self._summary
-        batches = [batch for parted in waiting for batch in parted.messages]
+        batches = [batch for piece in waiting for batch in piece.messages]
         rows = sum(batch.num_rows for batch in batches)
         row_group = -1
         if rows:
@@ -248,14 +248,14 @@ class LedgerWriter:
             self._row_groups += 1
             summary.publish = _span(summary.publish, table.column("publish_time"))
             summary.event = _span(summary.event, table.column("event_time"))
-        envelope = concatenated([parted.envelope for parted in waiting]).encode()
+        envelope = concatenated([piece.envelope for piece in waiting]).encode()
         at = self._position.at
         self._file.write(envelope)
         first = summary.entries - entries
         summary.groups.append([first, entries, rows, row_group, at, len(envelope), crc32c(envelope)])
         summary.messages += rows
-        summary.closed += sum(parted.closed for parted in waiting)
-        summary.plain = summary.plain and all(parted.is_plain for parted in waiting)
+        summary.closed += sum(piece.closed for piece in waiting)
+        summary.plain = summary.plain and all(piece.is_plain for piece in waiting)
 
     def close(self) -> WrittenFile:
         """Write the pending group and the footer."""
