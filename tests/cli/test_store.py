@@ -76,7 +76,7 @@ def test_repair_without_questions_puts_a_wrong_bit_right(folder: Path) -> None:
     harm(folder, b"entry 3entry 3", b"entry 3entry 2")
     done = run("repair", "--yes", "--json", str(folder))
     lines = [json.loads(line) for line in done.output.splitlines()]
-    assert (lines[1]["lost"], lines[1]["fate"]) == ("nothing", "can be put right: one bit is wrong")
+    assert (lines[1]["lost"], lines[1]["fate"]) == ("nothing", "can be corrected: one bit is wrong")
     assert lines[2] == {"repaired": 1}
     with FileStore.open(folder) as store:
         assert store.read(0, 3, entries_max=1, bytes_max=1) == [b"entry 3" * 50]

@@ -1,4 +1,4 @@
-"""Backups of stores in use are what the store was at one moment, however busy it is."""
+"""A backup of a store in use is the store at one moment, under any load."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDER, TARGET = "/data/store", "/data/backup"
 
 
 def live(auditor: StoreAuditor, store: FileStore, chance: random.Random, count: int) -> None:
-    """Some writes of every kind; small files roll, are rewritten and dropped meanwhile."""
+    """Writes of every kind; small files roll, and are rewritten and dropped meanwhile."""
     ledgers = [number for number in range(1000) if number in _living(auditor)]
     for _ in range(count):
         kind = chance.randrange(10)
@@ -57,7 +57,7 @@ def _living(auditor: StoreAuditor) -> set[int]:
 
 
 @pytest.mark.simulation(40, 10)
-def test_a_busy_store(seeds: range, small_settings: StoreSettings) -> None:
+def test_a_backup_of_a_busy_store_is_one_moment_of_it(seeds: range, small_settings: StoreSettings) -> None:
     for seed in seeds:
         chance = random.Random(seed)
         filesystem = FaultyFileSystem(SimulatedDisk())
@@ -78,7 +78,7 @@ def test_a_busy_store(seeds: range, small_settings: StoreSettings) -> None:
 
 
 def test_a_backup_that_does_not_end_is_no_store(small_settings: StoreSettings) -> None:
-    """The power goes at every operation of the backup."""
+    """The power fails at every operation of the backup."""
 
     def made(plan: Plan | None) -> tuple[SimulatedDisk, bool]:
         disk = SimulatedDisk()
@@ -117,8 +117,8 @@ def _names(filesystem: FaultyFileSystem, folder: str) -> list[str]:
         return []
 
 
-def test_a_store_that_another_thread_writes_to(tmp_path: Path, small_settings: StoreSettings) -> None:
-    """The real thing: group commits, rewriting and checkpoints run while files are copied."""
+def test_a_backup_while_another_thread_writes(tmp_path: Path, small_settings: StoreSettings) -> None:
+    """A real store: group commits, rewriting and checkpoints run while files are copied."""
     receipted: list[int] = []
     stop, opened = threading.Event(), threading.Event()
 
@@ -188,21 +188,21 @@ def test_damage_goes_with_the_backup_and_is_not_cut(tmp_path: Path) -> None:
     )
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_a_restored_backup_equals_the_store(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry", lambda error: None)
         store.put("key", b"value")
-    told: list[tuple[int, int]] = []
-    copied = backup(tmp_path / "store", tmp_path / "backup", say=lambda *both: told.append(both))
-    assert (copied.files, told[-1][0]) == (1, copied.bytes)
+    reported: list[tuple[int, int]] = []
+    copied = backup(tmp_path / "store", tmp_path / "backup", say=lambda *both: reported.append(both))
+    assert (copied.files, reported[-1][0]) == (1, copied.bytes)
     restore(tmp_path / "backup", tmp_path / "again")
     assert inspect(tmp_path / "again").is_well
     with FileStore.open(tmp_path / "again") as store:
         assert store.read(ledger, 0, entries_max=9, bytes_max=99) == [b"entry"]
 
 
-def test_folders_that_are_not_taken(tmp_path: Path) -> None:
+def test_unsuitable_folders_are_refused(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store"):
         pass
     (tmp_path / "full").mkdir()
@@ -216,7 +216,7 @@ def test_folders_that_are_not_taken(tmp_path: Path) -> None:
     assert (tmp_path / "full/mine").exists()
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FileStore.open(tmp_path / "store") as store:
         ledger = store.create_ledger("topic")
         store.append(ledger, b"entry" * 1000, lambda error: None)
@@ -230,8 +230,8 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     assert list((tmp_path / "backup").iterdir()) == []
 
 
-def test_a_store_that_writes_on_while_its_end_is_looked_for(small_settings: StoreSettings) -> None:
-    """What was read ahead of the newest file is older than what is searched: that is its end, not damage."""
+def test_a_store_that_writes_while_its_end_is_searched_is_backed_up(small_settings: StoreSettings) -> None:
+    """Bytes read ahead of the newest file may be older than its end: that is the end, not damage."""
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
     ledger = store.create_ledger("topic")
@@ -251,7 +251,7 @@ def test_a_store_that_writes_on_while_its_end_is_looked_for(small_settings: Stor
     reads: list[int] = []
 
     class Grows:
-        """The last group comes after the first read; there is room for more."""
+        """The last group is written after the first read; the disk has space for more."""
 
         def size(self) -> int:
             return len(whole) + (4 << 20)

@@ -1,4 +1,4 @@
-"""One flipped bit is found wherever it is; two never pass for one."""
+"""One flipped bit is found at any position; two never pass for one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_two_flipped_bits_are_never_taken_for_one() -> None:
             assert corrected(wrong, stored) is None
 
 
-def test_other_bytes_altogether_are_left_alone() -> None:
+def test_entirely_different_bytes_are_not_corrected() -> None:
     chance = random.Random(2)
     stored = crc32c(chance.randbytes(300))
     assert all(corrected(chance.randbytes(300), stored) is None for _ in range(300))

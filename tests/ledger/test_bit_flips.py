@@ -1,9 +1,9 @@
-"""Every bit of every key record, of every group's head and of sampled entry bytes, flipped.
+"""Flips of every bit of every key record, of every group's head and of sampled entry bytes.
 
-The store opens, the one thing that lay there says what it lost, everything else is as it was. What the store
-may show after a flip follows from the list of writes alone: it is what they amount to without the harmed one.
-To open a store takes long, and flips that have nothing to do with each other do not add up: most of those in
-heads and entries are looked at together, one of each group, and one of each ledger.
+The store opens, the damaged record is reported with its loss, and all other records are unchanged. The
+content after a flip follows from the list of writes alone: it is their result without the damaged one.
+Opening a store takes long, and independent flips do not affect each other: most of those in heads and entries
+are tested together, one of each group, and one of each ledger.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS = StoreSettings(
 )
 ENTRIES_SAMPLED = 10_000
 ALONE_EACH = 8
-"""Every so many flips in heads and entries one is alone on its disk."""
+"""One in this many flips in heads and entries is tested alone on its disk."""
 CLOSED_EACH = 16
 """To close a store writes a checkpoint; that the flip does not hinder that is looked at now and then."""
 CHECKED = count()
@@ -122,7 +122,7 @@ def make_disk(*, clean: bool) -> SimulatedDisk:
 
 
 class Seen(NamedTuple):
-    """What a store shows: entries (None: damaged) by owner, and keys."""
+    """Visible content of a store: entries (None: damaged) by owner, and keys."""
 
     entries: dict[str, list[bytes | None]]
     keys: dict[str, StoredValue | None]
@@ -130,7 +130,7 @@ class Seen(NamedTuple):
 
 @cache
 def expected_of(lost: frozenset[int] = frozenset()) -> Seen:
-    """What the operations amount to, without those that damage took."""
+    """Return the result of the operations, without those lost to damage."""
     entries: dict[str, list[bytes | None]] = {}
     keys: dict[str, StoredValue | None] = dict.fromkeys(KEYS)
     for number, (what, name, data) in enumerate(OPERATIONS):
@@ -184,8 +184,8 @@ def check_names_entry(store: FileStore, error: EntriesDamaged, ledger_id: int, e
     assert error.damage in store.damage
 
 
-class Place(NamedTuple):
-    """A byte of the log: what it belongs to (-1: the head of a group), and which of its bytes it is."""
+class LogByte(NamedTuple):
+    """Byte of the log: the operation it belongs to (-1: the head of a group), and its index in there."""
 
     offset: int
     operation: int
@@ -194,16 +194,16 @@ class Place(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Damage is logged each time; here it is only looked at."""
+    """Discard log messages of damage, of which there are thousands."""
     caplog.set_level("CRITICAL", "geminga.ledger")
 
 
 @pytest.fixture(scope="module")
-def places() -> list[Place]:
-    return list(find_places(make_disk(clean=False)))
+def log_bytes() -> list[LogByte]:
+    return list(find_log_bytes(make_disk(clean=False)))
 
 
-def find_places(disk: SimulatedDisk) -> Iterator[Place]:
+def find_log_bytes(disk: SimulatedDisk) -> Iterator[LogByte]:
     filesystem = FaultyFileSystem(disk)
     file = LogFiles(filesystem, FOLDER).get(1)
     seed = crc32c(superblock_id(disk))
@@ -213,12 +213,12 @@ def find_places(disk: SimulatedDisk) -> Iterator[Place]:
         assert directory is not None
         start = header.position & OFFSET_MASK
         for index in range(GROUP_HEADER_BYTES + len(directory.kinds) * RECORD_BYTES):
-            yield Place(start + index, -1, index)
+            yield LogByte(start + index, -1, index)
         start += GROUP_HEADER_BYTES + len(directory.kinds) * RECORD_BYTES
         for kind, size in zip(directory.kinds, directory.sizes, strict=True):
             if operation >= 0 and kind != CHECKPOINT:
                 for index in range(size):
-                    yield Place(start + index, operation, index)
+                    yield LogByte(start + index, operation, index)
             start += size
             operation += kind != CHECKPOINT
     assert operation == len(OPERATIONS)
@@ -231,8 +231,8 @@ def superblock_id(disk: SimulatedDisk) -> bytes:
 def check(
     disk: SimulatedDisk, *harmed: int, heads: int = 0, verify: bool = False, closes: bool = False
 ) -> None:
-    """What a store with flipped bits shows, says, and forgets when it is settled: they are in operations, of
-    which each has one, or in ``heads``, which harm nothing."""
+    """Check the content and damage of a store with flipped bits, and settle the damage. The bits are in
+    operations, one in each, or in ``heads``, which harm nothing."""
     store = open_store(disk, verify=verify)
     found = observe(store)
     assert found == expected_of(frozenset(harmed))
@@ -264,7 +264,7 @@ def check_names(damage: list[Damage], operations: list[Operation]) -> None:
 
 
 def flip(disk: SimulatedDisk, *flips: tuple[int, int]) -> SimulatedDisk:
-    """A copy, with these bits of these bytes flipped."""
+    """Copy the disk with these bits of these bytes flipped."""
     flipped = disk.copy()
     content = flipped.content(LOG)
     for offset, bit in flips:
@@ -273,17 +273,17 @@ def flip(disk: SimulatedDisk, *flips: tuple[int, int]) -> SimulatedDisk:
 
 
 @pytest.mark.timeout(300)
-def test_every_bit_of_every_key_record(places: list[Place], record_property: Record) -> None:
-    """All that a key record says, be it a topic, a policy, a cursor's snapshot or an acknowledgement."""
+def test_every_bit_of_every_key_record(log_bytes: list[LogByte], record_property: Record) -> None:
+    """Flips every bit of key records: of a topic, a policy, a cursor's snapshot or an acknowledgement."""
     disk = make_disk(clean=False)
     flips = 0
-    for place in places:
-        if place.operation >= 0 and OPERATIONS[place.operation][0] != "append":
-            what, name, _ = OPERATIONS[place.operation]
-            # A flip in the name of a key is put right: the name has a sum of its own.
-            harmed = [place.operation] if what == "create" or place.index >= len(name) else []
+    for log_byte in log_bytes:
+        if log_byte.operation >= 0 and OPERATIONS[log_byte.operation][0] != "append":
+            what, name, _ = OPERATIONS[log_byte.operation]
+            # A flip in the name of a key is corrected: the name has a checksum of its own.
+            harmed = [log_byte.operation] if what == "create" or log_byte.index >= len(name) else []
             for bit in range(8):
-                check(flip(disk, (place.offset, bit)), *harmed)
+                check(flip(disk, (log_byte.offset, bit)), *harmed)
                 flips += 1
     assert flips > 2000
     record_property("bit_flips", flips)
@@ -291,21 +291,21 @@ def test_every_bit_of_every_key_record(places: list[Place], record_property: Rec
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_bit_of_every_groups_head(places: list[Place], record_property: Record) -> None:
-    """It tells the records of many topics apart, and harms none of them."""
+def test_every_bit_of_every_groups_head(log_bytes: list[LogByte], record_property: Record) -> None:
+    """A group's head separates the records of many topics; a flipped bit in it harms none of them."""
     disk = make_disk(clean=False)
     groups: list[list[tuple[int, int]]] = []
     flips = 0
-    for place in places:
-        if place.operation < 0:
-            if not place.index:
+    for log_byte in log_bytes:
+        if log_byte.operation < 0:
+            if not log_byte.index:
                 groups.append([])
             for bit in range(8):
                 flips += 1
-                if bit == place.index % ALONE_EACH:
-                    check(flip(disk, (place.offset, bit)))
+                if bit == log_byte.index % ALONE_EACH:
+                    check(flip(disk, (log_byte.offset, bit)))
                 else:
-                    groups[-1].append((place.offset, bit))
+                    groups[-1].append((log_byte.offset, bit))
     assert flips > 8000
     for each in groups:
         CHANCE.shuffle(each)
@@ -317,42 +317,42 @@ def test_every_bit_of_every_groups_head(places: list[Place], record_property: Re
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ten_thousand_bytes_of_entries(places: list[Place], record_property: Record) -> None:
+def test_ten_thousand_bytes_of_entries(log_bytes: list[LogByte], record_property: Record) -> None:
     disk = make_disk(clean=False)
-    check_entries(disk, places, ENTRIES_SAMPLED)
+    check_entries(disk, log_bytes, ENTRIES_SAMPLED)
     record_property("bit_flips", ENTRIES_SAMPLED)
 
 
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_bytes_of_entries_behind_a_clean_end(places: list[Place], catalog: str) -> None:
+def test_bytes_of_entries_behind_a_clean_end(log_bytes: list[LogByte], catalog: str) -> None:
     disk = make_disk(clean=True)
     if catalog == "lost":
         disk.databases.clear()
-    check_entries(disk, places, 500, verify=catalog == "kept")
+    check_entries(disk, log_bytes, 500, verify=catalog == "kept")
 
 
-def check_entries(disk: SimulatedDisk, places: list[Place], count: int, *, verify: bool = False) -> None:
-    entries: dict[str, list[Place]] = {"a": [], "b": []}
-    for place in places:
-        what, name, _ = OPERATIONS[place.operation] if place.operation >= 0 else ("", "", b"")
+def check_entries(disk: SimulatedDisk, log_bytes: list[LogByte], count: int, *, verify: bool = False) -> None:
+    entries: dict[str, list[LogByte]] = {"a": [], "b": []}
+    for log_byte in log_bytes:
+        what, name, _ = OPERATIONS[log_byte.operation] if log_byte.operation >= 0 else ("", "", b"")
         if what == "append" and name in entries:
-            entries[name].append(place)
+            entries[name].append(log_byte)
     done = looks = 0
     while done < count:
         looks += 1
         owners = [*entries] if looks % ALONE_EACH else [CHANCE.choice([*entries])]
         together = [CHANCE.choice(entries[each]) for each in owners]
-        flips = [(place.offset, CHANCE.randrange(8)) for place in together]
-        check(flip(disk, *flips), *(place.operation for place in together), verify=verify)
+        flips = [(log_byte.offset, CHANCE.randrange(8)) for log_byte in together]
+        check(flip(disk, *flips), *(log_byte.operation for log_byte in together), verify=verify)
         done += len(together)
 
 
-def test_before_a_checkpoint_no_key_is_harmed(places: list[Place]) -> None:
-    """The catalog has what the log said; once it was seen, the log says it again, and the catalog may go."""
+def test_damage_before_a_checkpoint_harms_no_key(log_bytes: list[LogByte]) -> None:
+    """The catalog has these records; opening the store writes them to the log again."""
     disk = make_disk(clean=True)
-    keys = [p for p in places if p.operation >= 0 and OPERATIONS[p.operation][0] != "append"]
-    for place in CHANCE.sample(keys, 200):
-        flipped = flip(disk, (place.offset, CHANCE.randrange(8)))
+    keys = [p for p in log_bytes if p.operation >= 0 and OPERATIONS[p.operation][0] != "append"]
+    for log_byte in CHANCE.sample(keys, 200):
+        flipped = flip(disk, (log_byte.offset, CHANCE.randrange(8)))
         check(flipped, verify=True, closes=True)
         flipped.databases.clear()
         store = open_store(flipped)

@@ -1,4 +1,4 @@
-"""What the catalog had when the store was opened is counted in when that is worth it."""
+"""Names in the catalog are added to the filter once enough lookups found nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def wanted(name: str) -> PrefetchRequest:
 
 
 def brings(store: FileStore, name: str) -> bool:
-    """Whether it has to be read."""
-    told: list[StoreError | None] = []
-    if store.bring(wanted(name), told.append):
+    """Whether the catalog has to be read."""
+    reported: list[StoreError | None] = []
+    if store.bring(wanted(name), reported.append):
         return False
-    until(store, lambda: bool(told))
-    assert told == [None]
+    until(store, lambda: bool(reported))
+    assert reported == [None]
     return True
 
 
@@ -44,7 +44,7 @@ def until(store: FileStore, is_true: Callable[[], bool]) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bloom_filter_builder, "PAGE_NAMES", 7)
     with FileStore.open(tmp_path) as store:
-        assert not brings(store, "0")  # a new store is known from its first write
+        assert not brings(store, "0")  # the filter of a new store is complete from the first write
         store.put("", b"")
         for number in range(50):
             store.put(f"topic/{number}", b"")
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_after_many_denials_the_catalog_is_counted_in(folder: Path) -> None:
+def test_after_many_failed_lookups_the_catalog_is_added(folder: Path) -> None:
     with FileStore.open(folder) as store:
         assert brings(store, "nothing")
         for number in range(DENIED_MIN):
@@ -70,12 +70,12 @@ def test_after_many_denials_the_catalog_is_counted_in(folder: Path) -> None:
         assert len(store.ledgers("207")) == 1
 
 
-def test_whoever_wants_nothing_waits_for_nothing(folder: Path) -> None:
+def test_an_empty_request_is_complete_at_once(folder: Path) -> None:
     with FileStore.open(folder) as store:
         assert store.bring(PrefetchRequest(), lambda error: None)
 
 
-def test_a_catalog_that_cannot_be_read_is_asked_as_ever(
+def test_a_catalog_that_cannot_be_read_is_still_queried(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any) -> Any:
@@ -85,7 +85,7 @@ def test_a_catalog_that_cannot_be_read_is_asked_as_ever(
         monkeypatch.setattr(store._filter_builder._catalog, "keys", fail)  # type: ignore[union-attr]
         for number in range(DENIED_MIN):
             assert store.get(f"none/{number}") is None
-        until(store, lambda: "cannot be counted in: the disk is gone" in caplog.text)
+        until(store, lambda: "to its Bloom filter: the disk is gone" in caplog.text)
         assert brings(store, "nothing")
         assert store.get("topic/7") is not None
         assert store.get("topic/70") is None

@@ -6,7 +6,7 @@ from geminga.errors import StoreError, StoreStopped
 from geminga.ledger.callbacks import run_callbacks
 
 
-def test_all_run_in_order_whatever_some_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_callbacks_run_in_order_even_if_some_raise(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[object] = []
 
     def fail(error: StoreError | None) -> None:

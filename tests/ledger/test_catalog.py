@@ -60,7 +60,7 @@ def snapshot(number: int, **changes: object) -> CheckpointSnapshot:
     return CheckpointSnapshot(number=number, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_ledgers_and_their_index_come_back(catalog: Catalog) -> None:
+def test_ledgers_and_their_index_are_read_back(catalog: Catalog) -> None:
     first = LedgerChange(3, "owner", 10, 1000, chunk(0, 10))
     catalog.write(snapshot(1, ledgers=[first], live_bytes={1: 10 * 125}))
     catalog.write(
@@ -91,7 +91,7 @@ def test_long_chunks_are_split(catalog: Catalog) -> None:
     assert found.first == CHUNK_ENTRIES_MAX
 
 
-def test_moved_entries_have_their_new_place(catalog: Catalog) -> None:
+def test_moved_entries_have_their_new_position(catalog: Catalog) -> None:
     catalog.write(snapshot(1, ledgers=[LedgerChange(1, "o", 4, 400, chunk(0, 4))], live_bytes={1: 500}))
     place = (2 << 32) + 64
     catalog.write(
@@ -128,7 +128,7 @@ def test_keys_keep_bases_and_deltas(catalog: Catalog) -> None:
     assert (catalog.base("k"), catalog.deltas("k", 99)) == (b"", [b"again"])
 
 
-def test_damage_and_doubt_come_back(catalog: Catalog) -> None:
+def test_damage_and_doubt_are_read_back(catalog: Catalog) -> None:
     damage = Damage("log-0000000001", 5, "what", 1, 2, 3, lost=DamageLoss.ENTRIES)
     catalog.write(snapshot(1, damage=[damage, damage], settled=["log-0000000001@9"], doubt=(5, 100)))
     assert catalog.damage() == [damage]
@@ -199,7 +199,7 @@ def test_a_file_that_is_no_database_is_noticed(tmp_path: Path) -> None:
 
 # --- reading ahead ---
 def bytes_read() -> int:
-    """What this process has read from files so far."""
+    """Return how many bytes this process has read from files so far."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(counters["rchar"])
 

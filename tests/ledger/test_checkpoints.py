@@ -1,4 +1,4 @@
-"""When checkpoints are made, and what becomes of one that there is no room for."""
+"""Times of checkpoints, and a checkpoint that finds the disk full."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fill(store: FileStore, count: int = 40) -> int:
     return ledger
 
 
-def test_a_checkpoint_without_room_is_made_later(
+def test_a_checkpoint_on_a_full_disk_is_made_later(
     small_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, write, tries = SimulatedDisk(), Catalog.write, []
@@ -63,7 +63,7 @@ def test_a_checkpoint_without_room_is_made_later(
             assert len(store.read(each, 0, entries_max=99, bytes_max=10**6)) == 40
 
 
-def test_closing_does_not_wait_for_a_checkpoint_that_has_no_room(
+def test_closing_does_not_wait_for_a_checkpoint_on_a_full_disk(
     small_settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, write = SimulatedDisk(), Catalog.write
@@ -123,7 +123,7 @@ def test_a_store_whose_catalog_is_slower_than_its_owner_says_so(
 
 
 class Clock:
-    """The time of checkpoints."""
+    """Clock of checkpoints."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -134,7 +134,7 @@ class Clock:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointSnapshot]:
-    """What was written into catalogs."""
+    """Record of snapshots written to catalogs."""
     write, snapshots = Catalog.write, []
 
     def noted(catalog: Catalog, snapshot: CheckpointSnapshot) -> None:
@@ -155,7 +155,7 @@ def put(store: FileStore, count: int, size: int = 100) -> None:
         store.poll()
 
 
-def test_an_idle_store_saves_what_waits_and_then_rests(
+def test_an_idle_store_saves_pending_changes_once(
     monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
 ) -> None:
     clock, disk = Clock(monkeypatch), SimulatedDisk()
@@ -182,7 +182,7 @@ def test_an_idle_store_saves_what_waits_and_then_rests(
         assert len(list(store.names("key-"))) == 120
 
 
-def test_what_comes_in_slowly_is_saved_now_and_then(
+def test_a_slow_stream_of_writes_is_saved_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
 ) -> None:
     clock = Clock(monkeypatch)
@@ -202,7 +202,7 @@ def test_what_comes_in_slowly_is_saved_now_and_then(
     store.close()
 
 
-def test_nothing_of_that_where_it_is_not_wanted(
+def test_without_an_idle_time_no_idle_checkpoint_is_made(
     monkeypatch: pytest.MonkeyPatch, written: list[CheckpointSnapshot]
 ) -> None:
     clock = Clock(monkeypatch)

@@ -1,4 +1,4 @@
-"""What every store must do: one suite, run on all of them."""
+"""Contract of every store: one suite, run on all of them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_any_buffer_is_an_entry(
     assert all(type(entry) is bytes for entry in found)
 
 
-def test_fetch_gives_what_read_gives_at_once_or_later(store: EntryStore, receipts: Receipts) -> None:
+def test_fetch_returns_the_entries_of_read_at_once_or_later(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     entries = [b"%d" % number * 150 for number in range(10)]
     for entry in entries:
@@ -193,7 +193,7 @@ def test_ledgers_are_listed_by_owner(store: EntryStore, receipts: Receipts) -> N
     assert [i.ledger_id for i in store.ledgers("a")] == [second]
 
 
-def test_released_ledgers_are_there_when_they_are_used_again(store: EntryStore, receipts: Receipts) -> None:
+def test_released_ledgers_can_be_used_again(store: EntryStore, receipts: Receipts) -> None:
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
     store.append(ledger, b"one", receipts.of(1))
     store.release([ledger, other, 999])
@@ -256,7 +256,7 @@ def test_scan_is_by_prefix_and_in_order(store: EntryStore, receipts: Receipts) -
             assert list(store.names(prefix, after=after)) == [name for name, _ in behind]
 
 
-def test_scan_bears_changes_while_it_runs(store: EntryStore) -> None:
+def test_scan_tolerates_changes_while_it_runs(store: EntryStore) -> None:
     for number in range(30):
         store.put(f"k{number:02}", b"v")
     seen = []
@@ -268,7 +268,7 @@ def test_scan_bears_changes_while_it_runs(store: EntryStore) -> None:
     assert seen == [f"k{number:02}" for number in range(29)]
 
 
-def test_names_bear_changes_while_they_are_read(store: EntryStore) -> None:
+def test_names_tolerate_changes_while_they_are_read(store: EntryStore) -> None:
     for number in range(30):
         store.put(f"k{number:02}", b"v")
     seen = []
@@ -280,7 +280,7 @@ def test_names_bear_changes_while_they_are_read(store: EntryStore) -> None:
     assert seen == [f"k{number:02}" for number in range(29)]
 
 
-def test_a_failing_callback_harms_no_other(
+def test_other_callbacks_run_after_one_raises(
     store: EntryStore, receipts: Receipts, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(error: StoreError | None) -> None:
@@ -327,7 +327,7 @@ def test_close_runs_what_is_pending_and_can_be_repeated(store: EntryStore, recei
             call()
 
 
-def test_deleting_what_is_not_there_deletes_nothing(store: EntryStore, receipts: Receipts) -> None:
+def test_deleting_missing_keys_and_ledgers_changes_nothing(store: EntryStore, receipts: Receipts) -> None:
     ledger = store.create_ledger("a")
     store.append(ledger, b"entry", receipts.of("entry"))
     store.delete_ledgers([], receipts.of("none"))

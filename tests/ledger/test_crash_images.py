@@ -1,8 +1,8 @@
-"""Thousands of disks as a power loss may leave them: each opens undamaged, with all that was receipted.
+"""Thousands of disk images that a power loss may leave: each opens undamaged, with all confirmed writes.
 
-A life of the store is lived once. Before each of its operations the power could go, and of what was not
-synced then anything may survive, torn anywhere: each such moment gives many disks. Each of them is opened and
-read, if it is like none before it. `test_recovery` has fewer and goes on with each of them.
+A history runs once. The power may fail before each of its operations, and any part of the unsynced data may
+survive, torn anywhere: each such moment gives many images. Each new image is opened and read.
+`test_recovery` has fewer images and continues the history on each of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ IMAGES = 2_500
 FATES_EACH = 24
 """Tried at each operation."""
 GOES_ON_EACH = 50
-"""So many images are only read, and then one is written to, closed and opened once more."""
+"""One in this many images is written to, closed and opened once more; others are only read."""
 
 
 class Mortal(FaultyFileSystem):
-    """A file system that calls before each of its operations: this is where the power may go."""
+    """File system that calls a function before each operation, where the power may fail."""
 
     def __init__(self, disk: SimulatedDisk, moment: Callable[[], None]) -> None:
         super().__init__(disk)
@@ -56,7 +56,7 @@ def likeness(disk: SimulatedDisk) -> bytes:
 
 
 class Examiner:
-    """Looks at what the power may leave of one life after the other."""
+    """Checks the images that a power loss may leave of one run after the other."""
 
     def __init__(self, settings: StoreSettings, seed: int) -> None:
         self._settings = settings
@@ -67,7 +67,7 @@ class Examiner:
         self.images = 0
 
     def live(self) -> None:
-        """A life, with the power going at every operation."""
+        """Run operations, with a power loss before every one."""
         self._auditor, self._disk = StoreAuditor(), SimulatedDisk()
         filesystem = Mortal(self._disk, self._moment)
         store = open_store(filesystem, self._settings)
@@ -76,7 +76,7 @@ class Examiner:
         assert filesystem.operations > 50
 
     def _write(self, store: FileStore) -> None:
-        """Ledgers come and go, keys are put, merged and deleted, groups are large and small."""
+        """Create and delete ledgers, put, merge and delete keys, in large and small groups."""
         chance, auditor = self._chance, self._auditor
         ledgers: list[int] = []
         for number in range(40):
@@ -141,20 +141,20 @@ class Examiner:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done in steps is left off anywhere."""
+    """Poll with a limit, so that steps are interrupted anywhere."""
     monkeypatch.setattr(steps, "AT_ONCE", 2)
     monkeypatch.setattr(steps, "REPORTED_AT_ONCE", 1)
 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Catalogs that a power loss took back are rebuilt, which is logged each time."""
+    """Discard log messages about catalogs that are rebuilt after a power loss."""
     caplog.set_level("CRITICAL", "geminga.ledger")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_a_power_loss_leaves(
+def test_every_image_of_a_power_loss_opens_with_all_confirmed_writes(
     small_settings: StoreSettings, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     examiner = Examiner(small_settings, seed)

@@ -56,7 +56,7 @@ def make_disk(settings: StoreSettings, *, clean: bool) -> SimulatedDisk:
 
 
 def audit(store: FileStore) -> int:
-    """Whatever is served is right; returns how many entries, ledgers and keys are not served."""
+    """Check that everything served is right; returns how many entries, ledgers and keys are not served."""
     lost = 0
     for owner, expected in ENTRIES.items():
         infos = store.ledgers(owner)
@@ -126,7 +126,7 @@ def test_a_flipped_bit_anywhere(settings: StoreSettings, catalog: str, clean: bo
 
 
 def check_takes_writes(store: FileStore) -> None:
-    """A damaged store goes on working, and never gives an id twice."""
+    """A damaged store continues to work, and never gives an id twice."""
     for owner in ENTRIES:
         for info in store.ledgers(owner):
             entry_id = store.append(info.ledger_id, b"after", nothing)
@@ -142,7 +142,7 @@ def check_takes_writes(store: FileStore) -> None:
     assert all(store.get(key) is not None for key in KEYS)
 
 
-def test_verifying_on_open_finds_what_lies_before_the_checkpoint(settings: StoreSettings) -> None:
+def test_verifying_on_open_finds_damage_before_the_checkpoint(settings: StoreSettings) -> None:
     original = make_disk(settings, clean=True)
     for path, offset, bit in flips(original, 23):
         disk = original.copy()
@@ -172,7 +172,7 @@ def test_zeroed_sectors_in_synced_data_are_damage(settings: StoreSettings) -> No
 
 
 def test_zeroed_or_cut_end_of_synced_data_is_damage(settings: StoreSettings) -> None:
-    """The mark tells it from a torn tail: what is behind the mark was never receipted."""
+    """Bytes before the mark are damage, not a torn tail: no write behind the mark was confirmed."""
     original = make_disk(settings, clean=True)
     original.databases.clear()
     last = max(path for path in LOGS if path in original.names)
@@ -193,7 +193,7 @@ def test_zeroed_or_cut_end_of_synced_data_is_damage(settings: StoreSettings) -> 
             store.close()
 
 
-def test_zero_filled_tail_behind_the_mark_is_nothing(settings: StoreSettings) -> None:
+def test_a_zero_filled_tail_behind_the_mark_is_no_damage(settings: StoreSettings) -> None:
     disk = make_disk(settings, clean=False)
     last = max(path for path in LOGS if path in disk.names)
     disk.content(last).extend(bytes(3000))
@@ -319,7 +319,7 @@ def test_a_damaged_superblock_is_written_again(settings: StoreSettings) -> None:
 
 
 @pytest.mark.parametrize("logs", ["none", "of two stores"])
-def test_a_damaged_superblock_that_nothing_tells_is_refused(settings: StoreSettings, logs: str) -> None:
+def test_a_damaged_superblock_without_log_files_is_refused(settings: StoreSettings, logs: str) -> None:
     disk = make_disk(settings, clean=True)
     if logs == "none":
         for path in [path for path in disk.names if "/log-" in path]:
@@ -333,8 +333,8 @@ def test_a_damaged_superblock_that_nothing_tells_is_refused(settings: StoreSetti
     assert not disk.locks
 
 
-def test_group_magic_inside_entries_misleads_nobody(settings: StoreSettings) -> None:
-    """Bytes that look like the log's own, in an entry, next to damage."""
+def test_group_magic_inside_entries_is_not_taken_for_a_group(settings: StoreSettings) -> None:
+    """Entries that contain bytes of the log's format, next to damage."""
     disk = SimulatedDisk()
     store = open_store(disk, settings)
     ledger = store.create_ledger("a")

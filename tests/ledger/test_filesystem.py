@@ -99,7 +99,7 @@ def test_real_lock_names_its_holder(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_closing_fails_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a second time its number may be a socket's."""
+    """On a second close the number may belong to a socket."""
     closed: list[int] = []
 
     def close(fd: int) -> None:

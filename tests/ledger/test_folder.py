@@ -38,7 +38,7 @@ def hold(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_id_of_the_holder(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     process = hold(folder)
     try:
@@ -179,7 +179,7 @@ def test_the_same_folder_keeps_its_id(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", ["none", "some", "all"])
 def test_new_parents_of_the_folder_survive_a_power_loss(names: str) -> None:
-    """What was receipted is found again only if every name on the way to it is on the disk."""
+    """Confirmed writes are found again only if every folder name on the path is on the disk."""
     folder = "/srv/new/deep/store"
     disk = SimulatedDisk()
     store = FileStore.open(folder, filesystem=FaultyFileSystem(disk), threads=False)

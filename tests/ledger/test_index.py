@@ -12,13 +12,13 @@ from geminga.ledger.filesystem import RealFileSystem
 from geminga.ledger.index import MISSING, Index, LedgerState, SharedIndex
 
 
-def test_places_count_up_leave_gaps_and_are_replaced() -> None:
+def test_positions_are_appended_leave_gaps_and_are_replaced() -> None:
     ledger = LedgerState(1, "owner", 10, 1000)
-    assert ledger.place(10, 100, 5, 1) is None
-    assert ledger.place(13, 400, 7, 2) is None
+    assert ledger.set_position(10, 100, 5, 1) is None
+    assert ledger.set_position(13, 400, 7, 2) is None
     assert list(ledger.tail.positions) == [100, MISSING, MISSING, 400]
-    assert ledger.place(11, 200, 6, 3) == (MISSING, 0)
-    assert ledger.place(10, 900, 5, 1) == (100, 5)
+    assert ledger.set_position(11, 200, 6, 3) == (MISSING, 0)
+    assert ledger.set_position(10, 900, 5, 1) == (100, 5)
     assert list(ledger.tail.positions) == [900, 200, MISSING, 400]
     assert list(ledger.tail.sizes) == [5, 6, 0, 7]
 
@@ -27,7 +27,7 @@ def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
     ledger = LedgerState(1, "owner", 0, 0)
     assert ledger.is_idle
     for entry_id in range(3):
-        ledger.place(entry_id, 64 + entry_id, 1, 0)
+        ledger.set_position(entry_id, 64 + entry_id, 1, 0)
     ledger.next_entry = 3
     ledger.changed = True
     ledger.written_bytes = 3
@@ -42,7 +42,7 @@ def test_freezing_moves_the_tail_to_the_checkpoint() -> None:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position tells which it is."""
+    """Ledgers 0 to 9 with 5 chunks of 100 entries each; an entry's position identifies it."""
     catalog = Catalog(RealFileSystem().connect(str(tmp_path / "catalog.db")))
     catalog.create(bytes(16))
     for number in range(5):
@@ -70,16 +70,16 @@ def catalog(tmp_path: Path) -> Catalog:
 def change(ledger_id: int, first: int):  # type: ignore[no-untyped-def]
     ledger = LedgerState(ledger_id, "owner", first, 0)
     for entry_id in range(first, first + 100):
-        ledger.place(entry_id, ledger_id * 1000 + entry_id + 64, 1, 0)
+        ledger.set_position(entry_id, ledger_id * 1000 + entry_id + 64, 1, 0)
     return ledger.freeze()
 
 
 def test_entries_are_found_in_every_layer(catalog: Catalog) -> None:
     index = Index(catalog, 1 << 20)
     ledger = LedgerState(3, "owner", 500, 0)
-    ledger.place(500, 7001, 1, 0)
+    ledger.set_position(500, 7001, 1, 0)
     ledger.freeze()
-    ledger.place(501, 7002, 1, 0)
+    ledger.set_position(501, 7002, 1, 0)
     for entry_id, position in ((0, 3064), (99, 3163), (100, 3164), (499, 3563), (500, 7001), (501, 7002)):
         located = index.locate(ledger, entry_id)
         assert located is not None
@@ -119,7 +119,7 @@ def test_one_ledger_keeps_few_chunks(catalog: Catalog) -> None:
 
 
 class SlowCatalog:
-    """What it says is so when it is asked, and is told when it may be."""
+    """Catalog that reads at once, and returns the result once `answers` is set."""
 
     def __init__(self) -> None:
         self.position = 100
@@ -133,8 +133,8 @@ class SlowCatalog:
         return found
 
 
-def test_the_owner_waits_for_nobody_who_asks_the_catalog() -> None:
-    """Every publish would wait for a disk that is slow, whenever a checkpoint is let go of."""
+def test_the_owner_does_not_wait_for_reads_of_the_catalog() -> None:
+    """Every publish would wait for a slow disk whenever a checkpoint frees its changes."""
     catalog = SlowCatalog()
     index = SharedIndex(Index(cast(Any, catalog), 1000), cast(Any, catalog))
     ledger, found = LedgerState(7, "owner", 1, 1), list[Any]()

@@ -1,4 +1,4 @@
-"""Checking changes nothing and says everything; repairing does what was said."""
+"""Checking changes nothing and reports everything; repairing does what was reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check(disk: SimulatedDisk) -> InspectionReport:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_store_that_is_well(clean: bool) -> None:
+def test_an_intact_store_has_no_findings(clean: bool) -> None:
     disk = make_disk(clean=clean)
     if not clean:
         disk.content(LOG).extend(b"a torn write")
@@ -82,7 +82,7 @@ def test_a_store_that_is_well(clean: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("catalog", ["kept", "lost"])
-def test_single_wrong_bits_are_put_right_and_nothing_is_lost(clean: bool, catalog: str) -> None:
+def test_single_wrong_bits_are_corrected_and_nothing_is_lost(clean: bool, catalog: str) -> None:
     disk = make_disk(clean=clean)
     if catalog == "lost":
         disk.databases.clear()
@@ -105,7 +105,7 @@ def test_single_wrong_bits_are_put_right_and_nothing_is_lost(clean: bool, catalo
     store.close()
 
 
-def test_what_cannot_be_put_right_is_named_and_given_up() -> None:
+def test_damage_that_cannot_be_corrected_is_reported_and_given_up() -> None:
     disk = make_disk(clean=False)
     for what in (b"last policy", b"acked 07", ENTRIES[3], ENTRIES[4], b"the topic"):
         damage(disk, what, 2, 5, 6)
@@ -128,8 +128,8 @@ def test_what_cannot_be_put_right_is_named_and_given_up() -> None:
     store.close()
 
 
-def test_what_only_the_catalog_has_outlives_the_repair_of_something_else() -> None:
-    """Putting a bit right rebuilds the catalog: what the log lost before goes into the log first."""
+def test_records_only_in_the_catalog_survive_another_repair() -> None:
+    """Correcting a bit rebuilds the catalog: records lost in the log are written to the log first."""
     disk = make_disk(clean=True)
     damage(disk, b"last policy", 2, 5, 6)
     damage(disk, b"another topic", 1, 2)
@@ -168,7 +168,7 @@ def test_a_store_that_changed_since_it_was_checked_is_not_repaired() -> None:
         repair(FOLDER, report, filesystem=FaultyFileSystem(disk))
 
 
-def test_a_live_store_is_left_alone(tmp_path: Path) -> None:
+def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "store") as store:
         store.put("key", b"value")
         with pytest.raises(StoreLocked, match=str(os.getpid())):
@@ -187,7 +187,7 @@ def test_other_folders_are_refused_and_not_touched(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_looking_at_real_files_changes_none(tmp_path: Path) -> None:
+def test_checking_real_files_changes_none(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     store = FileStore.open(folder, settings=SETTINGS)
     ledger = store.create_ledger("topic")

@@ -172,8 +172,8 @@ def test_the_thread_writes_all_before_it_stops(filesystem: FaultyFileSystem) -> 
     assert ready.is_set()
 
 
-def test_it_says_that_it_will_report_only_when_it_will(filesystem: FaultyFileSystem) -> None:
-    """Whoever waits for the report because of what it said must be signaled afterwards."""
+def test_will_report_is_true_only_if_a_signal_follows(filesystem: FaultyFileSystem) -> None:
+    """A caller that waits because of `will_report` must be signaled afterwards."""
     seen: list[bool] = []
     journal = make_journal(filesystem, signal=lambda: seen.append(journal.will_report))
     assert not journal.will_report
@@ -188,7 +188,7 @@ def test_it_says_that_it_will_report_only_when_it_will(filesystem: FaultyFileSys
     assert not journal.will_report
 
 
-def test_whoever_waits_for_its_report_gets_one(filesystem: FaultyFileSystem) -> None:
+def test_a_caller_that_waits_for_a_report_is_signaled(filesystem: FaultyFileSystem) -> None:
     signaled = threading.Event()
     journal = make_journal(filesystem, group_bytes_max=100_000, signal=signaled.set)
     journal.start()
@@ -203,7 +203,7 @@ def test_whoever_waits_for_its_report_gets_one(filesystem: FaultyFileSystem) -> 
     journal.stop()
 
 
-def test_without_room_it_will_not_report(filesystem: FaultyFileSystem) -> None:
+def test_will_report_is_false_while_the_disk_is_full(filesystem: FaultyFileSystem) -> None:
     journal = make_journal(filesystem)
     add(journal, 3, 10)
     write = journal.writer.write

@@ -1,4 +1,4 @@
-"""What the filter denies is not in the catalog, whatever is written, saved and counted in meanwhile."""
+"""Names that the filter denies are not in the catalog, in any order of writes, checkpoints and builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def complete() -> KeyBloomFilter:
     return bloom_filter
 
 
-def test_what_was_added_is_there_and_hardly_anything_else() -> None:
+def test_added_names_are_found_and_hardly_any_others() -> None:
     bloom_filter = complete()
     for number in range(100_000):
         bloom_filter.add(f"topic/persistent://public/default/device-{number}")
@@ -33,12 +33,12 @@ def test_parts_of_keys_and_owners() -> None:
     assert bloom_filter.may_have_under("cursor/a\0")
     assert bloom_filter.may_have("cursor/a\0other")  # one that begins so is there
     assert not bloom_filter.may_have_under("cursor/b\0")
-    for prefix in ("", "cursor/", "cursor/b", "cursor/b\0s", "cursor/b\0s\0"):  # it cannot say
+    for prefix in ("", "cursor/", "cursor/b", "cursor/b\0s", "cursor/b\0s\0"):  # the filter cannot know
         assert bloom_filter.may_have_under(prefix)
     assert not bloom_filter.may_have("cursor/a")
     assert bloom_filter.may_own("a")
     assert not bloom_filter.may_own("b")
-    assert bloom_filter.may_own("")  # nobody's ledgers are made by damage alone
+    assert bloom_filter.may_own("")  # only damage makes ledgers without owner
 
 
 def test_wanted() -> None:
@@ -65,7 +65,7 @@ def test_wanted() -> None:
     assert may(owners=(("p", "q"),))
 
 
-def test_until_all_is_counted_in_nothing_is_denied() -> None:
+def test_an_incomplete_filter_denies_nothing() -> None:
     bloom_filter = KeyBloomFilter()
     assert bloom_filter.may_have("k")
     assert bloom_filter.may_own("o")
@@ -83,8 +83,8 @@ def test_until_all_is_counted_in_nothing_is_denied() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_missed_while_the_filter_is_made_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes, checkpoints and pages of stocktaking in any order, against a catalog in memory."""
+def test_no_name_is_missed_while_the_filter_is_rebuilt(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes, checkpoints and pages of the build in any order, against a catalog in memory."""
     monkeypatch.setattr(presence_module, "_STEMS_FIRST", 16)
     chance = Random(seed)
     bloom_filter = complete()
@@ -115,7 +115,7 @@ def test_nothing_is_missed_while_the_filter_is_made_anew(seed: int, monkeypatch:
                 bloom_filter.stock_is_taken()
                 rebuilt += 1
         elif catalog:
-            # What was taken out again stays known; that makes the filter grow for nothing.
+            # Deleted names stay in the filter, so that it grows for nothing.
             for key in chance.sample(sorted(catalog), min(30, len(catalog))):
                 if key != place:
                     catalog.discard(key)
@@ -126,7 +126,7 @@ def test_nothing_is_missed_while_the_filter_is_made_anew(seed: int, monkeypatch:
     assert rebuilt >= 2
 
 
-def test_a_filter_that_may_not_be_made_anew_stays_bounded_and_misses_nothing(
+def test_a_filter_that_cannot_be_rebuilt_stays_bounded_and_misses_no_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(presence_module, "_STEMS_FIRST", 16)

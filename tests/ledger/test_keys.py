@@ -16,7 +16,7 @@ from geminga.ledger.quarantine import Quarantine
 
 
 class Checkpoints:
-    """A key map and its catalog, taken through checkpoints by hand."""
+    """Key map and its catalog, taken through checkpoints step by step."""
 
     def __init__(self, path: Path) -> None:
         self.catalog = Catalog(RealFileSystem().connect(str(path)))
@@ -138,7 +138,7 @@ def test_scan_finds_what_is_there_whichever_layer_holds_it(
         step()
 
 
-def test_a_step_of_a_scan_looks_at_a_page(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_a_scan_reads_one_page(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = checkpoints.keys
     for number in range(5000):
         keys.put(f"key-{number:05}", b"v")
@@ -175,7 +175,7 @@ def test_keys_are_found_by_their_fingerprint_at_every_step(checkpoints: Checkpoi
     assert keys.named({fingerprint, 5}) == {fingerprint: ["cursor"]}
 
 
-def test_a_key_that_lost_writes_says_so_until_set_again(checkpoints: Checkpoints) -> None:
+def test_a_key_reports_lost_writes_until_it_is_set(checkpoints: Checkpoints) -> None:
     keys, quarantine = checkpoints.keys, checkpoints.quarantine
     keys.put("cursor", b"v")
     keys.put("other", b"v")

@@ -64,7 +64,7 @@ _REPORT = struct.Struct("<BQQ")
 
 
 def read_reports(data: bytes) -> tuple[dict[int, int], int]:
-    """(number of receipted entries of each ledger, receipted merges)."""
+    """Return (confirmed entries of each ledger, confirmed merges)."""
     entries: dict[int, int] = {}
     merges = 0
     for kind, ledger, number in _REPORT.iter_unpack(data[: len(data) - len(data) % _REPORT.size]):
@@ -94,7 +94,7 @@ def check(folder: Path, entries: dict[int, int], merges: int) -> None:
     store.close()
 
 
-def test_receipted_writes_survive_kill_9(tmp_path: Path) -> None:
+def test_confirmed_writes_survive_kill_9(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     chance = random.Random(5)
     receipted = 0
@@ -117,8 +117,8 @@ def test_receipted_writes_survive_kill_9(tmp_path: Path) -> None:
     assert receipted > 500
 
 
-def test_the_writer_is_not_fooled(tmp_path: Path) -> None:
-    """The check itself fails when a receipted entry is missing."""
+def test_a_missing_confirmed_entry_is_noticed(tmp_path: Path) -> None:
+    """The check itself fails when a confirmed entry is missing."""
     store = FileStore.open(tmp_path)
     ledger = store.create_ledger("topic-a")
     store.append(ledger, b"%d:0:" % ledger, lambda error: None)

@@ -78,14 +78,14 @@ def test_groups_are_found_where_they_were_written(filesystem: FaultyFileSystem) 
     assert [number for number, _ in sealed] == list(range(1, len(sealed) + 1))
 
 
-def test_a_group_larger_than_a_file_has_its_own(filesystem: FaultyFileSystem) -> None:
+def test_a_group_larger_than_a_file_gets_a_file_of_its_own(filesystem: FaultyFileSystem) -> None:
     writer = make_writer(filesystem)
     first, big, after = (writer.write([record(n, size)]) for n, size in ((1, 10), (2, 9000), (3, 10)))
     numbers = [group.position >> OFFSET_BITS for group in (first, big, after)]
     assert numbers == [1, 2, 3]
 
 
-def test_allocated_space_is_given_back(filesystem: FaultyFileSystem) -> None:
+def test_preallocated_space_is_freed(filesystem: FaultyFileSystem) -> None:
     writer = make_writer(filesystem, preallocate_bytes=2048)
     group = writer.write([record(1)])
     inode = filesystem.disk.names["/store/log-0000000001"]
@@ -95,7 +95,7 @@ def test_allocated_space_is_given_back(filesystem: FaultyFileSystem) -> None:
     assert len(inode.durable) == group.end & 0xFFFFFFFF
 
 
-def test_without_support_for_allocation_it_writes_all_the_same(
+def test_without_support_for_preallocation_groups_are_written(
     filesystem: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: FaultyFile, offset: int, size: int) -> None:
@@ -109,7 +109,7 @@ def test_without_support_for_allocation_it_writes_all_the_same(
     assert len(filesystem.disk.names["/store/log-0000000001"].durable) == writer.offset
 
 
-def test_gaps_are_told_from_groups(filesystem: FaultyFileSystem) -> None:
+def test_gaps_between_groups_are_found(filesystem: FaultyFileSystem) -> None:
     writer = make_writer(filesystem)
     groups = [writer.write([record(n)]) for n in range(3)]
     writer.sync()
@@ -139,7 +139,7 @@ def test_open_files_are_bounded(filesystem: FaultyFileSystem) -> None:
     files.close()
 
 
-def test_entries_of_wider_items_are_a_broken_promise(filesystem: FaultyFileSystem) -> None:
+def test_entries_of_wider_items_are_refused(filesystem: FaultyFileSystem) -> None:
     writer = make_writer(filesystem)
     wide = memoryview(bytes(80)).cast("Q")
     with pytest.raises(ValueError, match="single bytes"):
@@ -147,7 +147,7 @@ def test_entries_of_wider_items_are_a_broken_promise(filesystem: FaultyFileSyste
 
 
 @pytest.mark.parametrize("short_of_boundary", [*range(-60, 130, 9), 4096])
-def test_a_group_behind_a_long_gap_is_found_wherever_it_begins(
+def test_a_group_behind_a_long_gap_is_found_at_every_offset(
     filesystem: FaultyFileSystem, short_of_boundary: int
 ) -> None:
     writer = LogWriter(

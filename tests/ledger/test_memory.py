@@ -1,4 +1,4 @@
-"""What only the memory store does; the rest is in test_contract."""
+"""Behaviour of the memory store alone; the rest is in test_contract."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_needs_no_wakeup() -> None:
     assert store.poll() == 1
 
 
-def test_what_is_reported_in_slices_keeps_its_order_and_wakes_for_what_is_new() -> None:
+def test_callbacks_run_in_slices_keep_their_order_and_new_ones_wake_the_owner() -> None:
     calls: list[int] = []
     store = MemoryStore(lambda: calls.append(1))
-    told: list[int] = []
+    reported: list[int] = []
 
     def put(number: int) -> None:
-        store.put("k", b"v", lambda error: told.append(number))
+        store.put("k", b"v", lambda error: reported.append(number))
 
     for number in range(1_000):
         put(number)
@@ -39,15 +39,15 @@ def test_what_is_reported_in_slices_keeps_its_order_and_wakes_for_what_is_new() 
     store.put("k", b"v", lambda error: put(1_001))
     polls = 0
     while store.stats().pending_writes:
-        before = len(told)
+        before = len(reported)
         store.poll(lambda: True)
-        assert 0 < len(told) - before <= 64
+        assert 0 < len(reported) - before <= 64
         polls += 1
         if polls == 3:
             put(2_000)
     assert polls >= 16
-    assert told == [*range(1_001), 2_000, 1_001]
+    assert reported == [*range(1_001), 2_000, 1_001]
     assert len(calls) >= 2, "for what came while it was polled"
     put(0)
     store.close()
-    assert told[-1] == 0
+    assert reported[-1] == 0

@@ -1,4 +1,4 @@
-"""A folder as a place for ledgers: what goes wrong on its disk leaves nothing open and nothing over."""
+"""Local folder for offloaded ledgers: errors of its disk leave no descriptor open and no file behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from geminga.ledger.offload_folder import FolderStorage
 
 
 class File(RealFile):
-    """One of which a call fails."""
+    """File of which one call fails."""
 
     __slots__ = ("fails",)
 
@@ -40,7 +40,7 @@ class File(RealFile):
 
 
 class FileSystem(RealFileSystem):
-    """A disk on which one kind of call fails."""
+    """Disk on which one kind of call fails."""
 
     def __init__(self) -> None:
         self.fails = ""
@@ -60,8 +60,8 @@ class FileSystem(RealFileSystem):
 
 
 @pytest.mark.parametrize("fails", ["truncate", "write", "sync", "close", "rename"])
-def test_what_cannot_be_replaced_stays_and_leaves_nothing(tmp_path: Path, fails: str) -> None:
-    """A claim is renewed every 15 s: a descriptor that stayed open each time would be the broker's end."""
+def test_a_failed_replacement_keeps_the_old_file_and_leaks_nothing(tmp_path: Path, fails: str) -> None:
+    """A claim is renewed every 15 s: a leaked descriptor each time would end the broker."""
     filesystem = FileSystem()
     place = FolderStorage(filesystem, str(tmp_path))
     place.replace("a/b", b"before")

@@ -1,4 +1,4 @@
-"""Files of ledgers are made by a process of their own; what happens to it loses and blocks nothing."""
+"""Worker processes that write offloaded files: their failures lose and block nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredStore]:
-    """One that has a process make every ledger's file, as fast as others."""
+    """Store whose worker process writes every ledger's file, without pauses."""
     monkeypatch.setattr(offload_worker, "SMALL_BYTES", -1)
     monkeypatch.setattr(offload_worker, "STEP", 0)
     store = TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
@@ -58,7 +58,7 @@ def until(store: TieredStore, what: Callable[[], object]) -> None:
 
 
 def fill(store: TieredStore, entries: int = 3) -> int:
-    """A ledger of so many entries."""
+    """Create a ledger with this many entries."""
     ledger = store.create_ledger(TOPIC)
     written: list[StoreError | None] = []
     for number in range(entries):
@@ -86,13 +86,13 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def reopened(store: TieredStore, tmp_path: Path) -> TieredStore:
-    """The same, with nothing in memory."""
+    """Open the store without cached entries."""
     store.close()
     return TieredStore(FileStore.open(tmp_path / "store"), place_at(str(tmp_path / "tier")))
 
 
 def fetched(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The first entries of what is read by the store itself from here on."""
+    """Record the first entries of reads by the store itself from now on."""
     found: list[int] = []
     fetch = store.local.fetch
 
@@ -104,7 +104,7 @@ def fetched(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_what_lies_on_the_disk_is_read_by_the_process(
+def test_entries_on_the_disk_are_read_by_the_process(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = fill(store)
@@ -126,7 +126,7 @@ def test_what_lies_on_the_disk_is_read_by_the_process(
     store.close()
 
 
-def test_what_the_process_cannot_read_the_store_is_asked_for(
+def test_entries_that_the_process_cannot_read_are_read_by_the_store(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = fill(store, 5000)
@@ -149,7 +149,7 @@ def test_what_the_process_cannot_read_the_store_is_asked_for(
     store.close()
 
 
-def test_damage_is_found_by_whoever_reads_and_named_by_the_store(store: TieredStore, tmp_path: Path) -> None:
+def test_damage_is_found_by_the_process_and_reported_by_the_store(store: TieredStore, tmp_path: Path) -> None:
     ledger = fill(store, 100)
     store.close()
     (log,) = sorted((tmp_path / "store").glob("log-*"))
@@ -165,7 +165,7 @@ def test_damage_is_found_by_whoever_reads_and_named_by_the_store(store: TieredSt
 
 
 def at_each_piece(monkeypatch: pytest.MonkeyPatch, happens: Callable[[OffloadWorker, int], object]) -> None:
-    """Have something happen to the process before it is given a piece; told how many it was given before."""
+    """Call a function before the process gets a piece, with the number of pieces it got before."""
     given, add = [0], OffloadWorker.add
 
     def wrapped(process: OffloadWorker, file: str, entries: Any, *, hurries: bool) -> None:
@@ -181,7 +181,7 @@ def kill(process: OffloadWorker) -> None:
     process._process.wait()
 
 
-def test_a_ledger_is_made_elsewhere_and_read_back(
+def test_a_file_is_written_by_the_process_and_read_back(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = fill(store)
@@ -214,8 +214,8 @@ def _read(store: TieredStore, ledger: int, found: list[bytes]) -> bool:
     return True
 
 
-def test_ledgers_that_are_under_way_together_are_kept_apart(store: TieredStore, tmp_path: Path) -> None:
-    """One that is given up, because its topic is deleted, still ends while the next one is begun."""
+def test_concurrent_offloads_do_not_mix(store: TieredStore, tmp_path: Path) -> None:
+    """A cancelled offload, whose topic is deleted, still ends while the next one begins."""
     ledgers = [fill(store, 6000) for _ in range(3)]
     said: dict[int, StoreError | None] = {}
     for ledger in ledgers:
@@ -237,7 +237,7 @@ def test_ledgers_that_are_under_way_together_are_kept_apart(store: TieredStore, 
 
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[OffloadWorker]:
-    """One that says this, whatever it is asked for."""
+    """Process that gives this answer to every request."""
     ours, other = socket.socketpair()
     ours.settimeout(1.0)
     process = OffloadWorker.__new__(OffloadWorker)
@@ -249,24 +249,24 @@ def answering(answer: bytes) -> Iterator[OffloadWorker]:
 
 
 @pytest.mark.parametrize("answer", [b"[]", b'"unread"', b"7", b"null", b"{", b"\xff"])
-def test_an_answer_that_is_none_ends_the_process(answer: bytes) -> None:
+def test_an_invalid_answer_ends_the_process(answer: bytes) -> None:
     with answering(answer) as process, pytest.raises(WorkerLost):
         process.begin(OffloadRequest("a", TOPIC, -1, 1, "u"))
     assert process.is_dead
     process.close()
 
 
-def test_one_that_is_killed_is_replaced_once(
+def test_a_killed_process_is_replaced_once(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     at_each_piece(monkeypatch, lambda process, given: given or kill(process))
     assert offload(store, fill(store)) is None
-    assert "SIGKILL; it is begun anew" in caplog.text
+    assert "SIGKILL; retrying with a new file" in caplog.text
     assert len(files(tmp_path)) == 1
     assert not store.catalog.suspects()
 
 
-def test_a_ledger_that_kills_whoever_makes_it_stays_and_is_said(
+def test_a_ledger_that_kills_two_processes_stays_and_is_reported(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_each_piece(monkeypatch, lambda process, given: given < 2 and kill(process))
@@ -280,7 +280,7 @@ def test_a_ledger_that_kills_whoever_makes_it_stays_and_is_said(
     assert offload(store, ledger) is None, "later it goes"
 
 
-def test_one_that_hangs_is_ended(
+def test_a_process_that_hangs_is_killed(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stopped: list[subprocess.Popen[bytes]] = []
@@ -297,12 +297,14 @@ def test_one_that_hangs_is_ended(
     monkeypatch.setattr(offload_worker, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(OffloadWorker, "add", stop)
     assert offload(store, fill(store)) is None
-    assert "it has done nothing for 0.2 s; it is begun anew" in caplog.text
+    assert "it has done nothing for 0.2 s; retrying with a new file" in caplog.text
     assert stopped[0].returncode == -signal.SIGKILL
     assert len(files(tmp_path)) == 1
 
 
-def test_the_store_is_closed_while_one_hangs(store: TieredStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_can_be_closed_while_its_process_hangs(
+    store: TieredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped: list[subprocess.Popen[bytes]] = []
 
     def stop(process: OffloadWorker, given: int) -> None:
@@ -318,7 +320,7 @@ def test_the_store_is_closed_while_one_hangs(store: TieredStore, monkeypatch: py
 
 
 @pytest.mark.parametrize("why", ["forbidden", "no-python", "dies"])
-def test_where_there_can_be_no_process_the_thread_makes_it(
+def test_without_a_process_the_thread_writes_the_file(
     store: TieredStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -338,7 +340,7 @@ def test_where_there_can_be_no_process_the_thread_makes_it(
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert offload(store, fill(store)) is None
-    assert caplog.text.count("ledgers are offloaded by this process") == 1
+    assert caplog.text.count("process offloads ledgers itself") == 1
     assert len(files(tmp_path)) == 2
     assert store.makers._process is None
 
@@ -349,10 +351,10 @@ def started(tmp_path: Path) -> OffloadWorker:
     return process
 
 
-def test_one_without_standard_streams_says_what_is_wrong_with_the_place(
+def test_a_process_without_standard_streams_reports_storage_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a library of it prints is taken for no answer, and gets into no file."""
+    """Output printed by a library of the process is neither an answer nor written to a file."""
     arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
     arguments = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *arguments]
     monkeypatch.setattr(offload_worker.pythons, "command", lambda module: (arguments, environment))
@@ -373,13 +375,13 @@ def test_one_without_standard_streams_says_what_is_wrong_with_the_place(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities")
-def test_the_work_has_stepped_back_but_where_it_hurries(
+def test_the_work_has_low_priority_unless_it_is_urgent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offload_worker, "STEP", 2)  # so that it gets on beside other tests
+    monkeypatch.setattr(offload_worker, "STEP", 2)  # to finish in time beside other tests
 
     def threads(process: OffloadWorker) -> list[tuple[int, bool]]:
-        """The niceness of each, and whether it only has what nobody else wants."""
+        """Return the niceness of each thread, and whether it only gets idle processor time."""
         tasks = [int(each.name) for each in Path(f"/proc/{process._process.pid}/task").iterdir()]
         return [
             (os.getpriority(os.PRIO_PROCESS, each), os.sched_getscheduler(each) == os.SCHED_IDLE)
@@ -414,8 +416,8 @@ def test_the_work_has_stepped_back_but_where_it_hurries(
         process.close()
 
 
-def test_who_is_left_nothing_gets_on_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that is busy for hours an offload comes to its end, too."""
+def test_a_starved_process_progresses_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy for hours an offload completes, too."""
     clock, paces = [0.0], list[str]()
     monkeypatch.setattr(offload_worker, "STEP", 0)
     monkeypatch.setattr(offload_worker, "NICE_PIECES", 2)
@@ -442,17 +444,16 @@ def test_who_is_left_nothing_gets_on_slowly(tmp_path: Path, monkeypatch: pytest.
 PROGRAM = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {source!r})
-from geminga.ledger import making_elsewhere
-from geminga.ledger.offload_worker import MakerProcess
+from geminga.ledger import offload_worker
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_storage import place_at
 from geminga.ledger.tiered import TieredStore
 
-making_elsewhere.SMALL_BYTES, making_elsewhere.STEP = -1, 0
+offload_worker.SMALL_BYTES, offload_worker.STEP = -1, 0
 def add(process, file, entries, *, hurries):
     print(process._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-MakerProcess.add = add
+offload_worker.OffloadWorker.add = add
 store = TieredStore(FileStore.open("store"), place_at("tier"))
 ledger = store.create_ledger({topic!r})
 store.append(ledger, b"entry", lambda error: None)
@@ -465,8 +466,8 @@ while True:
 """
 
 
-def test_it_does_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
-    # The program is none that could be imported again, and what lies around it is not imported either.
+def test_the_process_ends_with_a_killed_program(tmp_path: Path) -> None:
+    # The program cannot be imported again by the process, nor the modules beside it.
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong one')")
     source = str(Path(offload_worker.__file__).parents[2])
     given = [sys.executable, "-P", "-c", PROGRAM.format(source=source, topic=TOPIC)]
@@ -489,9 +490,7 @@ def _is_running(number: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
-def test_a_place_without_room_is_said_by_the_process_and_mends_itself(
-    store: TieredStore, tmp_path: Path
-) -> None:
+def test_full_storage_is_reported_by_the_process_and_retried(store: TieredStore, tmp_path: Path) -> None:
     import resource
 
     assert offload(store, fill(store)) is None
@@ -512,10 +511,10 @@ def test_a_place_without_room_is_said_by_the_process_and_mends_itself(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set")
-def test_one_that_gets_no_memory_any_more_is_replaced(
+def test_a_process_out_of_memory_is_replaced(
     store: TieredStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it has is not given back while it goes on: each ledger after that would fail, too."""
+    """The process keeps its memory while it runs: each ledger after that would fail, too."""
     import resource
 
     assert offload(store, fill(store)) is None
@@ -527,7 +526,7 @@ def test_one_that_gets_no_memory_any_more_is_replaced(
         store.append(ledger, os.urandom(1 << 20) + b"%d" % number, written.append)
     until(store, lambda: len(written) == 12)
     assert offload(store, ledger) is None
-    assert "the process that makes files of ledgers got no memory any more; it is begun anew" in caplog.text
+    assert "makes files of ledgers got no memory any more; retrying with a new file" in caplog.text
     assert process_of(store) is not process
     assert process.poll() == NO_MEMORY
     assert len(files(tmp_path)) == 2
@@ -535,7 +534,7 @@ def test_one_that_gets_no_memory_any_more_is_replaced(
 
 
 def open_files(process: int, folder: Path) -> list[str]:
-    """What a process has open of a folder."""
+    """Return the files below a folder that a process has open."""
     found = []
     for each in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -543,10 +542,10 @@ def open_files(process: int, folder: Path) -> list[str]:
     return [each for each in found if each.startswith(str(folder))]
 
 
-def test_the_store_is_closed_while_the_process_comes_up(
+def test_a_store_can_be_closed_while_its_process_starts(
     store: TieredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing waits for nothing that has not begun, and the next opening finds the place let go of."""
+    """Closing does not wait for the start of a process, and the next opening finds the claim closed."""
     monkeypatch.setattr(
         offload_worker.pythons, "command", lambda module: (["sleep", "600"], dict(os.environ))
     )
@@ -555,14 +554,14 @@ def test_the_store_is_closed_while_the_process_comes_up(
     process = process_of(store)
     store.close()
     assert process.returncode == -signal.SIGKILL
-    found = claims.load(store.place)
+    found = claims.load(store.storage)
     assert found is not None
     assert not found.open
     assert not files(tmp_path)
 
 
 @pytest.mark.parametrize("answer", [b"{}", b'{"unread": "x"}', b'{"failed": "x"}', b'{"version": 7}', b"[]"])
-def test_one_that_comes_up_as_another_program_is_of_no_use(answer: bytes) -> None:
+def test_another_program_instead_of_the_process_is_rejected(answer: bytes) -> None:
     with answering(answer) as process, pytest.raises(WorkerUnavailable):
         process.open("a", "b")
     assert process.is_dead

@@ -1,4 +1,4 @@
-"""Bringing: who wants something of the catalog is told when it was read, or why not."""
+"""Prefetcher: `done` is called when the requested rows were read, or with an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wanted(number: int) -> PrefetchRequest:
 
 
 class Catalog:
-    """Reads when it may; notes what it read."""
+    """Catalog that reads once it may, and records its reads."""
 
     def __init__(self) -> None:
         self.may_read = threading.Event()
@@ -51,16 +51,16 @@ class Owner:
         )  # fmt: skip
         catalogs: list[Any] = [self.catalog]
         self.prefetcher = Prefetcher(self.pool, catalogs, lambda error: StoreError(f"unreadable: {error}"))
-        self.told: list[tuple[int, str]] = []
+        self.reported: list[tuple[int, str]] = []
         self.pool.start()
 
     def bring(self, number: int) -> None:
         self.prefetcher.bring(
-            wanted(number), lambda error: self.told.append((number, "" if error is None else str(error)))
+            wanted(number), lambda error: self.reported.append((number, "" if error is None else str(error)))
         )
 
     def poll(self, count: int) -> None:
-        while len(self.told) < count:
+        while len(self.reported) < count:
             assert self.signal.wait(60)
             self.signal.clear()
             while self.finished:
@@ -75,7 +75,7 @@ def owner() -> Iterator[Owner]:
     owner.pool.stop(ReadEntries(error=StoreStopped("closed")))
 
 
-def test_each_is_told_in_order_and_many_are_read_by_one_job(owner: Owner) -> None:
+def test_callbacks_run_in_order_and_one_job_reads_many_requests(owner: Owner) -> None:
     jobs = 0
     submit = owner.pool.submit
 
@@ -87,24 +87,24 @@ def test_each_is_told_in_order_and_many_are_read_by_one_job(owner: Owner) -> Non
     owner.pool.submit = counted  # type: ignore[method-assign]
     for number in range(FIRST):
         owner.bring(number)
-    assert not owner.told
+    assert not owner.reported
     owner.catalog.may_read.set()
     owner.poll(FIRST)
-    assert owner.told == [(number, "") for number in range(FIRST)]
+    assert owner.reported == [(number, "") for number in range(FIRST)]
     assert owner.catalog.read == [str(number) for number in range(FIRST)]
     assert jobs <= 5
 
 
-def test_what_fails_harms_no_other(owner: Owner) -> None:
+def test_other_requests_are_read_after_one_fails(owner: Owner) -> None:
     owner.catalog.fails = {"1": StoreError("damaged"), "2": ValueError("odd")}
     owner.catalog.may_read.set()
     for number in range(4):
         owner.bring(number)
     owner.poll(4)
-    assert owner.told == [(0, ""), (1, "damaged"), (2, "unreadable: odd"), (3, "")]
+    assert owner.reported == [(0, ""), (1, "damaged"), (2, "unreadable: odd"), (3, "")]
 
 
-def test_a_callback_that_brings_more_or_raises_harms_nobody(owner: Owner) -> None:
+def test_other_callbacks_run_after_one_that_requests_more_or_raises(owner: Owner) -> None:
     owner.catalog.may_read.set()
 
     def odd(error: StoreError | None) -> None:
@@ -114,22 +114,22 @@ def test_a_callback_that_brings_more_or_raises_harms_nobody(owner: Owner) -> Non
     owner.prefetcher.bring(wanted(0), odd)
     owner.bring(2)
     owner.poll(2)
-    assert sorted(owner.told) == [(1, ""), (2, "")]
+    assert sorted(owner.reported) == [(1, ""), (2, "")]
 
 
-def test_it_is_refused_when_too_much_waits() -> None:
+def test_a_request_is_refused_when_too_many_are_pending() -> None:
     owner = Owner(waiting_max=1)
     try:
         owner.pool.submit("other", ReadEntries, lambda _: None)
-        told: list[StoreError | None] = []
-        owner.prefetcher.bring(wanted(0), told.append)
-        assert isinstance(told[0], StoreBusy)
-        assert len(told) == 1
+        reported: list[StoreError | None] = []
+        owner.prefetcher.bring(wanted(0), reported.append)
+        assert isinstance(reported[0], StoreBusy)
+        assert len(reported) == 1
     finally:
         owner.pool.stop(ReadEntries(error=StoreStopped("closed")))
 
 
-def test_who_waits_when_the_store_closes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_requests_fail_when_the_store_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geminga.ledger.read_pool.STOP_SECONDS_MAX", 0.05)
     owner = Owner()
     owner.bring(0)
@@ -138,5 +138,5 @@ def test_who_waits_when_the_store_closes_is_told(monkeypatch: pytest.MonkeyPatch
     refusal = StoreStopped("closed")
     assert owner.pool.stop(ReadEntries(error=refusal)) is False
     owner.prefetcher.refuse(refusal)
-    assert sorted(owner.told) == [(0, "closed"), (1, "closed")]
+    assert sorted(owner.reported) == [(0, "closed"), (1, "closed")]
     owner.catalog.may_read.set()

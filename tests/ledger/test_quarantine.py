@@ -1,4 +1,4 @@
-"""The quarantine: what a damaged thing lost, how long it is listed, and what becomes of it."""
+"""Quarantine: the losses of damage, how long damage is listed, and how it is settled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def key(offset: int, name: str | None, lost: DamageLoss = DamageLoss.DELTA) -> D
     return Damage(LOG, offset, "what", lost=lost, key=name, fingerprint=fingerprint)
 
 
-def test_damaged_entries_that_follow_each_other_are_one_thing() -> None:
+def test_consecutive_damaged_entries_are_one_damage() -> None:
     quarantine = Quarantine()
     assert quarantine.add(entries(5))
     assert not quarantine.add(entries(5))
@@ -70,7 +70,7 @@ def test_losses_of_a_key_add_up_until_it_is_whole() -> None:
     assert len(quarantine) == 1
 
 
-def test_a_key_whose_name_is_lost_is_known_by_its_sum() -> None:
+def test_a_key_whose_name_is_lost_is_found_by_its_checksum() -> None:
     quarantine = Quarantine([key(1, None), key(2, None)])
     assert quarantine.lost("nameless") == LostWrites(deltas=2)
     assert quarantine.lost("another") is None
@@ -84,7 +84,7 @@ def test_a_key_whose_name_is_lost_is_known_by_its_sum() -> None:
     assert len(quarantine) == 0
 
 
-def test_what_is_settled_is_not_listed_again() -> None:
+def test_settled_damage_is_not_listed_again() -> None:
     quarantine = Quarantine([key(1, "k")])
     quarantine.settle(f"{LOG}@1")
     assert len(quarantine) == 0
@@ -111,13 +111,13 @@ def harm(disk: SimulatedDisk, what: bytes, file: str = LOG) -> None:
 
 
 def lives(disk: SimulatedDisk) -> list[SimulatedDisk]:
-    """The same store with its catalog, and without."""
+    """Open the store with its catalog, and without."""
     without = disk.copy()
     without.databases.clear()
     return [disk.copy(), without]
 
 
-def test_a_key_with_a_lost_delta_says_so_in_every_life_until_it_is_set() -> None:
+def test_a_lost_delta_is_reported_after_every_restart_until_the_key_is_set() -> None:
     disk = SimulatedDisk()
     store = open_store(disk)
     for key_name in ("cursor/a", "cursor/b"):
@@ -148,7 +148,7 @@ def test_a_key_with_a_lost_delta_says_so_in_every_life_until_it_is_set() -> None
 
 
 def test_a_lost_snapshot_costs_nothing_and_is_written_again() -> None:
-    """A value that only adds up what was there is as good lost as kept, as long as that is there."""
+    """A value that only adds up earlier ones may be lost without harm, as long as those are intact."""
     disk = SimulatedDisk()
     store = open_store(disk)
     store.put("cursor", b"base")
@@ -198,7 +198,7 @@ def test_a_ledger_without_owner_is_adopted_with_its_entries() -> None:
             store.close()
 
 
-def test_entries_that_are_given_up_are_listed_no_more_and_free_their_file(
+def test_given_up_entries_are_no_longer_listed_and_free_their_file(
     small_settings: StoreSettings,
 ) -> None:
     settings = small_settings
@@ -250,7 +250,7 @@ def test_entries_that_are_given_up_are_listed_no_more_and_free_their_file(
 def test_keys_and_ledgers_leave_a_damaged_file_in_which_they_were_written(
     small_settings: StoreSettings,
 ) -> None:
-    """Damage to what the catalog knows keeps no file: it is written anew, with everything else in there."""
+    """Damage to records that the catalog has keeps no file: they are written again, with the live rest."""
     disk = SimulatedDisk()
     store = open_store(disk, dataclasses.replace(small_settings, rewrite_live_fraction=0.0))
     kept = store.create_ledger("topic of the ledger")

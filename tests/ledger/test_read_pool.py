@@ -1,4 +1,4 @@
-"""Reading on other threads: nobody waits long for a disk, and no bound is passed."""
+"""Reads on other threads: no caller waits long for the disk, and all limits hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Text:
 
 
 class Owner:
-    """The thread that hands in jobs, with a disk that answers when it is told to."""
+    """Owner that submits jobs, with a disk that answers on command."""
 
     def __init__(self, *, wait_seconds: float = TIMEOUT, undelivered_bytes_max: int = 1000) -> None:
         self.finished: deque[Callable[[], None]] = deque()
@@ -59,7 +59,7 @@ class Owner:
         self.pool.submit(text, self.job(text, stalls=stalls), lambda answer: self.got.append(answer.text))
 
     def poll(self, count: int) -> None:
-        """Take so many finished jobs."""
+        """Deliver this many finished jobs."""
         for _ in range(count):
             assert self.woken.acquire(timeout=TIMEOUT)
             self.finished.popleft()()
@@ -82,7 +82,7 @@ def test_jobs_report_on_the_owners_thread(owner: Owner) -> None:
     assert not owner.pool.busy
 
 
-def test_the_same_read_is_made_once(owner: Owner) -> None:
+def test_equal_reads_run_once(owner: Owner) -> None:
     for _ in range(3):
         owner.submit("a", stalls=True)
     owner.answers.set()
@@ -92,7 +92,7 @@ def test_the_same_read_is_made_once(owner: Owner) -> None:
     assert not owner.begun.acquire(blocking=False)
 
 
-def test_more_than_may_wait_are_refused(owner: Owner) -> None:
+def test_jobs_beyond_the_limit_are_refused(owner: Owner) -> None:
     for number in range(5):
         owner.submit(str(number), stalls=True)
     with pytest.raises(StoreBusy, match="5 reads"):
@@ -104,7 +104,7 @@ def test_more_than_may_wait_are_refused(owner: Owner) -> None:
     assert owner.got[-1] == "now"
 
 
-def test_nothing_is_read_far_ahead_of_an_owner_that_does_not_take_it() -> None:
+def test_reads_pause_while_their_results_are_not_taken() -> None:
     owner = Owner(undelivered_bytes_max=1)
     owner.submit("first")
     assert owner.woken.acquire(timeout=TIMEOUT)
@@ -119,7 +119,7 @@ def test_nothing_is_read_far_ahead_of_an_owner_that_does_not_take_it() -> None:
     owner.pool.stop(Text(""))
 
 
-def test_a_question_waits_no_longer_than_it_may_and_its_answer_is_kept() -> None:
+def test_a_query_waits_at_most_its_limit_and_its_answer_is_kept() -> None:
     owner = Owner(wait_seconds=0.01)
     with pytest.raises(StoreBusy, match=r"within 0\.01 s"):
         owner.pool.ask("a", owner.job("a", stalls=True))
@@ -144,7 +144,7 @@ def test_late_answers_are_bounded(owner: Owner) -> None:
     assert len(owner.pool._late) == LATE_ANSWERS_MAX
 
 
-def test_what_is_pending_at_the_end_is_refused(owner: Owner) -> None:
+def test_pending_jobs_are_refused_at_the_end(owner: Owner) -> None:
     owner.submit("a", stalls=True)
     assert owner.begun.acquire(timeout=TIMEOUT)
     owner.answers.set()
@@ -155,7 +155,7 @@ def test_what_is_pending_at_the_end_is_refused(owner: Owner) -> None:
     assert owner.got == ["stopped"], "reported twice"
 
 
-def test_a_thread_that_the_disk_keeps_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_a_thread_stuck_in_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_pool, "STOP_SECONDS_MAX", 0.1)
     owner = Owner()
     for text in ("a", "b", "c"):
@@ -171,7 +171,7 @@ def test_a_thread_that_the_disk_keeps_is_not_waited_for(monkeypatch: pytest.Monk
     assert owner.got == ["stopped"] * 3, "nobody is told twice"
 
 
-def test_one_who_fails_to_take_an_answer_keeps_it_from_nobody(owner: Owner) -> None:
+def test_other_callbacks_get_the_answer_after_one_raises(owner: Owner) -> None:
     def failing(answer: Text) -> None:
         raise RuntimeError("injected")
 
@@ -184,7 +184,7 @@ def test_one_who_fails_to_take_an_answer_keeps_it_from_nobody(owner: Owner) -> N
     assert sorted(owner.got) == ["a", "b", "c"]
 
 
-def test_an_answer_is_let_go_of_when_it_was_delivered() -> None:
+def test_an_answer_is_freed_after_its_delivery() -> None:
     owner = Owner()
     answer: list[Text] = [Text("much")]
     gone = weakref.ref(answer[0])

@@ -28,7 +28,7 @@ def nothing(error: StoreError | None) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the reads that reach the disk."""
+    """Record the sizes of the reads that reach the disk."""
     sizes: list[int] = []
     read = FaultyFile.read
 
@@ -77,7 +77,7 @@ def test_a_run_of_entries_is_one_read(settings: StoreSettings, reads: list[int])
     store.close()
 
 
-def test_entries_of_others_in_between_are_read_over_when_small(
+def test_small_entries_of_other_ledgers_in_between_are_read_over(
     settings: StoreSettings, reads: list[int]
 ) -> None:
     store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
@@ -110,7 +110,7 @@ def test_cold_and_recent_entries_come_in_one_answer(settings: StoreSettings) -> 
     store.close()
 
 
-def test_the_cache_keeps_to_its_limit(settings: StoreSettings) -> None:
+def test_the_cache_stays_within_its_limit(settings: StoreSettings) -> None:
     store = open_store(dataclasses.replace(settings, cache_bytes=40_000), SimulatedDisk())
     ledgers = [store.create_ledger(f"topic-{number}") for number in range(20)]
     for number in range(600):
@@ -146,7 +146,7 @@ def test_an_unreadable_disk_names_the_entry(settings: StoreSettings, monkeypatch
 def test_a_bad_sector_between_entries_takes_none_of_them(
     settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lies in an entry of somebody else, over which they are read together. Each one has its own id."""
+    """The bad sector is in an entry of another ledger, over which both are read together."""
     store = open_store(dataclasses.replace(settings, cache_bytes=0), SimulatedDisk())
     ledger, other = store.create_ledger("a"), store.create_ledger("b")
     for number in range(12):
@@ -168,7 +168,7 @@ def test_a_bad_sector_between_entries_takes_none_of_them(
 
 
 def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Set its first element, and every read of a file fails with that errno."""
+    """Return a list: every read of a file fails with the errno that is its first element."""
     code, read = [0], FaultyFile.read
 
     def maybe(self: FaultyFile, size: int, offset: int) -> bytes:
@@ -180,10 +180,10 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return code
 
 
-def test_a_disk_that_fails_for_a_while_loses_nothing(
+def test_a_temporary_disk_failure_loses_nothing(
     settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What could not be read for some seconds is not taken for damaged, and so not stepped over for good."""
+    """Entries unreadable for some seconds do not count as damaged, and so are not skipped for good."""
     store = open_store(dataclasses.replace(settings, cache_bytes=0, unreadable_seconds=30.0), SimulatedDisk())
     clock = [1000.0]
     store._reader._clock = lambda: clock[0]
@@ -201,7 +201,7 @@ def test_a_disk_that_fails_for_a_while_loses_nothing(
     code[0] = 0
     assert store.read(ledger, 0, entries_max=3, bytes_max=100) == [b"0", b"1", b"2"]
     assert store.damage == []
-    clock[0] += 3600  # another outage is another one
+    clock[0] += 3600  # another outage counts from its own start
     code[0] = errno.EIO
     with pytest.raises(StoreError, match="cannot be read now"):
         store.read(ledger, 0, entries_max=3, bytes_max=100)
@@ -221,8 +221,8 @@ def test_suspects_are_bounded(settings: StoreSettings) -> None:
     store.close()
 
 
-def test_what_cannot_be_read_is_judged_without_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalog lies on the same disk: nobody asks it on the owner's thread, whatever a read came to."""
+def test_unreadable_entries_are_judged_without_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog is on the same disk: the owner's thread does not query it after a failed read."""
     disk = SimulatedDisk()
     settings = StoreSettings(cache_bytes=0, unreadable_seconds=0.0)
     store = FileStore.open(FOLDER, settings=settings, filesystem=FaultyFileSystem(disk))
@@ -258,7 +258,7 @@ def test_what_cannot_be_read_is_judged_without_the_catalog(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("seed", range(5))
 def test_thousands_of_reads_through_a_disk_that_stalls_fails_and_loses_ledgers(seed: int) -> None:
-    """Everybody gets right bytes or an error, once; memory is bounded; closing does not wait for the disk."""
+    """Every read gets right bytes or one error; memory is bounded; closing does not wait for the disk."""
     chance, disk = random.Random(seed), SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     settings = StoreSettings(
@@ -334,7 +334,7 @@ def wait_until(store: FileStore, over: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("error", [StoreError("the disk says no"), RecursionError("a fault of ours")])
-def test_places_that_cannot_be_told_end_no_thread(
+def test_a_failed_lookup_of_positions_ends_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     store = FileStore.open(tmp_path / "store")
@@ -347,14 +347,14 @@ def test_places_that_cannot_be_told_end_no_thread(
         raise error
 
     monkeypatch.setattr(reading, "_chunk_of", fails)
-    told: list[object] = []
+    reported: list[object] = []
     for _ in range(5):  # more than there are threads
-        before = len(told)
-        assert store.places(ledger, 0, entries_max=1, bytes_max=100, done=told.append)
+        before = len(reported)
+        assert store.positions(ledger, 0, entries_max=1, bytes_max=100, done=reported.append)
         deadline = time.monotonic() + 60
-        while len(told) == before:
+        while len(reported) == before:
             store.poll()
             assert time.monotonic() < deadline
-    assert told == [None] * 5
+    assert reported == [None] * 5
     assert ("a fault of ours" in caplog.text) == isinstance(error, RecursionError)
     store.close()

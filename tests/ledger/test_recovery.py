@@ -1,4 +1,4 @@
-"""Recovery over the simulated disk: the power goes at every operation, and again while recovering."""
+"""Recovery on the simulated disk: the power fails at every operation, and again during recovery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None =
 
 
 def write_history(auditor: StoreAuditor, store: FileStore, *, rounds: int = 8) -> None:
-    """A small life: ledgers come and go, cursors are merged and put, files roll and are rewritten."""
+    """Short history: ledgers come and go, cursors are merged and put, files roll and are rewritten."""
     ledgers: list[int] = []
     for number in range(rounds):
         ledgers.append(auditor.create_ledger(store, f"topic-{number % 3}"))
@@ -46,7 +46,7 @@ def write_history(auditor: StoreAuditor, store: FileStore, *, rounds: int = 8) -
 def run_until_power_loss(
     disk: SimulatedDisk, settings: StoreSettings, plan: Plan, auditor: StoreAuditor
 ) -> bool:
-    """Whether the power went before the history ended."""
+    """Return whether the power failed before the history ended."""
     try:
         store = open_store(disk, settings, plan)
         write_history(auditor, store)
@@ -183,7 +183,7 @@ def test_every_write_torn_in_the_middle(small_settings: StoreSettings) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_power_loss_while_recovering_again_and_again(small_settings: StoreSettings, seed: int) -> None:
-    """I10: at every operation of a recovery the power goes once more, until one recovery gets through."""
+    """I10: at every operation of a recovery the power fails again, until one recovery completes."""
     chance = random.Random(seed)
     total = len(count_operations(small_settings))
     for crash_at in range(5 + seed, total + 1, 9):
@@ -203,7 +203,7 @@ def test_power_loss_while_recovering_again_and_again(small_settings: StoreSettin
 
 @pytest.mark.parametrize("sync", ["interval", "never"])
 def test_weaker_sync_loses_only_the_end(small_settings: StoreSettings, sync: str) -> None:
-    """Without syncing each group, a power loss may take what was receipted, but only from the end on."""
+    """Without syncing each group, a power loss may take confirmed writes, but only from the end on."""
     settings = dataclasses.replace(small_settings, sync=sync)
     for crash_at in range(1, len(count_operations(settings)) + 1, 2):
         disk, auditor = SimulatedDisk(), StoreAuditor()

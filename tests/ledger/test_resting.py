@@ -1,4 +1,4 @@
-"""The offload's worker rests while others publish: not where room is short, nor when it is to end."""
+"""The offload worker pauses while clients publish, unless disk space is short or it has to end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TieredStore]:
-    """One whose worker rests for hours after each piece."""
+    """Offload whose worker pauses for hours after each piece."""
     monkeypatch.setattr(offloading, "PUBLISHING_BYTES_MIN", -1)
     monkeypatch.setattr(offloading, "REST_SECONDS_MAX", 3600.0)
     monkeypatch.setattr(offloading, "rest_times", lambda load, between: 1e9)
@@ -39,7 +39,7 @@ def until(store: TieredStore, found: list[StoreError | None]) -> None:
 
 
 def begin(store: TieredStore) -> list[StoreError | None]:
-    """An offload whose worker rests."""
+    """Start an offload whose worker pauses."""
     ledger = store.create_ledger(TOPIC)
     written: list[StoreError | None] = []
     store.append(ledger, b"\0" * 100, written.append)
@@ -57,7 +57,7 @@ def begin(store: TieredStore) -> list[StoreError | None]:
     return said
 
 
-def test_it_does_not_rest_where_room_is_short(store: TieredStore) -> None:
+def test_the_worker_does_not_pause_while_disk_space_is_short(store: TieredStore) -> None:
     said = begin(store)
     store.poll()
     assert not said
@@ -70,7 +70,7 @@ def test_it_does_not_rest_where_room_is_short(store: TieredStore) -> None:
     assert not again
 
 
-def test_it_ends_at_once(store: TieredStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pausing_worker_ends_at_once(store: TieredStore, caplog: pytest.LogCaptureFixture) -> None:
     begin(store)
     with caplog.at_level(logging.WARNING):
         store.close()

@@ -26,7 +26,7 @@ def log_files(disk: SimulatedDisk) -> list[str]:
 
 
 def fill(store: FileStore, count: int, *, every: int = 10) -> tuple[int, list[int], dict[str, StoredValue]]:
-    """Entries of which every tenth goes to a ledger that stays; keys that are set early and kept."""
+    """Write entries of which every tenth goes to a ledger that stays, and keys that are set early."""
     kept, short = store.create_ledger("kept"), []
     keys = {f"key-{n}": StoredValue(b"base %d" % n, (b"delta",)) for n in range(3)}
     for key, value in keys.items():
@@ -59,7 +59,7 @@ def check(store: FileStore, kept: int, count: int, short: list[int], keys: dict[
 
 
 @pytest.mark.parametrize("lose_catalog", [False, True])
-def test_what_lives_survives_the_deletion_of_its_files(
+def test_live_records_survive_the_deletion_of_their_files(
     small_settings: StoreSettings, lose_catalog: bool
 ) -> None:
     disk = SimulatedDisk()
@@ -80,8 +80,8 @@ def test_what_lives_survives_the_deletion_of_its_files(
     store.close()
 
 
-def test_deleted_things_do_not_come_back_when_the_catalog_is_rebuilt(small_settings: StoreSettings) -> None:
-    """The deletions' own file may go before the files that hold what they delete."""
+def test_deleted_records_stay_deleted_when_the_catalog_is_rebuilt(small_settings: StoreSettings) -> None:
+    """The file of the deletions may be deleted before the files with the deleted records."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.05)
     disk = SimulatedDisk()
     store = open_store(disk, settings)
@@ -164,7 +164,7 @@ def test_a_key_that_lost_a_write_does_not_end_rewriting(small_settings: StoreSet
 
 
 def test_rewriting_cannot_keep_itself_busy(small_settings: StoreSettings) -> None:
-    """Files full of what no estimate counts as living: thousands of empty ledgers."""
+    """Files full of records that no estimate counts as live: thousands of empty ledgers."""
     settings = dataclasses.replace(small_settings, rewrite_live_fraction=0.9, garbage_bytes_min=0)
     disk = SimulatedDisk()
     store = open_store(disk, settings)
@@ -198,10 +198,10 @@ def test_entries_written_while_their_ledger_is_rewritten_stay_in_order(small_set
     store.close()
 
 
-def test_a_file_that_is_opened_again_just_before_it_is_deleted_keeps_no_room(
+def test_a_file_opened_again_just_before_its_deletion_keeps_no_space(
     small_settings: StoreSettings,
 ) -> None:
-    """By a reader who was told its places before they were moved: the worker may come to deleting it late."""
+    """A reader looked up positions before a move, and the worker may delete the file late."""
     opened: list[str] = []
 
     class FileSystem(FaultyFileSystem):

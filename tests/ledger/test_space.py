@@ -1,4 +1,4 @@
-"""A disk without room: nothing is lost, nothing is receipted too early, and it goes on by itself."""
+"""A full disk: nothing is lost or confirmed too early, and the store resumes by itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_limit_of_the_folder_counts_as_the_disk(tmp_path: Path) -> None:
     assert free.space.total_bytes >= free.space.free_bytes > 1_000_000
 
 
-def test_it_is_measured_again_when_enough_was_written(tmp_path: Path) -> None:
+def test_space_is_measured_again_after_enough_writes(tmp_path: Path) -> None:
     gauge = SpaceGauge(RealFileSystem(), str(tmp_path), 100_000_000, clock=lambda: 0.0)
     gauge.wrote(0)
     first = gauge.space
@@ -73,13 +73,13 @@ def test_it_is_measured_again_when_enough_was_written(tmp_path: Path) -> None:
     assert gauge.space.written_bytes == 2_001_000
 
 
-def test_what_cannot_be_measured_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_measurement_keeps_the_last_result(tmp_path: Path) -> None:
     gauge = SpaceGauge(RealFileSystem(), str(tmp_path / "gone"), 0)
     gauge.measure()
     assert gauge.space is None
 
 
-def test_which_errors_say_that_there_is_no_room() -> None:
+def test_errors_of_a_full_disk_are_recognized() -> None:
     assert is_no_space(OSError(errno.ENOSPC, "x"))
     assert is_no_space(OSError(errno.EDQUOT, "x"))
     assert is_no_space(sqlite3.OperationalError("database or disk is full"))
@@ -88,7 +88,7 @@ def test_which_errors_say_that_there_is_no_room() -> None:
 
 
 # --- a full disk ---
-def test_what_does_not_fit_waits_in_its_order_and_is_written_when_there_is_room(
+def test_writes_to_a_full_disk_wait_in_order_until_there_is_space(
     small_settings: StoreSettings,
 ) -> None:
     disk, heard = SimulatedDisk(), []
@@ -118,7 +118,7 @@ def test_what_does_not_fit_waits_in_its_order_and_is_written_when_there_is_room(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_no_room_at_any_step_stops_nothing_but_a_sync(small_settings: StoreSettings, code: int) -> None:
+def test_a_full_disk_at_any_step_stops_only_a_sync(small_settings: StoreSettings, code: int) -> None:
     history = FaultyFileSystem(SimulatedDisk())
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=history, threads=False)
     first, auditor = history.operations, StoreAuditor()
@@ -168,7 +168,7 @@ def test_a_disk_that_is_full_again_and_again_with_crashes_in_between(
         disk = disk.crash(Fate.by_chance(chance))
 
 
-def test_a_store_that_is_closed_while_it_is_full_says_what_was_not_written(
+def test_a_store_closed_on_a_full_disk_reports_unwritten_records(
     small_settings: StoreSettings,
 ) -> None:
     disk, heard = SimulatedDisk(), []
@@ -190,7 +190,7 @@ def test_a_store_that_is_closed_while_it_is_full_says_what_was_not_written(
         assert store.read(ledger, 0, entries_max=99, bytes_max=10**6)[0] == b"good"
 
 
-def test_entries_are_refused_while_everything_else_goes_on(small_settings: StoreSettings) -> None:
+def test_entries_are_refused_while_other_calls_work(small_settings: StoreSettings) -> None:
     disk, heard = SimulatedDisk(), []
     store = open_store(disk, small_settings)
     ledger = store.create_ledger("a")
@@ -218,7 +218,7 @@ def test_a_failure_is_never_replaced_by_a_refusal(small_settings: StoreSettings)
         store.append(ledger, b"x", lambda error: None)
 
 
-def test_where_room_is_short_files_that_are_mostly_alive_are_emptied_too() -> None:
+def test_mostly_live_files_are_rewritten_when_space_is_short() -> None:
     settings = StoreSettings(
         log_file_bytes=64 * 1024, preallocate_bytes=0, garbage_bytes_min=1 << 30, rewrite_live_fraction=0.1,
         checkpoint_log_bytes=64 * 1024, deletion_delay_seconds=0.0,
@@ -246,7 +246,7 @@ def test_where_room_is_short_files_that_are_mostly_alive_are_emptied_too() -> No
     store.close()
 
 
-def test_ledgers_are_listed_the_oldest_first_whoever_they_belong_to(small_settings: StoreSettings) -> None:
+def test_ledgers_of_all_owners_are_listed_the_oldest_first(small_settings: StoreSettings) -> None:
     store = open_store(SimulatedDisk(), small_settings)
     made = [store.create_ledger(f"topic-{number % 7}") for number in range(700)]
     store.poll()
@@ -301,7 +301,7 @@ print("ok")
 """
 
 
-def test_a_limit_of_the_system_with_threads_and_real_files(tmp_path: Path) -> None:
+def test_a_file_size_limit_with_threads_and_real_files(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path / "store")], capture_output=True, text=True, timeout=60
     )

@@ -27,7 +27,7 @@ def replay(state: StoreState, *records: tuple[int, int, int, bytes]) -> None:
 
 
 def test_entries_may_come_before_their_ledgers_creation(state: StoreState) -> None:
-    """A creation that rewriting wrote again lies behind the entries of its ledger."""
+    """A creation written again by rewriting is behind the entries of its ledger."""
     replay(state, (ENTRY, 5, 0, b"a"), (ENTRY, 5, 1, b"b"), (CREATE, 5, 0, b"owner"), (ENTRY, 5, 2, b"c"))
     assert state.end_replay() == []
     (info,) = state.owned("owner")
@@ -44,7 +44,7 @@ def test_moved_entries_may_come_before_those_they_follow(state: StoreState) -> N
     assert ledger.next_entry == 3
 
 
-def test_a_deletion_written_again_deletes_what_comes_from_older_files(state: StoreState) -> None:
+def test_a_deletion_written_again_deletes_records_of_older_files(state: StoreState) -> None:
     replay(state, (ENTRY, 1, 0, b"a"), (DELETE_LEDGER, 1, 0, b""), (ENTRY, 1, 1, b"b"), (CREATE, 1, 0, b"o"))
     assert state.end_replay() == []
     assert state.owned("o") == []
@@ -52,7 +52,7 @@ def test_a_deletion_written_again_deletes_what_comes_from_older_files(state: Sto
         state.ledger(1)
 
 
-def test_ledgers_whose_creation_is_lost_are_told(state: StoreState) -> None:
+def test_ledgers_whose_creation_is_lost_are_returned(state: StoreState) -> None:
     replay(state, (ENTRY, 7, 0, b"a"))
     (orphan,) = state.end_replay()
     assert (orphan.ledger_id, orphan.next_entry) == (7, 1)
@@ -65,21 +65,21 @@ def test_ledgers_whose_creation_is_lost_are_told(state: StoreState) -> None:
 
 def test_a_ledger_deleted_during_a_checkpoint_is_still_in_it(state: StoreState, tmp_path: Path) -> None:
     ledger = state.create_ledger("o")
-    ledger.place(0, 1 << 32 | 64, 5, 0)
+    ledger.set_position(0, 1 << 32 | 64, 5, 0)
     ledger.written_bytes = 5
     state._mark_changed(ledger.ledger_id)
     state.freeze_calls()
     assert state.delete_ledger(ledger.ledger_id)
     assert not state.delete_ledger(ledger.ledger_id)
-    snapshot, changed = state.freeze_places(1 << 32 | 200, 1, {1: 200})
+    snapshot, changed = state.freeze_positions(1 << 32 | 200, 1, {1: 200})
     state.freeze_ledgers(changed, snapshot)
     assert [change.ledger_id for change in snapshot.ledgers] == [ledger.ledger_id]
     assert snapshot.deleted == set()
     state.freeze_calls()
-    assert state.freeze_places(1 << 32 | 300, 2, {1: 300})[0].deleted == {ledger.ledger_id}
+    assert state.freeze_positions(1 << 32 | 300, 2, {1: 300})[0].deleted == {ledger.ledger_id}
 
 
-def test_doubted_ledgers_step_over_what_they_may_have_lost(state: StoreState) -> None:
+def test_doubted_ledgers_skip_ids_that_may_be_lost(state: StoreState) -> None:
     replay(state, (CREATE, 0, 0, b"o"), (ENTRY, 0, 0, b"a"))
     state.end_replay()
     state.cast_doubt(0)

@@ -137,7 +137,7 @@ class StoreLives(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1000), after=st.integers(1, 12), again=st.integers(0, 6))
     def lose_power(self, seed: int, after: int, again: int) -> None:
-        """The power goes within the next operations, and maybe while recovering."""
+        """The power fails within the next operations, and maybe during recovery."""
         self.filesystem.plan = Plan(crash_at=self.filesystem.operations + after)
         try:
             self.store.poll()
@@ -159,7 +159,7 @@ class StoreLives(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """The process dies: what was written stays, in every sync mode."""
+        """The process dies: written data stays, in every sync mode."""
         self.disk.kill()
         self.restart()
 
@@ -176,7 +176,7 @@ class StoreLives(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done in steps is left off anywhere."""
+    """Poll with a limit, so that steps are interrupted anywhere."""
     monkeypatch.setattr(steps, "AT_ONCE", 1)
     monkeypatch.setattr(steps, "REPORTED_AT_ONCE", 1)
 

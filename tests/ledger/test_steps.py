@@ -1,4 +1,4 @@
-"""What the owner's thread does for very many things, counted by the step."""
+"""Long work of the owner's thread, counted in steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGED_KEY = f"key\0{1:06}"
 
 
 def enough() -> bool:
-    """No more than one step a poll."""
+    """Stop after each step of a poll."""
     return True
 
 
@@ -51,7 +51,7 @@ def open_store(disk: SimulatedDisk) -> Callable[..., FileStore]:
 
 
 def fill(store: FileStore, count: int = COUNT) -> list[int]:
-    """Ledgers with an entry each, and as many keys with a base and a delta."""
+    """Create ledgers with an entry each, and as many keys with a base and a delta."""
     ledgers = []
     for number in range(count):
         ledgers.append(store.create_ledger(f"owner-{number}"))
@@ -64,7 +64,7 @@ def fill(store: FileStore, count: int = COUNT) -> list[int]:
 
 
 def check(store: FileStore, ledgers: list[int]) -> None:
-    """A look at some of everything: at what the checkpoint has come to, and at what it has not."""
+    """Check some of everything, whether the checkpoint has reached it or not."""
     for number in range(0, COUNT, AT_ONCE // 2):
         assert store.read(ledgers[number], 0, entries_max=1, bytes_max=99) == [b"%d" % number]
         assert [info.entries for info in store.ledgers(f"owner-{number}")] == [1]
@@ -87,7 +87,7 @@ def test_callbacks_are_run_in_order_a_few_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
-def test_things_are_gone_through_in_parts(count: int) -> None:
+def test_items_are_split_into_parts(count: int) -> None:
     things = list(range(count))
     assert list(chain.from_iterable(parts(iter(things)))) == things
     assert all(len(part) <= AT_ONCE for part in parts(things))
@@ -102,7 +102,7 @@ def test_things_are_gone_through_in_parts(count: int) -> None:
 
 # --- the store ---
 def test_a_groups_callbacks_are_run_in_steps(open_store: Callable[..., FileStore]) -> None:
-    """In the order of the writes, whatever is written in between; the store says that more is to come."""
+    """Callbacks run in the order of the writes, while others are written; `is_writing` stays True."""
     store, ran = open_store(), list[int]()
     for number in range(300):
         store.put(f"key\0{number}", b"", partial(note, ran, number))
@@ -144,11 +144,11 @@ def test_a_callback_that_polls_is_not_run_again(open_store: Callable[..., FileSt
     store.close()
 
 
-def test_a_failed_write_is_told_in_steps(
+def test_a_failed_write_is_reported_in_steps(
     open_store: Callable[..., FileStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, errors = open_store(), list[StoreError | None]()
-    monkeypatch.setattr(store._journal.writer, "write", None)  # whatever it is that fails
+    monkeypatch.setattr(store._journal.writer, "write", None)  # any write or sync
     for number in range(200):
         store.put(f"key\0{number}", b"", errors.append)
     assert store.poll(enough) == REPORTED_AT_ONCE
@@ -159,10 +159,10 @@ def test_a_failed_write_is_told_in_steps(
     store.close()
 
 
-def test_a_checkpoint_is_taken_out_and_let_go_of_in_steps(
+def test_a_checkpoint_is_collected_and_freed_in_steps(
     open_store: Callable[..., FileStore], disk: SimulatedDisk
 ) -> None:
-    """A step is some hundred ledgers or keys; all is there at every step, and what comes between is kept."""
+    """A step is some hundred ledgers or keys; all are visible at every step, and changes are kept."""
     store = open_store()
     ledgers = fill(store)
     state, checkpoints = store._state, store._checkpoints
@@ -176,7 +176,7 @@ def test_a_checkpoint_is_taken_out_and_let_go_of_in_steps(
         frozen.append(sum(each.frozen is not None for each in state.ledgers.values()))
         held.append(len(snapshot_keys))
         kept.append(len(state.ledgers))
-        if len(frozen) == 3:  # a ledger goes, and one comes, while it is under way
+        if len(frozen) == 3:  # a ledger is deleted, and one created, during the checkpoint
             store.delete_ledgers([gone])
             ledgers.append(store.create_ledger("late"))
         if len(frozen) > 3:
@@ -200,7 +200,7 @@ def test_a_checkpoint_is_taken_out_and_let_go_of_in_steps(
         check(store, [*ledgers[:-1], gone])
 
 
-def test_no_other_checkpoint_begins_while_one_is_let_go_of(
+def test_no_other_checkpoint_begins_while_one_is_being_freed(
     open_store: Callable[..., FileStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(checkpoint_records=10)
@@ -228,7 +228,7 @@ def test_no_other_checkpoint_begins_while_one_is_let_go_of(
         assert [info.entries for each in range(20) for info in store.ledgers(f"owner-{each}")] == [60] * 20
 
 
-def test_a_power_loss_while_it_is_let_go_of_loses_nothing(
+def test_a_power_loss_while_a_checkpoint_is_freed_loses_nothing(
     open_store: Callable[..., FileStore], disk: SimulatedDisk
 ) -> None:
     store = open_store()

@@ -27,7 +27,7 @@ def open_store(disk: SimulatedDisk, settings: StoreSettings, plan: Plan | None =
 
 
 def write_until_stopped(auditor: StoreAuditor, store: FileStore, rounds: int = 12) -> bool:
-    """Whether the store stopped on the way."""
+    """Write until the end; returns whether the store stopped before."""
     try:
         ledgers: list[int] = []
         for number in range(rounds):
@@ -60,14 +60,14 @@ def nothing(error: StoreError | None) -> None:
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("then", ["process dies", "power goes"])
 def test_error_at_every_operation(small_settings: StoreSettings, code: int, then: str) -> None:
-    """I6: nothing is receipted after the error; reopened, everything that was receipted is there."""
+    """I6: nothing is confirmed after the error; after reopening all confirmed writes are there."""
     stopped = 0
     for number, (kind, path) in enumerate(history_of(small_settings), 1):
         disk, auditor = SimulatedDisk(), StoreAuditor()
         try:
             store = open_store(disk, small_settings, Plan(errors={number: code}))
         except StoreError:
-            pass  # an error while opening is the caller's to see
+            pass  # the caller handles an error of opening
         else:
             if write_until_stopped(auditor, store):
                 stopped += 1
@@ -78,7 +78,7 @@ def test_error_at_every_operation(small_settings: StoreSettings, code: int, then
         assert store.damage == [], (number, kind, path)
         auditor.check_restarted(store)
         assert not write_until_stopped(auditor, store)
-        disk = disk.crash(Fate("none", "none"))  # and what was reopened is on the disk, not only in its cache
+        disk = disk.crash(Fate("none", "none"))  # the reopened state is on the disk, not only in its cache
         store = open_store(disk, small_settings)
         assert store.damage == []
         auditor.check_restarted(store)
@@ -106,7 +106,7 @@ def check_stopped(store: FileStore, kind: str) -> None:
                 assert store.read(info.ledger_id, 0, entries_max=9, bytes_max=999)
 
 
-def test_failed_sync_that_then_succeeds_is_not_believed(small_settings: StoreSettings) -> None:
+def test_a_sync_that_succeeds_after_a_failure_is_not_trusted(small_settings: StoreSettings) -> None:
     """The pages of a failed sync count as clean: only writing them again makes them durable."""
     history = history_of(small_settings)
     for number, (kind, path) in enumerate(history, 1):
@@ -147,7 +147,7 @@ def test_interrupted_and_short_writes_are_finished(small_settings: StoreSettings
     auditor.check_restarted(store)
 
 
-def test_pending_writes_all_hear_of_the_failure_in_order(small_settings: StoreSettings) -> None:
+def test_all_pending_writes_get_the_failure_in_order(small_settings: StoreSettings) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = FileStore.open(FOLDER, settings=small_settings, filesystem=filesystem, threads=False)
@@ -172,7 +172,7 @@ def test_pending_writes_all_hear_of_the_failure_in_order(small_settings: StoreSe
     store.close()
 
 
-def test_deleted_ledgers_give_their_space_back(small_settings: StoreSettings) -> None:
+def test_the_space_of_deleted_ledgers_is_freed(small_settings: StoreSettings) -> None:
     disk = SimulatedDisk()
     store = open_store(disk, small_settings)
     kept = store.create_ledger("kept")
@@ -212,7 +212,7 @@ def test_idle_ledgers_and_keys_leave_memory(small_settings: StoreSettings) -> No
     store.close()
 
 
-def test_ledgers_that_leave_with_their_recent_entries_may_come_back(small_settings: StoreSettings) -> None:
+def test_unloaded_ledgers_with_recent_entries_can_be_loaded_again(small_settings: StoreSettings) -> None:
     settings = dataclasses.replace(small_settings, cache_bytes=20_000, rewrite_live_fraction=0.0)
     store = open_store(SimulatedDisk(), settings)
     ledger, busy = store.create_ledger("idle"), store.create_ledger("busy")
@@ -227,7 +227,7 @@ def test_ledgers_that_leave_with_their_recent_entries_may_come_back(small_settin
     assert store.append(ledger, b"later", nothing) == 4
     for _ in range(40):
         store.append(busy, bytes(600), nothing)
-        # The groups of its first life leave the cache; the entries of its second are not on disk at first.
+        # The groups before the unload leave the cache; the entries after it are not on disk at first.
         store._tails._trim()
         assert store.read(ledger, 2, entries_max=9, bytes_max=999) == [b"entry", b"late", b"later"]
         assert store.read(ledger, 3, entries_max=9, bytes_max=999) == [b"late", b"later"]
@@ -235,8 +235,8 @@ def test_ledgers_that_leave_with_their_recent_entries_may_come_back(small_settin
     store.close()
 
 
-def test_what_only_memory_knows_is_bounded_in_bytes(small_settings: StoreSettings) -> None:
-    """Many keys and ledgers with little under each are checkpointed long before their records are many."""
+def test_unsaved_changes_are_bounded_in_bytes(small_settings: StoreSettings) -> None:
+    """Many keys and ledgers with little content are checkpointed long before their records are many."""
     settings = dataclasses.replace(
         small_settings,
         checkpoint_records=10**6,
@@ -275,7 +275,7 @@ def test_ledger_ids_grow_over_restarts_even_when_all_are_deleted(small_settings:
         disk.databases.clear()
 
 
-def test_power_loss_carries_through(small_settings: StoreSettings) -> None:
-    """No handler of errors in the store may take a power loss for an error and go on."""
+def test_a_power_loss_is_not_caught(small_settings: StoreSettings) -> None:
+    """No error handler in the store may take a power loss for an error and continue."""
     with pytest.raises(PowerLoss):
         open_store(SimulatedDisk(), small_settings, Plan(crash_at=2))

@@ -1,4 +1,4 @@
-"""Of the ledgers' ends the oldest leave memory first, whosever they are."""
+"""The oldest recent entries of all ledgers leave memory first."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_groups_leave_in_their_order_and_the_account_stays_small() -> None:
     assert len(tails._ledgers) == len(tails._entries) <= 2 * 2 * 34
 
 
-def test_a_ledger_that_left_and_came_back_keeps_what_came_since() -> None:
+def test_a_ledger_unloaded_and_loaded_again_keeps_its_new_entries() -> None:
     state: Any = SimpleNamespace(ledgers={1: ledger(5, since=2)}, settled_groups=1)
     tails = TailCache(state, 300)
     tails.holds({1: 1}, 1, 1)
     state.settled_groups = 3
-    tails.holds({1: 1, 7: 1}, 2, 2)  # the other one left, and is not back
+    tails.holds({1: 1, 7: 1}, 2, 2)  # the other one was unloaded, and not loaded again
     assert len(state.ledgers[1].recent) == 4

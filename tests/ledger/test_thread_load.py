@@ -1,4 +1,4 @@
-"""How busy a thread is: told by the operating system, where it tells."""
+"""Load of a thread, as far as the operating system reports it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_a_thread_that_sleeps_and_one_that_works() -> None:
         assert time.monotonic() < deadline, "they have ended"
 
 
-def test_where_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_none_where_the_system_does_not_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     load = ThreadLoad()
     monkeypatch.setattr(load, "_path", "/nowhere")
     assert load.take() is None
 
 
 @pytest.mark.parametrize("between", [SHARING_REST_TIMES, APART_REST_TIMES])
-def test_who_is_busy_is_left_more_room(between: tuple[float, float]) -> None:
+def test_the_worker_pauses_longer_beside_a_busy_thread(between: tuple[float, float]) -> None:
     times = [rest_times(load, between) for load in (0.0, 0.3, 0.4, 0.5, 0.7, 1.0)]
     assert times == sorted(times)
     assert (times[0], times[-1]) == between

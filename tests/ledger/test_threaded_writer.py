@@ -1,4 +1,4 @@
-"""A file that another thread writes: in order, with a bound on what waits, and what goes wrong is told."""
+"""File written by another thread: in order, with a limit on pending pieces, and reported errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class File:
-    """It notes what is done to it, and by whom; each write waits for its turn."""
+    """File that records its calls and their threads; each write waits for its turn."""
 
     def __init__(self) -> None:
         self.did: list[object] = []
@@ -67,7 +67,7 @@ def test_pieces_are_written_in_order_by_that_thread(thread: ThreadPoolExecutor) 
     assert file.threads == {"beside_0"}
 
 
-def test_who_is_faster_waits(thread: ThreadPoolExecutor) -> None:
+def test_a_faster_caller_waits(thread: ThreadPoolExecutor) -> None:
     writing, file = opened(thread)
     file.turns = threading.Semaphore(0)
     count = threaded_writer.PIECES_WAITING_MAX
@@ -89,18 +89,18 @@ def test_who_is_faster_waits(thread: ThreadPoolExecutor) -> None:
     assert file.did == [b"%04d" % number for number in range(count + 3)] + ["finished"]
 
 
-def test_what_goes_wrong_there_is_told_here(thread: ThreadPoolExecutor) -> None:
+def test_an_exception_of_the_thread_is_raised_to_the_caller(thread: ThreadPoolExecutor) -> None:
     writing, file = opened(thread)
     file.error = OSError("no such disk")
-    told: list[str] = []
+    reported: list[str] = []
     for number in range(threaded_writer.PIECES_WAITING_MAX + 2):
         try:
             writing.write(b"%04d" % number)
         except OSError as error:
-            told.append(str(error))
+            reported.append(str(error))
             file.error = None
-    assert told[:1] == ["no such disk"]
-    assert set(told) == {"no such disk"}
+    assert reported[:1] == ["no such disk"]
+    assert set(reported) == {"no such disk"}
     with pytest.raises(OSError, match="no such disk"):
         writing.finish()
     file.did.clear()
@@ -114,7 +114,7 @@ def test_what_goes_wrong_there_is_told_here(thread: ThreadPoolExecutor) -> None:
         ThreadedWriter(create, thread)
 
 
-def test_what_is_abandoned_is_written_no_more(thread: ThreadPoolExecutor) -> None:
+def test_an_abandoned_file_is_not_written_any_more(thread: ThreadPoolExecutor) -> None:
     writing, file = opened(thread)
     file.turns = threading.Semaphore(1)
     for each in (b"1234", b"5678", b"9abc"):

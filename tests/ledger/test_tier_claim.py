@@ -1,4 +1,4 @@
-"""A store and its copies share a place: what one of them needs is never deleted by another."""
+"""A store and its copies share a storage location: no store deletes files that another one needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from geminga.testing.faulty_filesystem import Fate, FaultyFileSystem, Plan, Powe
 from tests.ledger.test_tiered import (
     TOPIC,
     Clock,
-    Said,
+    Reports,
     check_tier,
     fill,
     offload,
@@ -38,7 +38,7 @@ from tests.ledger.test_tiered import (
 
 
 def copy_folder(disk: SimulatedDisk, source: str, target: str) -> None:
-    """As ``cp -r``: all that is visible, in new files; also of a store that is open."""
+    """Copy a store like ``cp -r``: all visible content, in new files; also of an open store."""
     disk.folders.add(target)
     disk.durable_folders.add(target)
     for path, inode in list(disk.names.items()):
@@ -53,12 +53,12 @@ def copy_folder(disk: SimulatedDisk, source: str, target: str) -> None:
 
 
 def in_place(disk: SimulatedDisk) -> list[str]:
-    """All files of the place, its claim included."""
+    """All files of the storage location, its claim included."""
     return [path for path in disk.names if path.startswith("/tier/")]
 
 
 def unmount(disk: SimulatedDisk) -> dict[str, _Inode]:
-    """Nothing is at the place any more; returns what was, for `disk.names` to have again."""
+    """Unmount the storage location; returns its files, to restore `disk.names`."""
     return {path: disk.names.pop(path) for path in in_place(disk)}
 
 
@@ -70,7 +70,7 @@ def copy_made(disk: SimulatedDisk, filesystem: FaultyFileSystem, by: str) -> Non
 
 
 @pytest.mark.parametrize("by", ["backup", "cp"])
-def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
+def test_a_copy_that_trims_deletes_no_file_of_the_original(by: str) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -82,7 +82,7 @@ def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
     copy = open_after_crash(filesystem, "/copy")
     assert "copy of" in copy.borrowed
     assert {each: read(copy, each) for each in kept} == kept
-    before, listed = tier_files(disk), manifest.load(store.place, TOPIC)
+    before, listed = tier_files(disk), manifest.load(store.storage, TOPIC)
     copy.delete_ledgers([first])
     copy.delete_ledgers([third])
     settle(copy)
@@ -91,11 +91,11 @@ def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
     assert [each.ledger_id for each in copy.ledgers(TOPIC)] == [second]
     more = fill(copy, 1)
     with pytest.raises(StorageNotClaimed):
-        copy.offload(TOPIC, min(more), 1, Said(), offset=15)
+        copy.offload(TOPIC, min(more), 1, Reports(), offset=15)
     assert tier_files(disk) == before
-    assert manifest.load(store.place, TOPIC) == listed
+    assert manifest.load(store.storage, TOPIC) == listed
     assert {each: read(store, each) for each in kept} == kept
-    # The original goes on as if nothing were.
+    # The original continues as usual.
     offload(store, third)
     store.delete_ledgers([first])
     settle(store)
@@ -111,7 +111,7 @@ def test_a_copy_that_trims_takes_nothing_from_the_original(by: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["backup", "cp"])
-def test_a_copy_that_was_made_while_a_ledger_went_out_does_not_sweep_its_file(by: str) -> None:
+def test_a_copy_made_during_an_offload_does_not_sweep_its_file(by: str) -> None:
     for steps in range(8):
         disk = SimulatedDisk()
         filesystem = FaultyFileSystem(disk)
@@ -119,14 +119,14 @@ def test_a_copy_that_was_made_while_a_ledger_went_out_does_not_sweep_its_file(by
         settle(store)
         kept = fill(store, 1)
         (first,) = kept
-        said = Said()
-        store.offload(TOPIC, first, 1, said, offset=0)
+        reports = Reports()
+        store.offload(TOPIC, first, 1, reports, offset=0)
         for _ in range(steps):
             store.poll()
         copy_made(disk, filesystem, by)
         settle(store)
-        assert said.is_well
-        store.drop_local(TOPIC, first, Said())
+        assert reports.is_well
+        store.drop_local(TOPIC, first, Reports())
         settle(store)
         assert not store.is_local(first)
         copy = open_after_crash(filesystem, "/copy")
@@ -137,7 +137,7 @@ def test_a_copy_that_was_made_while_a_ledger_went_out_does_not_sweep_its_file(by
         store.close()
 
 
-def test_a_copy_lets_go_of_nothing_for_a_file_that_is_not_its_own() -> None:
+def test_a_copy_keeps_local_entries_of_files_it_does_not_own() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -147,7 +147,7 @@ def test_a_copy_lets_go_of_nothing_for_a_file_that_is_not_its_own() -> None:
     copy_folder(disk, "/store", "/copy")
     copy = open_after_crash(filesystem, "/copy")
     with pytest.raises(StorageNotClaimed):
-        copy.drop_local(TOPIC, first, Said())
+        copy.drop_local(TOPIC, first, Reports())
     store.delete_ledgers([first])
     settle(store)
     assert tier_files(disk) == []
@@ -157,7 +157,7 @@ def test_a_copy_lets_go_of_nothing_for_a_file_that_is_not_its_own() -> None:
 
 
 class Machines:
-    """Machines with disks of their own, and a place that they share."""
+    """Machines with disks of their own, and a shared storage location."""
 
     def __init__(self) -> None:
         self.shared = SimulatedDisk()
@@ -187,7 +187,7 @@ def test_the_copy_of_a_disk_finds_that_the_original_runs_and_stays_a_copy() -> N
     assert clone.claim.state is ClaimState.ASKING
     clone.delete_ledgers([min(kept)])
     pass_time(clock, store, clone)
-    assert "that runs" in clone.borrowed
+    assert "belongs to a running store" in clone.borrowed
     assert store.claim.state is ClaimState.HELD
     assert {each: read(store, each) for each in kept} == kept
     clone.close()
@@ -225,14 +225,14 @@ def test_an_older_state_of_the_disk_is_a_copy_too() -> None:
     store.close()
 
 
-def test_who_was_away_for_long_finds_that_the_place_was_taken() -> None:
+def test_a_holder_paused_for_long_finds_the_claim_taken() -> None:
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     paused = machines.open(disk, clock)
     kept = fill(paused)
     for ledger_id in kept:
         offload(paused, ledger_id)
     clone = machines.open(disk.copy(), clock)
-    pass_time(clock, clone)  # and the other one does nothing
+    pass_time(clock, clone)  # and the other store changes nothing
     assert clone.claim.state is ClaimState.HELD
     before = tier_files(machines.shared)
     paused.delete_ledgers([min(kept)])
@@ -245,7 +245,7 @@ def test_who_was_away_for_long_finds_that_the_place_was_taken() -> None:
     clone.close()
 
 
-def test_the_place_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tier_orphans, "CLAIM_CHECKED_SECONDS", -1.0)
     machines, clock, disk = Machines(), Clock(), SimulatedDisk()
     slow = machines.open(disk, clock)
@@ -253,23 +253,23 @@ def test_the_place_may_be_taken_while_many_files_are_deleted(monkeypatch: pytest
     for ledger_id in kept:
         offload(slow, ledger_id)
     clone = machines.open(disk.copy(), clock)
-    delete, before = slow.place.delete, tier_files(machines.shared)
+    delete, before = slow.storage.delete, tier_files(machines.shared)
 
     def delete_slowly(path: str) -> None:
         delete(path)
         pass_time(clock, clone)
 
-    monkeypatch.setattr(slow.place, "delete", delete_slowly)
+    monkeypatch.setattr(slow.storage, "delete", delete_slowly)
     slow.delete_ledgers(list(kept))
     settle(slow)
     assert "taken over" in slow.borrowed
     assert clone.claim.state is ClaimState.HELD
-    assert len(set(before) - set(tier_files(machines.shared))) == 1  # the others are the clone's to read
+    assert len(set(before) - set(tier_files(machines.shared))) == 1  # the clone only reads the others
     slow.close()
     clone.close()
 
 
-def test_what_comes_before_it_is_known_waits() -> None:
+def test_changes_wait_until_the_claim_is_decided() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -278,7 +278,7 @@ def test_what_comes_before_it_is_known_waits() -> None:
     disk.kill()
     clock = Clock()
     store = open_store(FaultyFileSystem(disk), clock)
-    offloaded, dropped = Said(), Said()
+    offloaded, dropped = Reports(), Reports()
     store.offload(TOPIC, second, 1, offloaded, offset=5)
     store.drop_local(TOPIC, first, dropped)
     settle(store)
@@ -298,7 +298,7 @@ def taken_over(filesystem: FaultyFileSystem, clock: Clock, folder: str = "/copy"
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """`take_over` on a clock that runs by being waited for."""
+    """Run `take_over` on a clock that advances while it waits."""
     clock = Clock()
     real = tier_claim.take_over
 
@@ -312,7 +312,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_copy_whose_original_is_gone_can_be_given_the_place(quick: Clock) -> None:
+def test_a_copy_whose_original_is_gone_can_take_the_claim(quick: Clock) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -338,7 +338,7 @@ def test_a_copy_whose_original_is_gone_can_be_given_the_place(quick: Clock) -> N
     settle(copy)
     assert copy.claim.state is ClaimState.HELD
     assert read(copy, second) == kept[second]
-    assert len(tier_files(disk)) == 2  # what it had deleted before is gone now
+    assert len(tier_files(disk)) == 2  # the files that it had deleted before are gone now
     copy.close()
     store = open_after_crash(filesystem)
     assert store.borrowed
@@ -348,7 +348,7 @@ def test_a_copy_whose_original_is_gone_can_be_given_the_place(quick: Clock) -> N
     store.close()
 
 
-def test_nobody_takes_the_place_of_a_store_that_runs(quick: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_of_a_running_store_cannot_be_taken(quick: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem, quick)
@@ -411,7 +411,7 @@ def test_no_crash_makes_an_original_a_copy_and_none_makes_a_copy_an_original(fat
         store.close()
 
 
-def test_errors_of_disk_and_place_leave_it_undecided_and_it_is_tried_again() -> None:
+def test_errors_of_disk_and_storage_leave_the_claim_undecided_and_are_retried() -> None:
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)
     before = filesystem.operations
@@ -431,8 +431,8 @@ def test_errors_of_disk_and_place_leave_it_undecided_and_it_is_tried_again() -> 
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
-    """What is written to the folder below would be out of sight when it is mounted again."""
+def test_an_unmounted_storage_is_not_claimed(is_open: bool) -> None:
+    """Files written to the folder below the mount point would be hidden by the next mount."""
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem, clock)
@@ -445,10 +445,10 @@ def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
     if not is_open:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
-    said = Said()
-    store.offload(TOPIC, second, 1_700_000_000_000, said, offset=5)
+    reports = Reports()
+    store.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
     settle(store)
-    assert "is it mounted?" in str(said.found)
+    assert "is it mounted?" in str(reports.found)
     assert not in_place(disk)
     disk.names.update(mounted)
     pass_time(clock, store)
@@ -458,8 +458,8 @@ def test_a_place_that_is_not_mounted_is_not_taken_for_it(is_open: bool) -> None:
     store.close()
 
 
-def test_a_claimed_place_without_files_that_is_not_mounted_is_not_taken_for_it() -> None:
-    """The first files would be out of sight as well."""
+def test_an_unmounted_claimed_storage_without_files_is_not_claimed() -> None:
+    """The first files would be hidden as well."""
     disk, clock = SimulatedDisk(), Clock()
     store = open_store(FaultyFileSystem(disk), clock)
     kept = fill(store)
@@ -467,10 +467,10 @@ def test_a_claimed_place_without_files_that_is_not_mounted_is_not_taken_for_it()
     assert store.claim.state is ClaimState.HELD
     mounted = unmount(disk)
     pass_time(clock, store)
-    said = Said()
-    store.offload(TOPIC, min(kept), 1_700_000_000_000, said, offset=0)
+    reports = Reports()
+    store.offload(TOPIC, min(kept), 1_700_000_000_000, reports, offset=0)
     settle(store)
-    assert "is it mounted?" in str(said.found)
+    assert "is it mounted?" in str(reports.found)
     assert not in_place(disk)
     disk.names.update(mounted)
     pass_time(clock, store)
@@ -480,31 +480,31 @@ def test_a_claimed_place_without_files_that_is_not_mounted_is_not_taken_for_it()
     store.close()
 
 
-def test_what_is_offloaded_stays_so_while_the_place_is_not_mounted() -> None:
-    """Its files are not there to be checked before the copies here go; they are not lost, nor made anew."""
+def test_offloaded_ledgers_stay_offloaded_while_the_storage_is_not_mounted() -> None:
+    """The files cannot be checked before local entries are deleted; they are not lost, nor written again."""
     disk, clock = SimulatedDisk(), Clock()
     store = open_store(FaultyFileSystem(disk), clock)
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
     mounted = unmount(disk)
-    said = Said()
-    store.drop_local(TOPIC, first, said)
+    reports = Reports()
+    store.drop_local(TOPIC, first, reports)
     settle(store)
-    assert "is it mounted?" in str(said.found)
+    assert "is it mounted?" in str(reports.found)
     assert store.record(first) is not None
     disk.names.update(mounted)
     pass_time(clock, store)
-    said = Said()
-    store.drop_local(TOPIC, first, said)
+    reports = Reports()
+    store.drop_local(TOPIC, first, reports)
     settle(store)
-    assert said.is_well
+    assert reports.is_well
     assert read(store, first) == kept[first]
     check_tier(store, disk)
     store.close()
 
 
-def test_a_place_that_is_lost_can_be_begun_anew(quick: Clock) -> None:
+def test_lost_storage_can_be_replaced(quick: Clock) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -521,7 +521,7 @@ def test_a_place_that_is_lost_can_be_begun_anew(quick: Clock) -> None:
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_claim_that_cannot_be_read_lets_nobody_delete(is_held: bool, quick: Clock) -> None:
+def test_without_a_readable_claim_no_store_deletes_files(is_held: bool, quick: Clock) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -567,7 +567,7 @@ def test_damage_of_the_identity_makes_at_worst_a_copy() -> None:
         assert len(disk.names) == files
 
 
-def test_a_real_file_is_told_from_its_copy(tmp_path: Path) -> None:
+def test_a_real_file_and_its_copy_have_different_ids(tmp_path: Path) -> None:
     folder, files = tmp_path, RealFileSystem()
     (folder / "a").mkdir()
     found = identities.StoreIdentity("x" * 32).with_session("place", ("one", "two"))
@@ -575,13 +575,13 @@ def test_a_real_file_is_told_from_its_copy(tmp_path: Path) -> None:
     assert identities.look(files, str(folder / "a")) == found
     shutil.copytree(folder / "a", folder / "b", symlinks=True)
     assert identities.look(files, str(folder / "b")) is None
-    (folder / "a").rename(folder / "c")  # which is no copy
+    (folder / "a").rename(folder / "c")  # the file is still not a copy
     assert identities.look(files, str(folder / "c")) == found
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_nor_is_the_folder_below_in_which_a_claim_was_left(is_open: bool) -> None:
-    """The broker was started once before the place was mounted."""
+def test_a_claim_left_below_the_mount_point_is_not_taken(is_open: bool) -> None:
+    """The broker was started once before the storage was mounted."""
     disk, clock = SimulatedDisk(), Clock()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem, clock)
@@ -598,10 +598,10 @@ def test_nor_is_the_folder_below_in_which_a_claim_was_left(is_open: bool) -> Non
     if not is_open:
         store = open_store(filesystem, clock)
     pass_time(clock, store)
-    said = Said()
-    store.offload(TOPIC, second, 1_700_000_000_000, said, offset=5)
+    reports = Reports()
+    store.offload(TOPIC, second, 1_700_000_000_000, reports, offset=5)
     settle(store)
-    assert "is it mounted?" in str(said.found)
+    assert "is it mounted?" in str(reports.found)
     assert set(in_place(disk)) == set(below)
     for path in below:
         del disk.names[path]
@@ -613,7 +613,7 @@ def test_nor_is_the_folder_below_in_which_a_claim_was_left(is_open: bool) -> Non
     store.close()
 
 
-def test_a_place_that_is_lost_can_be_begun_anew_where_a_claim_was_left(quick: Clock) -> None:
+def test_lost_storage_with_an_old_claim_can_be_replaced(quick: Clock) -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     open_store(filesystem).close()

@@ -1,4 +1,4 @@
-"""Who reads offloaded ledgers may have to wait for their place; nobody else does."""
+"""Reads of offloaded ledgers may wait for their storage; other calls do not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from geminga.offload.manifest import OffloadedLedger
 TOPIC = "persistent://public/default/t"
 
 
-class SlowPlace(FolderStorage):
-    """It answers no read before it may; ``sources`` are its files that were opened to be read."""
+class SlowStorage(FolderStorage):
+    """Storage whose reads wait for ``answers``; ``sources`` are the files opened for reading."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RealFileSystem(), str(folder))
@@ -52,7 +52,7 @@ def offloaded(place: FolderStorage, name: str) -> OffloadedLedger:
 
 
 def at_once(call: Callable[[], object]) -> None:
-    """It does not wait for what does not come."""
+    """Run a call, and check that it does not block."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(60)
@@ -60,11 +60,11 @@ def at_once(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("ends", ["forget", "close", "others"])
-def test_nobody_waits_for_who_reads_a_slow_place(
+def test_no_other_call_waits_for_a_reader_of_slow_storage(
     tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tier_reading, "FILES_MAX", 1)
-    place = SlowPlace(tmp_path)
+    place = SlowStorage(tmp_path)
     record, other = offloaded(place, "a"), offloaded(place, "b")
     reader = TierReader(place)
     found: list[OffloadedRead] = []
@@ -72,7 +72,7 @@ def test_nobody_waits_for_who_reads_a_slow_place(
     thread = threading.Thread(target=lambda: found.append(reader.job("a", record, 0, 9, 999)()), daemon=True)
     thread.start()
     assert place.asked.wait(60)
-    if ends == "others":  # who reads them goes on, too
+    if ends == "others":  # their readers continue, too
         reading = threading.Event()
         opens = place.open
 

@@ -1,4 +1,4 @@
-"""Ledgers move to cheap storage and stay readable; a crash at any step loses nothing, leaves nothing over."""
+"""Offloaded ledgers stay readable; a crash at any step loses nothing and leaves no file behind."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def entry(number: int) -> bytes:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Clock that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -74,7 +74,7 @@ def open_store(
 
 
 def open_after_crash(filesystem: FaultyFileSystem, folder: str = "/store") -> TieredStore:
-    """A store whose last process died, when it is seen that it did."""
+    """Store whose last process died, once its claim counts as abandoned."""
     clock = Clock()
     store = open_store(filesystem, clock, folder)
     for _ in range(5):
@@ -88,8 +88,8 @@ def settle(store: TieredStore) -> None:
         store.poll()
 
 
-class Said:
-    """What was reported."""
+class Reports:
+    """Collects reports."""
 
     def __init__(self) -> None:
         self.found: list[StoreError | None] = []
@@ -114,15 +114,15 @@ def fill(store: TieredStore, ledgers: int = 2, entries: int = 5) -> dict[int, li
 
 
 def offload(store: TieredStore, ledger_id: int, *, drop: bool = True) -> None:
-    said = Said()
-    store.offload(TOPIC, ledger_id, 1_700_000_000_000, said, offset=0)
+    reports = Reports()
+    store.offload(TOPIC, ledger_id, 1_700_000_000_000, reports, offset=0)
     settle(store)
-    assert said.is_well, said.found
+    assert reports.is_well, reports.found
     if drop:
-        said = Said()
-        store.drop_local(TOPIC, ledger_id, said)
+        reports = Reports()
+        store.drop_local(TOPIC, ledger_id, reports)
         settle(store)
-        assert said.is_well, said.found
+        assert reports.is_well, reports.found
 
 
 def read(store: TieredStore, ledger_id: int) -> list[bytes]:
@@ -139,16 +139,16 @@ def tier_files(disk: SimulatedDisk) -> list[str]:
 
 
 def check_tier(store: TieredStore, disk: SimulatedDisk) -> None:
-    """What is there is what is recorded, and the manifest says so."""
+    """Check that the files are exactly those that are recorded, and listed in the manifest."""
     records = store.offloaded(TOPIC)
     wanted = sorted(f"{FOLDER}/{each.file}" for each in records)
-    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.place, TOPIC)]
+    wanted += [f"{FOLDER}/{each}" for each in manifest.files_of(store.storage, TOPIC)]
     assert tier_files(disk) == sorted(wanted)
-    found = manifest.load(store.place, TOPIC)
+    found = manifest.load(store.storage, TOPIC)
     assert list(found.ledgers if found else ()) == records
 
 
-def test_reads_go_through_before_and_after_the_local_copy_goes() -> None:
+def test_reads_work_before_and_after_local_entries_are_deleted() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -156,10 +156,10 @@ def test_reads_go_through_before_and_after_the_local_copy_goes() -> None:
     offload(store, first, drop=False)
     assert read(store, first) == kept[first]
     assert store.is_local(first)
-    said = Said()
-    store.drop_local(TOPIC, first, said)
+    reports = Reports()
+    store.drop_local(TOPIC, first, reports)
     settle(store)
-    assert said.is_well
+    assert reports.is_well
     assert not store.is_local(first)
     assert [info.ledger_id for info in store.ledgers(TOPIC)] == [first, second]
     assert store.ledgers(TOPIC)[0].entries == 5
@@ -182,24 +182,24 @@ def test_reads_go_through_before_and_after_the_local_copy_goes() -> None:
 
 
 def scenario(filesystem: FaultyFileSystem, kept: dict[int, list[bytes]], gone: list[int]) -> None:
-    """What is interrupted: ``kept`` is what was receipted, ``gone`` what was asked to be deleted."""
+    """History to interrupt: ``kept`` are confirmed ledgers, ``gone`` those that it deletes."""
     store = open_store(filesystem)
     for _ in range(2):
         ledger_id = store.create_ledger(TOPIC)
         entries = [entry(ledger_id * 100 + number) for number in range(4)]
-        said = Said()
+        reports = Reports()
         for each in entries:
-            store.append(ledger_id, each, said)
+            store.append(ledger_id, each, reports)
         settle(store)
-        if said.found == [None] * 4:
+        if reports.found == [None] * 4:
             kept[ledger_id] = entries
     first, second = sorted(kept)
     for ledger_id in (first, second):
-        said = Said()
-        store.offload(TOPIC, ledger_id, 1, said, offset=0)
+        reports = Reports()
+        store.offload(TOPIC, ledger_id, 1, reports, offset=0)
         settle(store)
-        if said.is_well:
-            store.drop_local(TOPIC, ledger_id, Said())
+        if reports.is_well:
+            store.drop_local(TOPIC, ledger_id, Reports())
             settle(store)
     gone.append(first)
     store.delete_ledgers([first])
@@ -229,7 +229,7 @@ def operations() -> int:
 
 @pytest.fixture(params=[manifest.PAGE_LEDGERS, 1])
 def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many ledgers a page of a manifest names."""
+    """Set the number of ledgers in a page of a manifest."""
     monkeypatch.setattr(manifest, "PAGE_LEDGERS", request.param)
 
 
@@ -278,24 +278,24 @@ def test_an_error_at_any_step_leaves_the_ledger_where_it_is_and_nothing_over() -
             disk = SimulatedDisk()
             store = open_store(FaultyFileSystem(disk, Plan(errors={number: code})))
             kept = fill(store)
-            said = Said()
-            store.offload(TOPIC, first, 1, said, offset=0)
+            reports = Reports()
+            store.offload(TOPIC, first, 1, reports, offset=0)
             settle(store)
-            if not said.is_well:
-                assert isinstance(said.found[0], StoreError)
+            if not reports.is_well:
+                assert isinstance(reports.found[0], StoreError)
                 store.sweep()
                 settle(store)
                 assert store.offloaded(TOPIC) == []
             check_tier(store, disk)
             assert {each: read(store, each) for each in kept} == kept
-            said = Said()
+            reports = Reports()
             if store.offloaded(TOPIC) == []:
                 offload(store, first)
             assert {each: read(store, each) for each in kept} == kept
             store.close()
 
 
-def test_a_file_that_is_not_what_was_written_keeps_the_ledger_here() -> None:
+def test_a_ledger_with_a_damaged_file_keeps_its_local_entries() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -311,19 +311,19 @@ def test_a_file_that_is_not_what_was_written_keeps_the_ledger_here() -> None:
             disk.content(path).extend(b"x")
         else:
             disk.content(path)[40] ^= 1
-        said = Said()
-        store.drop_local(TOPIC, first, said)
+        reports = Reports()
+        store.drop_local(TOPIC, first, reports)
         settle(store)
-        assert isinstance(said.found[0], OffloadFailed)
+        assert isinstance(reports.found[0], OffloadFailed)
         assert store.is_local(first)
         assert read(store, first) == kept[first]
-        check_tier(store, disk)  # and the file that is wrong is gone
+        check_tier(store, disk)  # and the damaged file is gone
     offload(store, first)
     assert read(store, first) == kept[first]
     store.close()
 
 
-def test_what_is_wrong_with_a_file_later_is_said_and_not_stepped_over() -> None:
+def test_later_damage_of_a_file_is_reported_and_not_skipped() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     first = min(fill(store))
@@ -344,9 +344,9 @@ def test_what_is_wrong_with_a_file_later_is_said_and_not_stepped_over() -> None:
         store.close()
     disk.remove(path)
     store = open_store(FaultyFileSystem(disk))
-    with pytest.raises(StoreError, match="which is not there") as told:
+    with pytest.raises(StoreError, match="which is not there") as reported:
         read(store, first)
-    assert not isinstance(told.value, EntriesDamaged | LedgerNotFound)
+    assert not isinstance(reported.value, EntriesDamaged | LedgerNotFound)
     store.close()
 
 
@@ -356,17 +356,17 @@ def test_damage_in_the_log_is_read_from_the_file() -> None:
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    place = store._local.place_of(first, 2)
-    assert place is not None
+    position = store._local.position_of(first, 2)
+    assert position is not None
     store.close()
-    disk.content(f"/store/{place[0]}")[place[1] + 3] ^= 1
+    disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
     assert read(store, first) == kept[first]
     assert store.damaged_entries(first) == []
     store.close()
 
 
-def test_two_stores_do_not_share_a_place() -> None:
+def test_two_stores_cannot_share_a_location() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -375,8 +375,8 @@ def test_two_stores_do_not_share_a_place() -> None:
     before = tier_files(disk)
     ledger_id = min(fill(other))
     assert "holds ledgers of another store" in other.borrowed
-    with pytest.raises(StorageNotClaimed, match="needs a place of its own"):
-        other.offload(TOPIC, ledger_id, 1, Said(), offset=0)
+    with pytest.raises(StorageNotClaimed, match="needs a location of its own"):
+        other.offload(TOPIC, ledger_id, 1, Reports(), offset=0)
     assert tier_files(disk) == before
     other.close()
     store.close()
@@ -387,61 +387,61 @@ def test_a_ledger_that_is_deleted_while_it_is_offloaded_leaves_nothing() -> None
         disk = SimulatedDisk()
         store = open_store(FaultyFileSystem(disk))
         first = min(fill(store))
-        said = Said()
-        store.offload(TOPIC, first, 1, said, offset=0)
+        reports = Reports()
+        store.offload(TOPIC, first, 1, reports, offset=0)
         for _ in range(steps):
             store.poll()
         store.delete_ledgers([first])
         settle(store)
-        assert len(said.found) == 1
+        assert len(reports.found) == 1
         check_tier(store, disk)
         assert store.offloaded(TOPIC) == []
         store.close()
 
 
-def test_on_threads_and_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offload_with_threads_and_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    monkeypatch.setattr(offload_worker, "STEP", 0)  # it is to get on beside other tests
+    monkeypatch.setattr(offload_worker, "STEP", 0)  # to finish in time beside other tests
     ready = threading.Event()
     local = FileStore.open(tmp_path / "store", wakeup=ready.set)
     store = TieredStore(local, FolderStorage(RealFileSystem(), str(tmp_path / "tier")), wakeup=ready.set)
     ledger_id = store.create_ledger(TOPIC)
     entries = [entry(number) + bytes(number % 5000) for number in range(9000)]
 
-    def wait(said: Said, count: int = 1) -> None:
-        while len(said.found) < count:
+    def wait(reports: Reports, count: int = 1) -> None:
+        while len(reports.found) < count:
             assert ready.wait(60)
             ready.clear()
             store.poll()
 
-    said = Said()
+    reports = Reports()
     for each in entries:
-        store.append(ledger_id, each, said)
-    wait(said, len(entries))
-    said = Said()
-    store.offload(TOPIC, ledger_id, 1, said, offset=0)
-    wait(said)
-    assert said.is_well, said.found
-    said = Said()
-    store.drop_local(TOPIC, ledger_id, said)
-    wait(said)
-    assert said.is_well, said.found
+        store.append(ledger_id, each, reports)
+    wait(reports, len(entries))
+    reports = Reports()
+    store.offload(TOPIC, ledger_id, 1, reports, offset=0)
+    wait(reports)
+    assert reports.is_well, reports.found
+    reports = Reports()
+    store.drop_local(TOPIC, ledger_id, reports)
+    wait(reports)
+    assert reports.is_well, reports.found
     got: list[bytes] = []
     while len(got) < len(entries):
-        told = Said()
+        reported = Reports()
 
-        def done(found: list[bytes], error: StoreError | None, told: Said = told) -> None:
+        def done(found: list[bytes], error: StoreError | None, reported: Reports = reported) -> None:
             got.extend(found)
-            told(error)
+            reported(error)
 
         ahead = ReadAhead(500, 1 << 20)
         assert (
             store.fetch(ledger_id, len(got), entries_max=500, bytes_max=1 << 20, ahead=ahead, done=done)
             is None
         )
-        wait(told)
-        assert told.is_well, told.found
+        wait(reported)
+        assert reported.is_well, reported.found
     assert got == entries
     assert store.tier_stats.ledgers == 1
     kept = json.loads((tmp_path / "tier" / folder_of(TOPIC) / "manifest.json").read_text())
@@ -449,7 +449,7 @@ def test_on_threads_and_a_real_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store.close()
 
 
-def test_a_check_knows_what_is_offloaded_and_what_is_wrong_there() -> None:
+def test_a_check_reports_offloaded_ledgers_and_damaged_files() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -473,11 +473,11 @@ def test_a_check_knows_what_is_offloaded_and_what_is_wrong_there() -> None:
     left.close()
     wrong, gone, over = check()
     assert "its checksum is" in wrong
-    assert "it is not there" in gone
-    assert "is of no ledger; nobody knows it" in over
+    assert "the file is missing" in gone
+    assert "belongs to no ledger; the store has no record of it" in over
 
 
-def test_a_record_that_damage_took_is_put_back_by_what_the_manifest_says() -> None:
+def test_a_record_lost_to_damage_is_restored_from_the_manifest() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -485,10 +485,10 @@ def test_a_record_that_damage_took_is_put_back_by_what_the_manifest_says() -> No
     for ledger_id in kept:
         offload(store, ledger_id)
     first, second = kept
-    store.delete_ledgers([second])  # on purpose, and the crash comes before the file is gone
+    store.delete_ledgers([second])  # a deletion on purpose, with a crash before the file is gone
     store.poll()
     for key in [*store.names("offloaded/"), *store.names("offloaded-by/")]:
-        store.delete(key)  # not on purpose
+        store.delete(key)  # a loss by damage
     store.local.poll()
     store.local.close()  # type: ignore[attr-defined]
     filesystem = FaultyFileSystem(disk)
@@ -517,18 +517,18 @@ def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
     file = LedgerFile(BytesIO(bytes(disk.content(path))))
     place = file.summary.groups[0][4] + 20
     disk.content(path)[place] ^= 1
-    with pytest.raises(StoreError, match="cannot be read now") as told:
+    with pytest.raises(StoreError, match="cannot be read now") as reported:
         read(store, first)
-    assert not isinstance(told.value, EntriesDamaged)
-    disk.content(path)[place] ^= 1  # it was the way
+    assert not isinstance(reported.value, EntriesDamaged)
+    disk.content(path)[place] ^= 1  # only the connection was at fault
     assert read(store, first) == kept[first]
     store._reader.forget(path.removeprefix("/tier/"))
     disk.content(path)[place] ^= 1
     for _ in range(2):
-        now += 86_400  # and nobody asked for so long
-        with pytest.raises(StoreError, match="cannot be read now") as told:
+        now += 86_400  # and no read came in that time
+        with pytest.raises(StoreError, match="cannot be read now") as reported:
             read(store, first)
-        assert not isinstance(told.value, EntriesDamaged)
+        assert not isinstance(reported.value, EntriesDamaged)
     now += 16
     with pytest.raises(StoreError, match="cannot be read now"):
         read(store, first)
@@ -541,12 +541,12 @@ def test_wrong_bytes_are_read_again_before_they_are_given_up() -> None:
 
 
 class Away:
-    """A place's reader that does not find its file a few times."""
+    """Storage reader that does not find its file a few times."""
 
     def __init__(self, store: TieredStore, times: list[bool]) -> None:
-        self._reader = store.place.reader
+        self._reader = store.storage.reader
         self._times = times
-        store.place.reader = self.read  # type: ignore[method-assign]
+        store.storage.reader = self.read  # type: ignore[method-assign]
 
     def read(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
         if self._times.pop(0):
@@ -561,7 +561,7 @@ def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
     first = min(kept)
     offload(store, first, drop=False)
     Away(store, [False, True])
-    once, again = Said(), Said()
+    once, again = Reports(), Reports()
     store.drop_local(TOPIC, first, once)
     store.drop_local(TOPIC, first, again)
     settle(store)
@@ -573,43 +573,43 @@ def test_the_only_copy_is_not_given_up_when_it_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_file_that_makes_up_for_damage_here_is_not_given_up(is_known: bool) -> None:
+def test_a_damaged_file_needed_for_damaged_local_entries_is_kept(is_known: bool) -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
     first = min(kept)
     offload(store, first, drop=False)
-    place = store._local.place_of(first, 2)
-    assert place is not None
+    position = store._local.position_of(first, 2)
+    assert position is not None
     store.close()
-    disk.content(f"/store/{place[0]}")[place[1] + 3] ^= 1
+    disk.content(f"/store/{position[0]}")[position[1] + 3] ^= 1
     store = open_store(FaultyFileSystem(disk))
     if is_known:
         assert read(store, first) == kept[first]
     Away(store, [True])
-    said = Said()
-    store.drop_local(TOPIC, first, said)
+    reports = Reports()
+    store.drop_local(TOPIC, first, reports)
     settle(store)
-    assert isinstance(said.found[0], OffloadFailed)
+    assert isinstance(reports.found[0], OffloadFailed)
     assert read(store, first) == kept[first]
     store.close()
 
 
 def cut_last_entry(disk: SimulatedDisk, ledger_id: int, store: TieredStore) -> TieredStore:
-    """The store once more, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
-    place = store._local.place_of(ledger_id, 4)
-    assert place is not None
+    """Reopen the store, rebuilt from a log in which the group of the ledger's entry 4 is damaged."""
+    position = store._local.position_of(ledger_id, 4)
+    assert position is not None
     store.put("behind", b"it")
     settle(store)
     store.close()
     discard_catalog(FaultyFileSystem(disk), "/store")  # type: ignore[arg-type]
-    content = disk.content(f"/store/{place[0]}")
-    for at in range(place[1] - 60, place[1] + 20):
+    content = disk.content(f"/store/{position[0]}")
+    for at in range(position[1] - 60, position[1] + 20):
         content[at] ^= 0x5A
     return open_store(FaultyFileSystem(disk))
 
 
-def test_the_end_of_a_ledger_that_damage_took_is_read_from_the_file() -> None:
+def test_the_lost_end_of_a_ledger_is_read_from_the_file() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     ledger_id = store.create_ledger(TOPIC)
@@ -628,7 +628,7 @@ def test_the_end_of_a_ledger_that_damage_took_is_read_from_the_file() -> None:
     store.close()
 
 
-def test_offsets_that_damage_took_are_not_given_again_when_the_rest_is_offloaded() -> None:
+def test_offsets_lost_to_damage_are_not_reused_after_an_offload() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     ledger_id = store.create_ledger(TOPIC)
@@ -643,7 +643,7 @@ def test_offsets_that_damage_took_are_not_given_again_when_the_rest_is_offloaded
     store.close()
 
 
-def test_folders_whose_sync_failed_or_never_came_are_synced_before_they_are_relied_on() -> None:
+def test_folders_whose_sync_failed_are_synced_before_use() -> None:
     filesystem = FaultyFileSystem(SimulatedDisk())
     store = open_store(filesystem)
     first = min(fill(store))
@@ -662,7 +662,7 @@ def test_folders_whose_sync_failed_or_never_came_are_synced_before_they_are_reli
             store = open_store(FaultyFileSystem(disk, plan))
             kept = fill(store)
             try:
-                store.offload(TOPIC, first, 1, Said(), offset=0)
+                store.offload(TOPIC, first, 1, Reports(), offset=0)
                 settle(store)
             except PowerLoss:
                 disk = disk.kill()
@@ -692,13 +692,13 @@ def test_a_large_file_is_synced_as_it_is_written(tmp_path: Path, monkeypatch: py
     assert synced[2:] == [10 << 20]
 
 
-def test_a_manifest_names_a_ledger_that_was_on_its_way_when_another_was_deleted() -> None:
+def test_a_manifest_keeps_a_pending_ledger_when_another_is_deleted() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     first, second = fill(store)
     offload(store, first)
-    said = Said()
-    store.offload(TOPIC, second, 1, said, offset=5)
+    reports = Reports()
+    store.offload(TOPIC, second, 1, reports, offset=5)
     way = store._under_way[second]
     finished = way._finished
 
@@ -709,13 +709,13 @@ def test_a_manifest_names_a_ledger_that_was_on_its_way_when_another_was_deleted(
 
     way._finished = and_trim  # type: ignore[method-assign]
     settle(store)
-    assert said.is_well
+    assert reports.is_well
     assert [each.ledger for each in store.offloaded(TOPIC)] == [second]
     check_tier(store, disk)
     store.close()
 
 
-def test_what_damage_took_the_record_of_stays_in_the_manifest_until_it_is_repaired() -> None:
+def test_a_ledger_whose_record_is_lost_stays_in_the_manifest_until_repaired() -> None:
     disk = SimulatedDisk()
     store = open_store(FaultyFileSystem(disk))
     kept = fill(store)
@@ -740,7 +740,7 @@ def test_what_damage_took_the_record_of_stays_in_the_manifest_until_it_is_repair
     store.close()
 
 
-def test_a_repair_gives_no_new_ledger_what_one_of_another_life_had() -> None:
+def test_a_repair_ignores_manifest_records_of_reused_ledger_ids() -> None:
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk)
     store = open_store(filesystem)
@@ -765,15 +765,15 @@ def test_a_repair_gives_no_new_ledger_what_one_of_another_life_had() -> None:
 def open_apart(
     tier: SimulatedDisk, clock: Clock | None = None, disk: SimulatedDisk | None = None
 ) -> TieredStore:
-    """A store whose place is on a disk of its own."""
+    """Open a store whose storage location is on a disk of its own."""
     filesystem = FaultyFileSystem(disk or SimulatedDisk())
     local = FileStore.open("/store", filesystem=filesystem, threads=False, settings=SETTINGS)  # type: ignore[arg-type]
     place = FolderStorage(FaultyFileSystem(tier), "/tier")  # type: ignore[arg-type]
     return TieredStore(local, place, threads=False, clock=clock or Clock())
 
 
-def test_what_could_not_be_written_to_a_full_place_takes_no_room_there() -> None:
-    """The manifest can't be written either then, and waits until the room is back."""
+def test_a_failed_write_to_full_storage_takes_no_space() -> None:
+    """The manifest cannot be written then either, and waits until there is space."""
     tier, clock = SimulatedDisk(), Clock()
     store = open_apart(tier, clock)
     first, second = fill(store, entries=200)
@@ -782,10 +782,10 @@ def test_what_could_not_be_written_to_a_full_place_takes_no_room_there() -> None
     used = tier.used_bytes
     for room in (0, 1, 700, 3000):
         tier.others_bytes = tier.capacity_bytes - used - room
-        said = Said()
-        store.offload(TOPIC, second, 1, said, offset=0)
+        reports = Reports()
+        store.offload(TOPIC, second, 1, reports, offset=0)
         settle(store)
-        assert "No space left on device" in str(said.found[0])
+        assert "No space left on device" in str(reports.found[0])
         assert tier_files(tier) == before
         assert tier.used_bytes == used
     tier.others_bytes = 0
@@ -797,7 +797,7 @@ def test_what_could_not_be_written_to_a_full_place_takes_no_room_there() -> None
     store.close()
 
 
-def test_ledgers_that_are_trimmed_give_back_the_room_of_a_full_place() -> None:
+def test_trimmed_ledgers_free_the_space_of_full_storage() -> None:
     tier = SimulatedDisk()
     store = open_apart(tier)
     kept = fill(store, ledgers=3)
@@ -816,8 +816,8 @@ def test_ledgers_that_are_trimmed_give_back_the_room_of_a_full_place() -> None:
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("room", [0, 300])
-def test_a_place_that_is_full_when_a_broker_starts_is_claimed(end: str, room: int) -> None:
-    """And gives back room by itself, instead of waiting for somebody to make some."""
+def test_full_storage_is_claimed_when_a_broker_starts(end: str, room: int) -> None:
+    """The broker then frees space by itself, instead of waiting for an administrator."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
     kept = fill(store, ledgers=3)
@@ -841,11 +841,11 @@ def test_a_place_that_is_full_when_a_broker_starts_is_claimed(end: str, room: in
     check_tier(store, tier)
     assert read(store, third) == kept[third]
     store.close()
-    assert not claims.load(store.place).open  # type: ignore[union-attr]
+    assert not claims.load(store.storage).open  # type: ignore[union-attr]
 
 
-def test_a_full_place_that_is_in_use_or_another_stores_is_not_claimed() -> None:
-    """Who holds it renews its claim in the room that it has."""
+def test_full_storage_that_is_in_use_or_of_another_store_is_not_claimed() -> None:
+    """The holder renews its claim within the existing file."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
     (first,) = fill(store, ledgers=1)
@@ -864,15 +864,15 @@ def test_a_full_place_that_is_in_use_or_another_stores_is_not_claimed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_crash_while_the_claim_on_a_full_place_is_written_over(seed: int) -> None:
-    """It is the old one then, or the new one."""
+def test_a_crash_while_a_claim_is_overwritten_leaves_one_claim(seed: int) -> None:
+    """The claim is then the old one or the new one."""
     chance = random.Random(seed)
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
     (first,) = fill(store, ledgers=1)
     offload(store, first)
     tier.others_bytes = tier.capacity_bytes - tier.used_bytes
-    filesystem = store.place._filesystem  # type: ignore[attr-defined]
+    filesystem = store.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.crash_at = filesystem.operations + 1 + chance.randrange(8)
 
     def renew() -> None:
@@ -894,7 +894,7 @@ def test_a_crash_while_the_claim_on_a_full_place_is_written_over(seed: int) -> N
     store.close()
 
 
-def test_a_small_file_system_that_is_full_gives_back_room_by_itself(tmp_path: Path) -> None:
+def test_full_storage_on_a_small_file_system_recovers_by_itself(tmp_path: Path) -> None:
     """On a real tmpfs, where this user may mount one."""
     place = tmp_path / "place"
     place.mkdir()
@@ -932,7 +932,7 @@ def test_a_small_file_system_that_is_full_gives_back_room_by_itself(tmp_path: Pa
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_place_that_nobody_has_claimed_is_left_alone() -> None:
+def test_full_storage_without_a_claim_is_not_changed() -> None:
     tier, clock = SimulatedDisk(), Clock()
     tier.others_bytes = tier.capacity_bytes
     store = open_apart(tier, clock)
@@ -951,7 +951,7 @@ def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
     first, second = fill(store)
     offload(store, first)
     offload(store, second)
-    filesystem = store.place._filesystem  # type: ignore[attr-defined]
+    filesystem = store.storage._filesystem  # type: ignore[attr-defined]
     filesystem.plan.errors = dict.fromkeys(
         range(filesystem.operations, filesystem.operations + 500), errno.EIO
     )
@@ -974,7 +974,7 @@ def test_files_that_could_not_be_deleted_are_deleted_later() -> None:
 def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next ledger, which may be of any topic, would wait for ever."""
+    """Otherwise the next ledger, which may be of any topic, would wait for ever."""
     tier, disk, clock = SimulatedDisk(), SimulatedDisk(), Clock()
     store = open_apart(tier, clock, disk)
     kept = fill(store, ledgers=3)
@@ -995,11 +995,11 @@ def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending
             raise OSError(errno.EIO, "and the place is none any more")
 
     monkeypatch.setattr(Offloading, "_finish", finished)
-    said = Said()
-    store.offload(TOPIC, third, 1, said, offset=0)
+    reports = Reports()
+    store.offload(TOPIC, third, 1, reports, offset=0)
     settle(store)
     assert not database.database_errors
-    assert isinstance(said.found[0], StoreError)
+    assert isinstance(reports.found[0], StoreError)
     monkeypatch.undo()
     clock.now += AGAIN_SECONDS
     settle(store)
@@ -1011,7 +1011,7 @@ def test_a_catalog_that_cannot_be_read_for_a_moment_keeps_no_offload_from_ending
 
 
 def test_owners_without_offloaded_ledgers_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most have none, and each that is loaded is asked for: a broker may have hundreds of thousands."""
+    """Most owners have no records, and each loaded topic queries them: there may be hundreds of thousands."""
     monkeypatch.setattr(tier_catalog, "_OWNED_MAX", 100)
     store = open_store(FaultyFileSystem(SimulatedDisk()))
     kept = fill(store)

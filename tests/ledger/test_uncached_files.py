@@ -1,4 +1,4 @@
-"""What is read in passing is in memory afterwards if it was before."""
+"""Reading an uncached file does not change what the operating system caches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA = bytes(range(256)) * (4 * PIECE // 256)
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A file of four pieces, all of it on the disk."""
+    """File of four pieces, all of them on the disk."""
     path = str(tmp_path / "file")
     file = RealFileSystem().open(path, create=True)
     file.write([DATA], 0)
@@ -30,7 +30,7 @@ def opened(path: str) -> UncachedFile:
     return UncachedFileSystem().open_to_read(path)
 
 
-def test_it_is_read_as_by_others(path: str) -> None:
+def test_content_is_that_of_a_normal_read(path: str) -> None:
     file = opened(path)
     assert file.read(PIECE, PIECE) == DATA[PIECE : 2 * PIECE]
     assert file.read(2 * PIECE, 3 * PIECE) == DATA[3 * PIECE :], "it ends"
@@ -38,7 +38,7 @@ def test_it_is_read_as_by_others(path: str) -> None:
     file.close()
 
 
-def test_what_was_not_in_memory_does_not_stay_there(path: str) -> None:
+def test_pages_that_were_not_cached_do_not_stay_cached(path: str) -> None:
     file = opened(path)
     file.let_go(0, 0)
     if file.is_in_memory(0, PIECE) or file.is_in_memory(3 * PIECE, PIECE):
@@ -54,7 +54,7 @@ def test_what_was_not_in_memory_does_not_stay_there(path: str) -> None:
         each.close()
 
 
-def test_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_without_reports_of_the_cache(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uncached_files, "_CAN_TELL", False)
     file = opened(path)
     assert file.read(PIECE, 0) == DATA[:PIECE]

@@ -48,7 +48,7 @@ def test_without_a_thread_jobs_wait_for_their_owner() -> None:
     worker.run_queued()
     assert ran == [1]
     assert not worker.busy
-    worker.alarm(0.0)  # without a thread there is nobody to ring it
+    worker.alarm(0.0)  # without a thread the alarm has no effect
 
 
 def test_the_alarm_signals_once() -> None:
@@ -56,12 +56,12 @@ def test_the_alarm_signals_once() -> None:
     worker = Worker(deque(), ready.set)
     worker.start()
     worker.alarm(0.01)
-    worker.alarm(30.0)  # one is set already
+    worker.alarm(30.0)  # an earlier alarm is set
     assert ready.wait(60)
     worker.stop()
 
 
-def test_what_a_job_held_is_let_go_of_before_the_next_one_comes() -> None:
+def test_a_job_is_freed_before_the_next_one() -> None:
     class Much:
         pass
 
@@ -83,25 +83,25 @@ def test_what_a_job_held_is_let_go_of_before_the_next_one_comes() -> None:
     worker.stop()
 
 
-def test_whatever_a_job_ends_with_the_next_one_is_done() -> None:
-    """A panic of a compiled library is no Exception, and whoever waited for the job waited for ever."""
+def test_the_next_job_runs_after_any_exception() -> None:
+    """A panic of a compiled library is no Exception; the caller of the job must not wait for ever."""
 
     class Panic(BaseException): ...
 
     finished: deque[Callable[[], None]] = deque()
     signalled = threading.Event()
     worker = Worker(finished, signalled.set)
-    told: list[Exception | None] = []
+    reported: list[Exception | None] = []
 
     def panic() -> None:
         raise Panic("out of bounds")
 
     worker.start()
-    worker.submit(panic, told.append)
-    worker.submit(lambda: None, told.append)
+    worker.submit(panic, reported.append)
+    worker.submit(lambda: None, reported.append)
     assert worker.stop(10)
     while finished:
         finished.popleft()()
     assert not worker.busy
-    assert "Panic('out of bounds')" in str(told[0])
-    assert told[1] is None
+    assert "Panic('out of bounds')" in str(reported[0])
+    assert reported[1] is None

@@ -1,4 +1,4 @@
-"""The claim on a place, as it is written over where it is."""
+"""Claim on a storage location, overwritten in the existing file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECTOR = 512
 
 @pytest.mark.parametrize("size", [*range(200, 500, 7), 1500])
 def test_a_crash_between_two_blocks_leaves_the_old_claim_or_the_new_one(tmp_path: Path, size: int) -> None:
-    """However long the name of the folder in it is."""
+    """Holds for a folder name of any length in the claim."""
     place, path = FolderStorage(RealFileSystem(), str(tmp_path)), tmp_path / CLAIM
     before = Claim("a" * 32, "b" * 32, "c" * 32, "d" * 32, 9, True, "host:/" + "x" * size, 1_700_000_000_000)
     for after in (replace(before, beats=10), replace(before, open=False), replace(before, session="e" * 32)):

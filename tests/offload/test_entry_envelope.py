@@ -1,4 +1,4 @@
-"""Entries are parted and joined again: byte for byte, whatever they hold."""
+"""Entries are split and joined again, byte for byte."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ numbers = st.integers(0, 2**63 - 1)
 
 
 def unknown_field(number: int, data: bytes) -> bytes:
-    """A field of the future."""
+    """Field of a future version."""
     tag = number << 3 | 2
     return bytes((tag & 0x7F | 0x80, tag >> 7, len(data))) + data
 
 
 @st.composite
 def messages(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """The metadata of a message in a batch, and its payload."""
+    """Return the metadata of a message in a batch, and its payload."""
     message = pb.SingleMessageMetadata()
     value = draw(st.binary(max_size=40))
     for key, item in draw(st.lists(st.tuples(words, words), max_size=3)):
@@ -101,7 +101,7 @@ def entries(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(entries(), min_size=1, max_size=12), st.integers(1, 12))
-def test_whatever_is_parted_is_joined_byte_for_byte(found: list[bytes], piece: int) -> None:
+def test_split_entries_are_joined_byte_for_byte(found: list[bytes], piece: int) -> None:
     sink = io.BytesIO()
     writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=17, uuid="u")
     for start in range(0, len(found), piece):
@@ -133,7 +133,7 @@ def batch(count: int = 50, codec: int = NONE) -> bytes:
 
 
 def said_twice() -> list[tuple[str, bytes]]:
-    """Entries whose fields stand twice: the last one counts, and what is joined of it has the same size."""
+    """Entries with duplicate fields: the last one counts, and the joined entry has the same size."""
     first = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000)
     last = pb.MessageMetadata(producer_name="q", sequence_id=8, publish_time=1_700_000_000_001)
     found = [("metadata", build_entry(first.SerializeToString() + last.SerializeToString(), b"value"))]
@@ -151,37 +151,37 @@ def said_twice() -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "entry"), said_twice(), ids=[name for name, _ in said_twice()])
-def test_an_entry_that_says_a_thing_twice_is_given_as_it_is(name: str, entry: bytes) -> None:
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [entry, batch()])
-    assert parted.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
-    found = joined(parted.messages, EntryEnvelope.decode(parted.residue.encode()))
+def test_an_entry_with_duplicate_fields_is_returned_unchanged(name: str, entry: bytes) -> None:
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
+    assert split.messages[0].num_rows == (1 if name == "metadata" else 2) + 50
+    found = joined(split.messages, EntryEnvelope.decode(split.envelope.encode()))
     assert (found.bad, found.other, found.entries) == ([], [], [entry, batch()])
 
 
 @pytest.mark.parametrize("codec", [NONE, LZ4, ZLIB, ZSTD, SNAPPY])
-def test_an_entry_that_can_be_joined_is_not_kept_twice(codec: int) -> None:
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [batch(codec=codec)])
-    assert parted.residue.whole == b""
-    assert parted.messages[0].num_rows == 50
+def test_an_entry_that_can_be_joined_is_not_stored_whole(codec: int) -> None:
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(codec=codec)])
+    assert split.envelope.whole == b""
+    assert split.messages[0].num_rows == 50
 
 
-def test_a_codec_that_works_otherwise_later_gives_the_messages_uncompressed(
+def test_a_codec_that_compresses_differently_gives_uncompressed_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = batch(codec=ZSTD)
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [entry, batch()])
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [entry, batch()])
     monkeypatch.setattr(residue_module, "_compressed", lambda way, plain: b"otherwise")
-    found = joined(parted.messages, EntryEnvelope.decode(parted.residue.encode()))
+    found = joined(split.messages, EntryEnvelope.decode(split.envelope.encode()))
     assert (found.bad, found.other) == ([], [0])
     plain = parse_entry(found.entries[0])
     assert plain.metadata.compression == NONE
     assert bytes(plain.payload) == bytes(parse_entry(batch()).payload)
 
 
-def test_wrong_bytes_are_never_given() -> None:
-    (parted,) = EntrySplitter(TOPIC, 3, 17).part(0, [batch(), batch(3)])
-    residue = EntryEnvelope.decode(parted.residue.encode())
-    residue.crcs = residue.crcs.copy()
-    residue.crcs[0] ^= 1
-    found = joined(parted.messages, residue)
+def test_wrong_bytes_are_never_returned() -> None:
+    (split,) = EntrySplitter(TOPIC, 3, 17).split(0, [batch(), batch(3)])
+    envelope = EntryEnvelope.decode(split.envelope.encode())
+    envelope.crcs = envelope.crcs.copy()
+    envelope.crcs[0] ^= 1
+    found = joined(split.messages, envelope)
     assert (found.bad, found.entries) == ([0], [b"", batch(3)])

@@ -1,4 +1,4 @@
-"""The columns of a file are those that its entries would give; where they may not be, nobody is told so."""
+"""Columns of a file equal those decoded from its entries, or are refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ UNUSUAL = b"\xb0\x80\x00\x01", b"\x30\x81\x00"
 @pytest.mark.parametrize(
     "entries", [KEYLESS, KEYED, KEYED[1::2], KEYED[::2]], ids=["keyless", "keyed", "batches", "single"]
 )
-def test_columns_are_what_the_entries_give(entries: list[bytes]) -> None:
+def test_columns_equal_those_decoded_from_entries(entries: list[bytes]) -> None:
     raw = [RawEntry(TOPIC, 3, 1 << 40, number, each) for number, each in enumerate(entries)]
     for columns in (ALL, ["key_bytes"], ["message_id"], ["message_id", "value", "key_bytes", "entry_id"]):
         found = file_of(entries).messages(0, columns)
@@ -87,7 +87,7 @@ def test_columns_are_what_the_entries_give(entries: list[bytes]) -> None:
         single(7, "aGk=", extra=b"\x88\x81\x00\x01"), single(7, "aGk=", extra=b"\x88\x01\x81\x00"),
     ],
 )  # fmt: skip
-def test_keys_that_may_be_base64_are_asked_of_the_entries(sealed: bytes) -> None:
+def test_keys_that_may_be_base64_are_decoded_from_the_entries(sealed: bytes) -> None:
     raw = [RawEntry(TOPIC, 3, 1, 0, sealed)]
     assert decode_entries(raw, ["key_bytes"]).column(0).to_pylist() == [b"hi"]
     for entries in ([sealed], [*KEYED, sealed], [*KEYED[::2], sealed]):
@@ -113,20 +113,20 @@ MARKER = odd(marker_type=20)
     ("entries", "is_plain"),
     [
         (KEYLESS, True), (KEYED, True), ([*KEYED, MARKER], True), ([MARKER], True),
-        ([*KEYED, odd(partition_key="ä", compression=ZSTD)], False),  # cannot be opened
+        ([*KEYED, odd(partition_key="ä", compression=ZSTD)], False),  # cannot be decompressed
         ([*KEYLESS, ENCRYPTED], False), ([CHUNK, *KEYED], False), ([CHUNK, LAST_CHUNK], False),
         ([LAST_CHUNK, *KEYED], False), ([*KEYED, NO_TEXT], False),
         ([single(7, "aGk=", is_base64=True), *KEYED], False), ([batch(7, ["a"], is_base64=True)], False),
         ([batch(7, ["aGk="], extra=UNUSUAL[1])], False), ([*KEYED, batch(7, [None], is_base64=True)], False),
     ],
 )  # fmt: skip
-def test_a_file_is_plain_whose_rows_say_all(entries: list[bytes], is_plain: bool) -> None:
+def test_a_file_is_plain_if_its_rows_have_all_information(entries: list[bytes], is_plain: bool) -> None:
     summary = file_of(entries).summary
     assert summary.plain is is_plain
     assert FileSummary.decode(summary.encode()).plain is is_plain
 
 
-def test_the_checksum_of_the_footer_is_told() -> None:
+def test_the_checksum_of_the_footer_is_returned() -> None:
     sink = io.BytesIO()
     writer = LedgerWriter(sink, topic=TOPIC, partition=3, ledger_id=1, uuid="u")
     writer.add(KEYED)
@@ -137,7 +137,7 @@ def test_the_checksum_of_the_footer_is_told() -> None:
     assert crc == crc32c(data[-size:])
 
 
-def test_a_footer_may_say_more_or_less_than_this_version_knows() -> None:
+def test_a_footer_may_have_unknown_or_missing_fields() -> None:
     kept = json.loads(FileSummary("t", -1, 1, "u", plain=True).encode())
     assert FileSummary.decode(json.dumps({**kept, "later": 1}).encode()).plain
     del kept["plain"]
@@ -151,21 +151,21 @@ def zeros(size: int) -> bytes:
     return build_entry(metadata.SerializeToString(), compress(ZSTD, bytes(size)))
 
 
-def test_a_group_is_bounded_by_what_it_takes_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes of entries may hold gigabytes, and who reads one of them lays all of its group open."""
+def test_a_group_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of entries may decompress to gigabytes, and a reader decompresses a whole group."""
     monkeypatch.setattr(entry_envelope, "_UNCOMPRESSED_MAX", 1 << 20)
     monkeypatch.setattr(module, "GROUP_MEMORY_BYTES", 1 << 20)
     entries = [zeros(300_000) for _ in range(40)] + [zeros(3 << 20)] + [batch(1, ["k"] * 4000)] * 9
     file = file_of(entries)
     groups = range(len(file.summary.groups))
     assert [entry for group in groups for entry in file.entries(group).entries] == entries
-    taken = [file._residue(group).joined_bytes for group in groups]
+    taken = [file._envelope(group).joined_bytes for group in groups]
     assert max(taken) < 5 << 20
     assert sum(each > 2 << 20 for each in taken) == 1
     assert max(rows for _, _, rows, *_ in file.summary.groups) < 20_000
 
 
-def test_an_entry_of_more_messages_than_anybody_sends_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_with_too_many_messages_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_envelope, "ROWS_MAX", 100)
     entries = [single(1), batch(2, [None] * 101), batch(3, [None] * 100), batch(4, ["k"] * 200)]
     file = file_of(entries)
@@ -173,8 +173,8 @@ def test_an_entry_of_more_messages_than_anybody_sends_has_no_rows(monkeypatch: p
     assert file.entries(0).entries == entries
 
 
-def test_what_is_abandoned_is_written_to_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither when it is let go of: Arrow's writer ends its file by itself then, and complains."""
+def test_an_abandoned_file_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not when it is freed: Arrow's writer then ends its file by itself, and logs an error."""
     said: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     sink = io.BytesIO()
@@ -182,7 +182,7 @@ def test_what_is_abandoned_is_written_to_no_more(monkeypatch: pytest.MonkeyPatch
     writer.add([single(1)])
     writer._flush()
     writer.add([single(2)])
-    sink.close()  # to write to it raises
+    sink.close()  # writing to it raises
     writer.abandon()
     del writer
     gc.collect()

@@ -1,4 +1,4 @@
-"""The manifest of a topic's offloaded ledgers: exact whatever comes and goes, and cheap for many."""
+"""Manifest of a topic's offloaded ledgers: exact after any changes, and cheap for many ledgers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = manifest.path_of(TOPIC)
 
 
 class Memory:
-    """A place in memory that counts what is written."""
+    """Storage in memory that counts written bytes."""
 
     location = "memory"
 
@@ -57,7 +57,7 @@ def loaded(place: Memory) -> list[int]:
     return [] if found is None else [each.ledger for each in found.ledgers]
 
 
-def test_a_thousand_ledgers_cost_a_page_each_and_not_all_that_came_before() -> None:
+def test_each_of_a_thousand_ledgers_writes_at_most_a_page() -> None:
     place = Memory()
     writer = ManifestWriter(place, "store")
     ledgers: list[OffloadedLedger] = []
@@ -79,7 +79,7 @@ def test_a_thousand_ledgers_cost_a_page_each_and_not_all_that_came_before() -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_comes_and_goes_it_names_what_there_is_and_leaves_nothing(
+def test_a_manifest_lists_exactly_the_ledgers_after_any_changes(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
@@ -130,7 +130,7 @@ def test_a_manifest_that_is_replaced_while_it_is_read_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("harm", [None, b"{", b'{"version": 2, "ledgers": []}'])
-def test_a_page_that_is_gone_or_harmed_is_written_anew_after_a_start(harm: bytes | None) -> None:
+def test_a_missing_or_damaged_page_is_written_again_after_a_start(harm: bytes | None) -> None:
     place = Memory()
     ledgers = [ledger(number) for number in range(200)]
     ManifestWriter(place, "store").save(TOPIC, ledgers)
@@ -148,7 +148,7 @@ def test_a_page_that_is_gone_or_harmed_is_written_anew_after_a_start(harm: bytes
     assert place.written_bytes - before < 12_000, "once, and not each time"
 
 
-def test_damage_is_said_and_written_over_and_a_later_version_is_left_alone() -> None:
+def test_damage_is_logged_and_overwritten_and_a_later_version_is_kept() -> None:
     place = Memory()
     writer = ManifestWriter(place, "store")
     ledgers = [ledger(number) for number in range(70)]

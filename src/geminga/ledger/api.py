@@ -1,12 +1,12 @@
-"""What a store is: the port between the broker and the disk.
+"""Contract of a store, and the data classes in it: the interface between the broker and the disk.
 
-One contract, several stores (`memory.MemoryStore`, `store.FileStore`); all pass the same suite.
+Stores (`memory.MemoryStore`, `store.FileStore`) implement the contract; all pass the same test suite.
 
-Every method is called on one thread, the owner's. Nothing here blocks on a sync: `append`, `put`,
-`merge` and `delete` take a place in the order of writes at once and report later. When reports are
-ready the store calls ``wakeup`` (from any thread); the owner then calls `poll` on its own thread, and
-`poll` runs the ``done`` callbacks in the order of the calls. A ``done`` gets None when the write is as
-durable as the store's ``sync`` setting promises, or the error.
+Call every method on one thread, the owner's. No write waits for a sync: `append`, `put`, `merge` and
+`delete` are ordered when they are called and report later. When reports are ready the store calls
+``wakeup`` (from any thread); the owner then calls `poll` on its own thread, and `poll` runs the ``done``
+callbacks in the order of the calls. A ``done`` receives None when the write is as durable as the store's
+``sync`` setting promises, or the error.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from geminga.ledger.damage import Damage
 Buffer = bytes | bytearray | memoryview
 Done = Callable[[StoreError | None], None]
 Fetched = Callable[[list[bytes], StoreError | None], None]
-"""What a `EntryStore.fetch` reports: the entries, or none and the error."""
+"""Callback of `EntryStore.fetch`: receives the entries, or an empty list and the error."""
 
 
 def never() -> bool:
-    """It is never enough: `EntryStore.poll` takes all."""
+    """Return False: the default of ``enough`` in `EntryStore.poll`, which then runs all callbacks."""
     return False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StoredLedger(ByFields):
-    """A ledger as the store knows it. ``entries`` and ``size_bytes`` count what was appended."""
+    """Ledger in a store. ``entries`` and ``size_bytes`` count all appended entries."""
 
     ledger_id: int
     owner: str
@@ -42,7 +42,7 @@ class StoredLedger(ByFields):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LostWrites(ByFields):
-    """How many writes of a key damage took: of whole values (`put` or `delete`), and of deltas."""
+    """Number of writes of a key that were lost to damage: whole values (`put` or `delete`), and deltas."""
 
     values: int = 0
     deltas: int = 0
@@ -50,11 +50,11 @@ class LostWrites(ByFields):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StoredValue(ByFields):
-    """What is kept under a key: the last `put` value and the deltas merged since, oldest first.
+    """Value of a key: the last `put` value and the deltas merged since, oldest first.
 
-    ``lost`` is None, unless damage took writes of this key. Then the rest is here: a delta that is lost is an
-    empty one in its place, and where a whole value is lost the base is that of before it (empty if there was
-    none).
+    ``lost`` counts the writes of this key that damage destroyed; None without damage. Each lost delta is then
+    an empty delta in ``deltas``; if a whole value is lost, ``base`` is the value before it (empty without
+    one).
     """
 
     base: bytes
@@ -76,56 +76,56 @@ class StoreStats(ByFields):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FreeSpace(ByFields):
-    """Room for a store: on its disk or, if that is less, within the limit that its folder has."""
+    """Disk space for a store: on its disk or, if that is less, within the limit of its folder."""
 
     total_bytes: int
-    """Of the disk, or the limit."""
+    """Size of the disk, or the limit of the folder."""
     free_bytes: int
-    """What may still be written."""
+    """Bytes that can still be written."""
     used_bytes: int
-    """What the store's folder takes, what is allocated ahead included."""
+    """Size of the store's folder, preallocated space included."""
     written_bytes: int
-    """What was written to the log since the store was opened: it tells the rate."""
+    """Bytes written to the log since the store was opened; the broker derives the write rate from it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReadAhead(ByFields):
-    """How much one read of the disk is to bring at most."""
+    """Limits of one read ahead from the disk."""
 
     entries_max: int
     bytes_max: int
 
 
 KEYS_END = chr(0x10FFFF)
-"""What ends a range of all keys with a prefix, behind that prefix."""
+"""Character that sorts behind all others: ``prefix + KEYS_END`` ends the range of keys with a prefix."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrefetchRequest(ByFields):
-    """What somebody is about to ask a store for: keys, and the ledgers of owners."""
+    """Keys, owners and pages that a store reads ahead because the caller is about to ask for them."""
 
     keys: tuple[tuple[str, str], ...] = ()
-    """From the first to the last of each range, both included."""
+    """Ranges of keys (first, last), both included."""
     owners: tuple[tuple[str, str], ...] = ()
     pages: tuple[tuple[str, str], ...] = ()
-    """What `EntryStore.names_page` is to be asked for: (prefix, after)."""
+    """Arguments of coming `EntryStore.names_page` calls: (prefix, after)."""
     ledgers_after: tuple[int, ...] = ()
-    """What `EntryStore.ledgers_page` is to be asked for."""
+    """Arguments of coming `EntryStore.ledgers_page` calls."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TierStats(ByFields):
-    """Counters since the store was opened: what went to cheap storage and was read from there."""
+    """Counters of the tiered storage: ledgers and bytes offloaded and read since the store was opened."""
 
     ledgers: int
     bytes: int
-    """Of files."""
+    """Size of the written files."""
     failures: int
     read_bytes: int
-    """Of entries."""
+    """Size of the entries that were read."""
     under_way: int
     is_borrowed: bool = False
-    """Whether the files are another store's, of which this one is a copy."""
+    """Whether the files belong to another store, of which this store is a copy."""
 
 
 class TieredLedger(Protocol):
@@ -139,59 +139,60 @@ class TieredLedger(Protocol):
 
     @property
     def entry_bytes(self) -> int:
-        """What its entries took in the store."""
+        """Size of the ledger's entries in the store."""
 
     @property
     def file_bytes(self) -> int:
-        """What its file takes."""
+        """Size of the ledger's file in tiered storage."""
 
     @property
     def offloaded_ms(self) -> int:
-        """When: milliseconds since 1970."""
+        """Time of the offload, in milliseconds since 1970."""
 
     @property
     def uuid(self) -> str: ...
 
 
 class Tier(Protocol):
-    """Cheap storage behind a store: closed ledgers may be there, with the store or in its stead."""
+    """Tiered storage of a store: keeps closed ledgers, in addition to the store or instead of it."""
 
     @property
     def location(self) -> str:
-        """Where it is, without secrets."""
+        """Return the address of the storage location, without secrets."""
 
     @property
     def borrowed(self) -> str:
-        """Why this store only reads there, for it is a copy of the one whose the files are; empty: it is not.
+        """Return why this store only reads from the tier: it is a copy of the store that owns the files.
 
-        What is deleted then goes here alone, and `offload` and `drop_local` are refused.
+        Empty if this store owns the files. Otherwise deletions apply to this store alone, and `offload` and
+        `drop_local` are refused.
         """
 
     def offloaded(self, owner: str) -> Sequence[TieredLedger]:
-        """What is there of an owner, in the order of the ledgers."""
+        """Return the offloaded ledgers of an owner, in the order of their ids."""
 
     def record(self, ledger_id: int) -> TieredLedger | None:
-        """What is there of a ledger; None when nothing is."""
+        """Return the record of an offloaded ledger; None if the ledger is not offloaded."""
 
     def local_ledgers(self, owner: str) -> set[int]:
-        """The ledgers of an owner whose entries the store has."""
+        """Return the ledgers of an owner whose entries are in the store."""
 
     def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done, *, offset: int) -> None:
-        """Write a ledger, which nothing is appended to any more, to the tier. Its entries stay here.
+        """Write a closed ledger to the tier. Its entries stay in the store.
 
-        ``offset`` is the place of its first entry among all that the owner ever had.
-        ``done`` is told when it is durable there and known here, or what went wrong; then it is as if nothing
-        had been. Raises `StoreError`.
+        ``offset`` is the number of entries in the owner's ledgers before this one.
+        ``done`` is called when the file is durable and recorded in the store, or with the error; a failed
+        offload leaves nothing behind. Raises `StoreError`.
         """
 
     def cancel(self, owner: str, why: str) -> None:
-        """Give up what is being offloaded of an owner; its ``done`` is told ``why``."""
+        """Cancel the pending offloads of an owner; their ``done`` receives an error with the text ``why``."""
 
     def drop_local(self, owner: str, ledger_id: int, done: Done) -> None:
-        """Delete an offloaded ledger's entries here, if what is there is what was written."""
+        """Delete an offloaded ledger's entries from the store, once its file is verified."""
 
     def sweep(self) -> None:
-        """Try again to delete files that nobody owns."""
+        """Try again to delete files that no ledger uses."""
 
     @property
     def tier_stats(self) -> TierStats: ...
@@ -202,74 +203,72 @@ class EntryStore(Protocol):
 
     @property
     def tier(self) -> Tier | None:
-        """Cheap storage behind it; None where there is none."""
+        """Return the tiered storage of this store; None without one."""
 
     @property
     def failure(self) -> StoreError | None:
-        """Why the store stopped; None while it is well. A stopped store refuses all writes."""
+        """Return why the store stopped; None while it works. A stopped store refuses all writes."""
 
     @property
     def is_writing(self) -> bool:
-        """Whether writes are under way, so that there will be something to `poll`."""
+        """Whether writes are pending, whose callbacks a later `poll` runs."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether far more waits in memory than is saved at once: the disk is too slow, or has no room.
+        """Whether the unsaved changes in memory exceed several checkpoints: the disk is slow or full.
 
-        Whoever writes is to wait until it is not any more, which `poll` may bring about. Nothing is refused.
+        Callers should then stop writing until `poll` clears the state. Writes are still accepted.
         """
 
-    # --- room ---
+    # --- disk space ---
     @property
     def space(self) -> FreeSpace | None:
-        """The room that was found last; None where that is not known, or has no meaning (in memory).
-
-        There is none (``free_bytes`` is 0) while something waits that could not be written for lack of it.
-        """
+        """Return the disk space measured last; None if it is unknown, or the store is in memory.
+        ``free_bytes`` is 0 while a write is pending that failed because the disk was full."""
 
     def measure_space(self) -> None:
-        """Look at the disk soon, on another thread; `poll` is then wanted. Writing does it by itself.
+        """Measure the disk space soon, on another thread; `poll` takes the result. Writes measure it too.
 
-        The store stops if a file that it locks or writes to is not in its folder any more.
+        The store stops if a file that it locks or writes to is no longer in its folder.
         """
 
     def refuse_entries(self, why: StoreError | None) -> None:
-        """`append` raises this from now on, everything else goes on; None takes entries again."""
+        """Make `append` raise ``why`` from now on, other calls still work; None accepts entries again."""
 
     def give_back(self, *, eagerly: bool) -> None:
-        """How hard to work for space: ``eagerly`` moves much to free little."""
+        """Set how hard to work for space: ``eagerly`` rewrites files even if much is moved to free little."""
 
     @property
     def gives_back(self) -> bool:
-        """Whether the space of something deleted is still to come back."""
+        """Whether space of deleted ledgers or keys is still to be freed."""
 
     # --- damage ---
     @property
     def damage(self) -> list[Damage]:
-        """What is known to be damaged, found when opening and when reading: each thing with what it lost.
+        """Return the known damage, found when opening and when reading: each item says what is lost.
 
-        Everything else is served as if nothing were.
+        Undamaged entries and keys are served as usual.
         """
 
     def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """The entries of a ledger that are listed as damaged: (first, last) of each run."""
+        """Return the damaged entries of a ledger: (first, last) of each run."""
 
     def settle_damage(self, name: str, done: Done | None = None) -> bool:
-        """Take what is left of a damaged thing for all there is; False when nothing of that name is listed.
+        """Accept the losses of a damaged item; returns False if no damage of that name is listed.
 
         Lost entries are given up: reading them still raises, but they are not listed any more. A key keeps
-        what it has. A ledger whose owner is lost is deleted.
+        its surviving value. A ledger whose owner is lost is deleted.
         """
 
     # --- ledgers ---
     def owner_of(self, ledger_id: int) -> str | None:
-        """Whose ledger it is; None when there is none or nobody knows."""
+        """Return the owner of a ledger; None if the ledger does not exist or its owner is lost."""
 
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
-        """Give a ledger whose owner was lost to damage to ``owner``; False when it is no such ledger."""
+        """Give a ledger whose owner was lost to damage to ``owner``; False for other ledgers."""
 
     def create_ledger(self, owner: str) -> int:
-        """A new, empty ledger that belongs to ``owner`` (a topic name). Ids only grow, over restarts too."""
+        """Create an empty ledger of ``owner`` (a topic name); returns its id. Ids grow across restarts."""
 
     def append(self, ledger_id: int, entry: Buffer, done: Done) -> int:
         """Add an entry; returns its entry id (0, 1, 2 ... within the ledger) at once.
@@ -278,21 +277,21 @@ class EntryStore(Protocol):
         """
 
     def append_run(self, ledger_id: int, entries: Sequence[bytes], done: Done) -> int:
-        """Add entries that follow each other; returns the first one's id.
+        """Add consecutive entries; returns the first one's id.
 
-        ``done`` reports once on all of them, in its place behind the last. With an error, the first of them
-        may be durable all the same.
+        ``done`` is called once for all of them, in the order of the last entry. With an error, the first
+        entries may be durable nevertheless.
         """
 
     def read(self, ledger_id: int, first_entry_id: int, *, entries_max: int, bytes_max: int) -> list[bytes]:
-        """Entries from ``first_entry_id`` on, in order: at least one if it exists, never more than asked.
+        """Return entries from ``first_entry_id`` on, in order: at least one if it exists, within the limits.
 
         May return entries that are appended but not yet durable: the caller holds readers back
         behind its own confirmed position. Raises `LedgerNotFound`, or `StoreDamaged` when a
         checksum fails; wrong bytes are never returned.
 
-        Waits for the disk where it must, but never long: `StoreBusy` says that it does not answer now. What
-        can wait asks with `fetch`.
+        Waits for the disk if necessary, but only briefly: raises `StoreBusy` if the disk does not answer.
+        Callers that can wait use `fetch`.
         """
 
     def fetch(
@@ -305,80 +304,81 @@ class EntryStore(Protocol):
         ahead: ReadAhead,
         done: Fetched,
     ) -> list[bytes] | None:
-        """The same without waiting: at once if the entries are in memory.
+        """Read entries without blocking: returns them if they are in memory.
 
-        Otherwise None, and ``done`` gets them from `poll` when the disk has given them, as many as ``ahead``
-        says. Raises `LedgerNotFound`, and `StoreBusy` when too many reads wait already.
+        Otherwise returns None, and a later `poll` calls ``done`` with the entries read from the disk, up to
+        the limits in ``ahead``. Raises `LedgerNotFound`, and `StoreBusy` when too many reads are pending.
         """
 
     def ledgers(self, owner: str) -> list[StoredLedger]:
-        """The ledgers of an owner in the order of their ids; empty if it has none."""
+        """Return the ledgers of an owner in the order of their ids; empty if it has none."""
 
     def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
-        """The next ledgers behind an id, the oldest first, whoever's they are.
+        """Return the next ledgers of any owner behind the id ``after``, the oldest first: a bounded page.
 
-        Not many; and the id behind which the others are, None when these were the last.
+        The second value is the id to continue after; None on the last page.
         """
 
     def release(self, ledger_ids: Sequence[int]) -> None:
-        """Nobody uses these ledgers for now: what is in memory of them may leave. They may be used again."""
+        """Mark ledgers as unused for now: their state may leave memory. They may be used again."""
 
     def lost_entries_max(self, ledger_id: int) -> int:
-        """How many entries behind the last one of a ledger may have been lost to damage; mostly 0.
+        """Return how many entries behind the last one of a ledger may have been lost to damage; mostly 0.
 
-        `append` steps over that many ids. What an owner counts by entries must step over them too, also
-        when the ledger itself is not listed any more because its creation was lost.
+        `append` skips that many ids. An owner that counts entries must skip them too, also when the ledger
+        itself is not listed any more because its creation was lost.
         """
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
-        """Forget ledgers (trimming, topic deletion); their space is given back in the background."""
+        """Delete ledgers (trimming, topic deletion); their space is freed in the background."""
 
     # --- key-value map: topics, policies, cursors, deduplication ---
     def put(self, key: str, value: bytes, done: Done | None = None, *, same: bool = False) -> None:
         """Set a key; replaces its value and drops its deltas.
 
-        ``same``: the value means what is there already, deltas added up. Should damage take this write, what
-        was there before it is as good, and the store serves that.
+        ``same``: the value equals the current one with its deltas applied. If this write is damaged later,
+        the store serves the earlier value and its deltas without reporting a loss.
         """
 
     def merge(self, key: str, delta: bytes, done: Done | None = None) -> None:
-        """Add a delta to a key (which need not exist: then its base is empty)."""
+        """Add a delta to a key (a key that does not exist gets an empty base)."""
 
     def delete(self, key: str, done: Done | None = None) -> None:
-        """Remove a key with its deltas; no error when absent."""
+        """Remove a key with its deltas; no error if the key does not exist."""
 
     def get(self, key: str) -> StoredValue | None:
-        """What is under a key, this owner's own unsynced writes included."""
+        """Return the value of a key, this owner's own unsynced writes included."""
 
     def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
-        """All keys that start with ``prefix`` and come behind ``after``, in order of key.
+        """Iterate over all keys that start with ``prefix`` and sort behind ``after``, in order of key.
 
-        It may be read in steps, and a step costs the same however many keys there are. What is changed
-        meanwhile, between the steps, may show or not.
+        The iterator may be advanced in steps, each at a constant cost. Changes made between the steps may be
+        visible or not.
         """
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """The keys of `scan` without what is under them, which costs much less."""
+        """Iterate over the keys of `scan` without their values, which is much cheaper."""
 
     def names_page(self, prefix: str, *, after: str = "") -> tuple[list[str], str | None]:
-        """The next of `names`, and behind which key the others are: None behind the last. It may have none.
+        """Return the next page of `names`, perhaps empty, and the key to continue after: None at the end.
 
-        It costs the same always, and waits for nothing that `bring` has brought.
+        The cost is constant, and a page that `bring` has read ahead does not wait for the disk.
         """
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
-        """See that asking for this does not wait for the disk: another thread reads it ahead.
+        """Read the requested keys, owners and pages ahead on another thread, so that asking does not wait.
 
-        True when there is nothing to wait for. Otherwise ``done`` is told when it is at hand, mostly from
-        `poll`, or why it is not: `StoreBusy` when too much waits already, an error of the disk. It is to be
-        asked for at once: what is not used for long is read from the disk again.
+        Returns True if all are in memory. Otherwise ``done`` is called when they are, mostly from `poll`, or
+        with the error: `StoreBusy` when too many reads are pending, an error of the disk. Use them at once:
+        data that stays unused is evicted and read from the disk again.
         """
 
     # --- life ---
     def poll(self, enough: Callable[[], bool] = never) -> int:
         """Run the ``done`` callbacks that are ready; returns how many ran.
 
-        Now and then ``enough`` is asked whether it is to stop there. Nobody is woken for what is left then.
+        Between callbacks ``enough`` is called: True stops the run. The caller then polls again for the rest,
+        as ``wakeup`` is not called for it.
         """
 
     def stats(self) -> StoreStats: ...

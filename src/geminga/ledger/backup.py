@@ -1,15 +1,15 @@
-"""Backups: a store copied as it was at one moment, whether or not a process has it open, and brought back.
+"""Backups: copy a store as it was at one moment, whether or not a process has it open, and restore it.
 
-The log is the only truth, and only its end grows: all of it up to one place in the order of writes *is* the
-store at that moment. So a backup is the log files as they are, the newest only up to the end of its last
-whole group; the catalog is left out, and rebuilt when the copy is opened. The process that has the store
-open is not asked and not held up.
+All state of a store is in its log, which only grows at its end: the log up to a position *is* the store at
+that moment. So a backup copies the log files, the newest only up to the end of its last whole group. The
+catalog is left out; opening the copy rebuilds it. The process that has the store open is not involved.
 
-What makes it one moment: files are only added at the end, and one is deleted only when the log says so
-before. They are opened, so that they stay although they may be deleted, and listed again: when nothing came
-or went meanwhile, all that the log of that moment needs is at hand. The end is looked for after that.
+Why the copy is of one moment: files are only added at the end, and a file is deleted only after the log has
+recorded it. The backup opens all files, so that they stay readable after a deletion, and lists the folder
+again: if no file was added or deleted in between, it holds all log files of that moment. Then it looks for
+the end of the newest file.
 
-The superblock is written last: what was left unfinished is no store.
+The superblock is written last, so that an unfinished copy is not taken for a store.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from geminga.wire.checksum import crc32c
 
 PIECE_BYTES = 1024 * 1024
 LOOKS_MAX = 1000
-"""So often the folder is listed until nothing came or went between two looks."""
+"""Most listings of the folder, repeated until two agree."""
 
 Say = Callable[[int, int], None]
-"""Is told how many bytes of how many are copied."""
+"""Progress callback: (bytes copied, total bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What was copied. ``end`` is the file and offset up to which the log is in the copy."""
+    """Size and duration of a copy. ``end`` is the file and offset up to which the log was copied."""
 
     files: int
     bytes: int
@@ -67,9 +67,9 @@ def backup(
 ) -> BackupResult:
     """Copy the store in ``folder``, which may be in use, to ``target``, a new or empty folder.
 
-    Everything that was receipted before the call is in the copy. Raises `NotAStore`, `StoreDamaged` when the
-    newest file cannot be read, `StoreError` when ``target`` cannot be made, `OSError` of the disks; what was
-    begun is removed.
+    Every write that was confirmed before the call is in the copy. Raises `NotAStore`, `StoreDamaged` when the
+    newest file cannot be read, `StoreError` when ``target`` cannot be created, `OSError` of the disks; a
+    partial copy is removed.
     """
     began = time.monotonic()
     found: BackupResult | None = None
@@ -86,21 +86,21 @@ def restore(
     filesystem: FileSystem | None = None,
     say: Say = lambda done, total: None,
 ) -> BackupResult:
-    """Bring a backup back into ``folder``, a new or empty one: a broker can be given it then.
+    """Copy a backup to ``folder``, a new or empty one, which a broker can then use as its data folder.
 
-    It is copied, the backup stays as it is. Raises as `backup` does.
+    The backup is not changed. Raises as `backup` does.
     """
     return backup(source, folder, filesystem=filesystem, say=say)
 
 
 def steps(folder: str, target: str, filesystem: FileSystem, say: Say) -> Iterator[BackupResult | None]:
-    """`backup` a step at a time; the last gives what was copied."""
+    """Run `backup` in steps; the last step yields the result."""
     store_id = _store_id(filesystem, folder)
     _prepare(filesystem, target, folder)
     made: list[str] = []
     files: dict[int, File] = {}
     try:
-        # The mark comes first: it must not be ahead of what is copied.
+        # The mark is read first: it must not be ahead of the copied log.
         mark = _mark(filesystem, folder, store_id)
         yield None
         files = _held(filesystem, folder)
@@ -158,7 +158,7 @@ def _write(filesystem: FileSystem, path: str, content: bytes) -> None:
 
 
 def _mark(filesystem: FileSystem, folder: str, store_id: bytes) -> bytes | None:
-    """The synced-through mark as it is now, which tells damage from a torn tail; None without a whole one."""
+    """Return the current synced-through mark, which tells damage from a torn tail; None if damaged."""
     try:
         file = filesystem.open_to_read(f"{folder}/{MARK_FILE}")
     except FileNotFoundError:
@@ -187,12 +187,12 @@ def _store_id(filesystem: FileSystem, folder: str) -> bytes:
     finally:
         file.close()
     if superblock is None:
-        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store mends it")
+        raise StoreDamaged(f"{folder}/{SUPERBLOCK_FILE} fails its checksum: opening the store repairs it")
     return superblock[1]
 
 
 def _prepare(filesystem: FileSystem, target: str, source: str) -> None:
-    """Make the folder; one that holds anything is not touched."""
+    """Create the target folder; raise `StoreError` if it is not empty."""
     if (target + "/").startswith(source + "/"):
         raise StoreError(f"{target} is in the store itself: name another folder")
     try:
@@ -208,7 +208,7 @@ def _prepare(filesystem: FileSystem, target: str, source: str) -> None:
 
 
 def _held(filesystem: FileSystem, folder: str) -> dict[int, File]:
-    """All log files of one moment, open: deleted meanwhile, they are there still."""
+    """Open all log files of one moment; they stay readable if they are deleted meanwhile."""
     held: dict[int, File] = {}
     try:
         for _ in range(LOOKS_MAX):
@@ -248,8 +248,8 @@ def _numbers(filesystem: FileSystem, folder: str) -> set[int]:
 
 
 def _end(file: File, number: int, store_id: bytes, mark: bytes | None) -> int:
-    """The end of the newest file's last whole group, or what is marked as synced where damage is: what lies
-    before it does not change any more."""
+    """Return the end of the newest file's last whole group or, where damage is, of its synced part: bytes
+    before that offset do not change any more."""
     stop = FILE_HEADER_BYTES
     reader = SequentialReader(file)
     for item in scan_headers(reader, number, FILE_HEADER_BYTES, crc32c(store_id)):
@@ -257,8 +257,8 @@ def _end(file: File, number: int, store_id: bytes, mark: bytes | None) -> int:
             if _is_whole(reader, item):
                 stop = max(stop, item.end & OFFSET_MASK)
         elif item.position == item.end:
-            # A group where there was none a moment ago: the store goes on writing, and what it had written
-            # when this began lies before.
+            # A group that was not there a moment ago: the store continues to write. All groups written
+            # before the backup began end before it.
             break
     marked = decode_mark(mark, crc32c(store_id)) if mark is not None else None
     if marked is not None and marked[0] >> OFFSET_BITS == number:

@@ -1,11 +1,11 @@
-"""Putting one flipped bit right: a checksum tells not only that a bit is wrong but also which.
+"""Correction of single flipped bits: the checksum shows which bit is wrong.
 
-CRC32C sums of messages that differ in one bit differ by a number that belongs to the bit's distance from
-the end alone, and no two bits of a message shorter than 2^31 bits share it. Two flipped bits are never
-taken for one (the code's distance is 4); bytes that are wrong altogether are, with a chance of one in
-2^32 for each bit that they have. Group headers and directories are small, are checked in other ways too,
-and a flip in one would take out a whole group of records that belong to others: there it is worth it.
-Entries and values are corrected only by ``geminga store repair``, when somebody asked for it.
+CRC32C sums of messages that differ in one bit differ by a number that depends only on the bit's distance
+from the end, and no two bits of a message shorter than 2^31 bits share it. Two flipped bits are never
+mistaken for one (the code's distance is 4); bytes that are entirely wrong are, with a chance of one in
+2^32 for each of their bits. The store corrects group headers and directories when it reads them: they are
+small, have further checks, and a flip there would lose a whole group of unrelated records.
+Entries and values are corrected only by ``geminga store repair``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _POLYNOMIAL = 0x82F63B78  # reflected
 
 
 def _step(crc: int) -> int:
-    """The sum of a difference one zero byte later."""
+    """Return the checksum difference after one more zero byte."""
     for _ in range(8):
         crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
     return crc
@@ -28,10 +28,10 @@ _LAST_BYTE = {_TABLE[1 << bit]: bit for bit in range(8)}
 
 
 def flipped_bit(data: bytes | memoryview, stored: int, seed: int = 0) -> int | None:
-    """Which bit of ``data``, flipped back, gives the stored checksum: byte index * 8 + bit.
+    """Return the bit of ``data`` to flip back so that it matches the stored checksum: byte index * 8 + bit.
 
-    -1 when the flipped bit is one of the checksum's own, so that the data is right; None when more than
-    one bit is wrong, or none.
+    -1 if the flipped bit is in the checksum itself, so that the data is right; None if no bit is wrong, or
+    more than one.
     """
     difference = crc32c(data, seed) ^ stored
     if difference.bit_count() == 1:
@@ -48,7 +48,7 @@ def flipped_bit(data: bytes | memoryview, stored: int, seed: int = 0) -> int | N
 
 
 def corrected(data: bytes | memoryview, stored: int, seed: int = 0) -> bytes | None:
-    """The data with its one flipped bit put right; None when it is not one bit that is wrong."""
+    """Return the data with its one flipped bit corrected; None unless exactly one bit is wrong."""
     bit = flipped_bit(data, stored, seed)
     if bit is None:
         return None

@@ -1,6 +1,6 @@
-"""Stocktaking: what the catalog has is counted into `bloom_filter`, a page at a time, by the threads that read.
+"""Builder of the Bloom filter: adds the catalog's names to `KeyBloomFilter` in pages read by the read pool.
 
-A catalog that cannot be read is left alone: everything is then asked of it, as ever.
+If the catalog cannot be read, the build stops: without the filter, every lookup asks the catalog.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.reading import ReadEntries
 
 PAGE_NAMES: Final = 1_000
-"""The owner counts in so many at once, which takes it about a millisecond."""
+"""Names per page. The owner's thread adds a page in about 1 ms."""
 
 
 class CatalogConnection(Protocol):
-    """The catalog, as one more connection sees it."""
+    """Separate connection to the catalog."""
 
     def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """The next keys behind ``after``, in order."""
+        """Return the next keys behind ``after``, in order."""
 
     def owners(self, after: str, limit: int) -> list[str]:
-        """The next owners of ledgers behind ``after``, in order."""
+        """Return the next owners of ledgers behind ``after``, in order."""
 
 
 class BloomFilterBuilder:
-    """See the module. Used on the owner's thread; one thread at a time uses its ``catalog``."""
+    """Adds a catalog's names to a filter. Used on the owner's thread, ``catalog`` on one reader at a time."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class BloomFilterBuilder:
         catalog: CatalogConnection,
         failed: Callable[[Exception], object],
     ) -> None:
-        """``failed`` is told, on a thread that reads, why a page cannot be read."""
+        """``failed`` is called on a reader's thread with the error of a page that cannot be read."""
         self._bloom_filter = bloom_filter
         self._pool = pool
         self._catalog = catalog
@@ -47,7 +47,7 @@ class BloomFilterBuilder:
         self._is_running = self._is_over = False
 
     def keep(self) -> None:
-        """Begin, if it is wanted and not done."""
+        """Start the build if the filter needs it and it has not run yet."""
         if not self._is_running and not self._is_over and self._bloom_filter.wants_stock:
             self._is_running = True
             self._key, self._owner = "", ""
@@ -89,4 +89,4 @@ class BloomFilterBuilder:
         try:
             self._pool.submit(BloomFilterBuilder, run, deliver)
         except StoreBusy:
-            self._is_running = False  # begun anew when there is less to do
+            self._is_running = False  # restarted by the next keep()

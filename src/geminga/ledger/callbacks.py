@@ -1,4 +1,4 @@
-"""Running the owner's callbacks."""
+"""Functions that run the owner's callbacks and log their exceptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger("geminga.ledger")
 
 
 def run_callback(callback: Callable[[], object]) -> None:
-    """Run it; what it raises is logged and ends here."""
+    """Run the callback; log an exception that it raises."""
     try:
         callback()
     except Exception:
@@ -20,7 +20,7 @@ def run_callback(callback: Callable[[], object]) -> None:
 
 
 def run_callbacks(dones: Iterable[Done | None], error: StoreError | None) -> int:
-    """Run them in order; one that raises is logged and keeps no other from running. Returns how many ran."""
+    """Run callbacks in order; an exception is logged and does not stop the others. Returns how many ran."""
     count = 0
     rest = iter(dones)
     while True:

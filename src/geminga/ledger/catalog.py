@@ -1,12 +1,12 @@
-"""The catalog: the state of the store at a checkpoint, in an embedded database (SQLite).
+"""Catalog: the state of the store at a checkpoint, in an embedded database (SQLite).
 
-The log is the only truth: every key, ledger and entry is in it. The catalog only spares a restart from
-reading all of it, and keeps what is idle out of memory. It says what the log amounts to up to one
-position; a lost or damaged catalog is rebuilt from the log. Each commit is one checkpoint, made in one
-transaction together with the position it stands for.
+The log holds every key, ledger and entry. The catalog only spares a restart from reading all of the log,
+and keeps idle ledgers and keys out of memory. It holds the state of the log up to one position; a lost or
+damaged catalog is rebuilt from the log. Each commit is one checkpoint, made in one transaction together
+with its position in the log.
 
-Rows that the store would believe (index, keys, ledgers) carry a CRC32C and are checked when read, for
-SQLite keeps none: `CatalogDamaged` means the catalog must be rebuilt.
+Rows of the index, of keys and of ledgers carry a CRC32C that is checked when they are read, as SQLite keeps
+no checksums: `CatalogDamaged` means the catalog must be rebuilt.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from geminga.ledger.format import (
 from geminga.wire.checksum import crc32c
 
 NO_DAMAGE = (sqlite3.OperationalError, sqlite3.ProgrammingError)
-"""What SQLite raises when the machine, or the caller, is at fault and the database is not."""
+"""Errors of SQLite that are caused by the machine or the caller, not by a damaged database."""
 SCHEMA_VERSION = 1
 CHUNK_ENTRIES_MAX = 4096
 CHECKED_BYTES_MAX = 32 * 1024 * 1024
-"""Up to this size a catalog is checked when it is opened, which takes some 20 ms then."""
+"""Catalogs up to this size are checked when they are opened, which takes up to about 20 ms."""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -63,16 +63,16 @@ _AHEAD_NAMES = "(SELECT count(key) FROM (SELECT key FROM item WHERE key BETWEEN 
 _AHEAD_LEDGERS_PAGE = "(SELECT count(crc) FROM (SELECT crc FROM ledger WHERE id>? ORDER BY id LIMIT ?))"
 PAGE_KEYS = 512
 PAGE_LEDGERS = 256
-"""So many are read together of what is read by pages."""
+"""Rows of one page of keys or ledgers."""
 
 
 class CatalogDamaged(StoreDamaged):
-    """The catalog's own bytes are wrong; nothing is lost, reopening rebuilds it from the log."""
+    """The catalog's own bytes are wrong; no entry is lost, reopening the store rebuilds it from the log."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class EntryChunk:
-    """Where a run of consecutive entries of a ledger lies: positions, sizes and checksums."""
+    """Positions, sizes and checksums of consecutive entries of a ledger."""
 
     first: int
     positions: array[int]
@@ -94,7 +94,7 @@ class EntryChunk:
 
     @classmethod
     def unpack(cls, ledger_id: int, first: int, body: bytes) -> EntryChunk | None:
-        """What `pack` made; None when it fails its checksum."""
+        """Decode the result of `pack`; None if the checksum does not match."""
         count = (len(body) - 4) // 16
         view = memoryview(body)
         if len(body) != count * 16 + 4:
@@ -111,7 +111,7 @@ class EntryChunk:
 
 @dataclass(slots=True, eq=False, repr=False)
 class KeyChange:
-    """What happened to a key since a checkpoint: a new base (or none), then deltas."""
+    """Changes of a key since a checkpoint: a new base (or none), then deltas."""
 
     key_bytes: bytes
     fingerprint: int
@@ -121,13 +121,13 @@ class KeyChange:
 
     @property
     def replaces(self) -> bool:
-        """Whether what the catalog holds under the key is gone."""
+        """Whether the change replaces the key's value in the catalog."""
         return self.deleted or self.base is not None
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class LedgerChange:
-    """What was appended to a ledger since a checkpoint."""
+    """Entries appended to a ledger since a checkpoint."""
 
     ledger_id: int
     owner: str
@@ -138,10 +138,10 @@ class LedgerChange:
 
 @dataclass(slots=True, eq=False, repr=False)
 class CheckpointSnapshot:
-    """All that changed between two checkpoints; the log before ``position`` amounts to it.
+    """Changes between two checkpoints, up to ``position`` in the log.
 
     ``live_bytes`` are the bytes of entries and their records that each file gained; ``dropped`` are those
-    of them that belonged to ledgers deleted since. ``moved`` maps ledger and entry to the new place of a
+    of them that belonged to ledgers deleted since. ``moved`` maps ledger and entry to the new position of a
     rewritten entry.
     """
 
@@ -174,22 +174,22 @@ def _text_crc(text: str, *numbers: int) -> int:
 
 
 class Catalog:
-    """The catalog as one connection sees it. The owner's thread reads, the checkpoint's thread writes."""
+    """Connection to the catalog. The owner's thread reads, the checkpoint's thread writes."""
 
     def __init__(self, connection: sqlite3.Connection, note_damage: Callable[[], None] | None = None) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
-        """For all queries, one after the other. A connection remembers hundreds of cursors that it has made,
-        and what they leave lies scattered in memory for long."""
+        """Used for all queries, one after the other: a connection keeps the hundreds of cursors that it has
+        made in memory, and their leftovers fragment it."""
         self._writes = connection.cursor()
-        """For all else, also while a query's answer is at hand."""
+        """Used for all other statements, also while a query's result is being read."""
         self._note_damage = note_damage
 
     def close(self) -> None:
         self._connection.close()
 
     def _rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
-        """What a query gives; raises `CatalogDamaged` when the database is not intact."""
+        """Return the rows of a query; raises `CatalogDamaged` when the database is not intact."""
         try:
             return self._cursor.execute(statement, parameters).fetchall()
         except NO_DAMAGE as error:
@@ -204,10 +204,10 @@ class Catalog:
 
     # --- life ---
     def is_usable(self, store_id: bytes) -> bool:
-        """Whether this is an intact catalog of the store; False for an empty or foreign database.
+        """Whether the database is an intact catalog of the store; False for an empty or foreign one.
 
-        The pages of one that is small are all looked at: better rebuilt now than found damaged later, when
-        topics are served from it.
+        All pages of a small catalog are checked: rebuilding it now is better than finding the damage later,
+        while topics are served from it.
         """
         try:
             is_ours = self.meta("store_id") == store_id.hex() and self.meta("schema") == str(SCHEMA_VERSION)
@@ -222,11 +222,11 @@ class Catalog:
         return int(pages * page_bytes)
 
     def is_empty(self) -> bool:
-        """Whether the database was never written."""
+        """Whether the database has never been written to."""
         return bool(self._rows("SELECT COUNT(*) FROM sqlite_master") == [(0,)])
 
     def create(self, store_id: bytes) -> None:
-        """Make the tables of a fresh catalog."""
+        """Create the tables of a new catalog."""
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA.strip().split(";\n"):
@@ -252,7 +252,7 @@ class Catalog:
 
     # --- ledgers ---
     def ledger(self, ledger_id: int) -> tuple[str, int, int] | None:
-        """(owner, entries, size in bytes)."""
+        """Return (owner, entries, size in bytes)."""
         for row in self._rows("SELECT owner, entries, size_bytes, crc FROM ledger WHERE id=?", (ledger_id,)):
             found = self._checked_ledger(ledger_id, *row)
             return found.owner, found.entries, found.size_bytes
@@ -262,14 +262,14 @@ class Catalog:
         return [row[0] for row in self._rows("SELECT id FROM ledger WHERE owner=? ORDER BY id", (owner,))]
 
     def owners(self, after: str, limit: int) -> list[str]:
-        """The next ``limit`` owners of ledgers behind ``after``, in order."""
+        """Return the next ``limit`` owners of ledgers behind ``after``, in order."""
         rows = self._rows(
             "SELECT DISTINCT owner FROM ledger WHERE owner>? ORDER BY owner LIMIT ?", (after, limit)
         )
         return [row[0] for row in rows]
 
     def ledgers_after(self, after: int, limit: int) -> list[StoredLedger]:
-        """The next ``limit`` ledgers behind an id, in order."""
+        """Return the next ``limit`` ledgers behind an id, in order."""
         rows = self._rows(
             "SELECT id, owner, entries, size_bytes, crc FROM ledger WHERE id>? ORDER BY id LIMIT ?",
             (after, limit),
@@ -289,7 +289,7 @@ class Catalog:
         return {row[0] for row in self._rows("SELECT id FROM ledger")}
 
     def chunk(self, ledger_id: int, entry_id: int) -> EntryChunk | None:
-        """The part of the index that holds the entry."""
+        """Return the chunk of the index that holds the entry."""
         rows = self._rows(
             "SELECT first, body FROM chunk WHERE ledger=? AND first<=? ORDER BY first DESC LIMIT 1",
             (ledger_id, entry_id),
@@ -323,7 +323,7 @@ class Catalog:
         return None
 
     def deltas(self, key: str, before_checkpoint: int) -> list[bytes]:
-        """The deltas under the key that checkpoints before the given one brought."""
+        """Return the deltas of the key from checkpoints before the given one."""
         deltas: list[bytes] = []
         for body, crc in self._rows(
             "SELECT body, crc FROM delta WHERE key=? AND checkpoint<? ORDER BY checkpoint",
@@ -340,9 +340,9 @@ class Catalog:
     def values(
         self, prefix: str, after: str | None, before_checkpoint: int, limit: int
     ) -> list[tuple[str, StoredValue]]:
-        """The next ``limit`` keys with the prefix behind ``after``, in order, with what is under them.
+        """Return the next ``limit`` keys with the prefix behind ``after``, in order, with their values.
 
-        Of the deltas those that checkpoints before the given one brought.
+        The values include only deltas from checkpoints before the given one.
         """
         low, compare = (prefix, ">=") if after is None else (after, ">")
         end = _behind(prefix)
@@ -366,7 +366,7 @@ class Catalog:
         return [(key, StoredValue(bytes(base), tuple(deltas.get(key, ())))) for key, base, _ in rows]
 
     def keys(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """The next ``limit`` keys with the prefix behind ``after``, in order."""
+        """Return the next ``limit`` keys with the prefix behind ``after``, in order."""
         low, compare = (prefix, ">=") if after is None else (after, ">")
         end = _behind(prefix)
         rows = self._rows(
@@ -377,7 +377,7 @@ class Catalog:
         return [key for (key,) in rows]
 
     def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
-        """The keys whose names have these CRC32Cs; looks at all keys."""
+        """Return the keys whose names have these CRC32Cs; reads all keys."""
         found: dict[int, list[str]] = {}
         for (key,) in self._connection.execute("SELECT key FROM item"):
             fingerprint = crc32c(key.encode())
@@ -386,10 +386,10 @@ class Catalog:
         return found
 
     def read_ahead(self, wanted: PrefetchRequest) -> None:
-        """Have the system read what is wanted, so that whoever asks for it finds it in memory.
+        """Read the requested rows, so that the operating system caches their pages for the owner's queries.
 
-        One statement with one row, for each row that Python takes may wait for the owner's thread. To look at
-        a value's last byte SQLite reads all of it.
+        Uses one statement with one result row, as fetching each row may wait for the owner's thread. SQLite
+        reads a whole value to return its last byte.
         """
         parts = [_AHEAD_KEYS, _AHEAD_DELTAS] * len(wanted.keys) + [_AHEAD_LEDGERS] * len(wanted.owners)
         ranges: list[object] = [key for each in wanted.keys for key in each * 2]
@@ -404,11 +404,11 @@ class Catalog:
 
     # --- files, damage ---
     def files(self) -> dict[int, int]:
-        """Size of each log file's written part, by number."""
+        """Return the size of each log file's written part, by number."""
         return dict(self._rows("SELECT number, size_bytes FROM file"))
 
     def live_bytes(self) -> dict[int, int]:
-        """Estimated live bytes of each log file: entries of existing ledgers, present values of keys."""
+        """Estimate the live bytes of each log file: entries of existing ledgers, present values of keys."""
         live: dict[int, int] = dict(self._rows("SELECT number, live_bytes FROM file"))
         for table in ("item", "delta"):
             for number, size in self._rows(f"SELECT file, SUM(size) FROM {table} GROUP BY file"):
@@ -420,12 +420,12 @@ class Catalog:
         return [Damage.from_json(row[0]) for row in self._rows("SELECT body FROM damage")]
 
     def settled(self) -> list[str]:
-        """The names of damage that was settled."""
+        """Return the names of settled damage."""
         return list(json.loads(self.meta("settled") or "[]"))
 
     # --- checkpoint ---
     def write(self, snapshot: CheckpointSnapshot) -> None:
-        """Bring the catalog to the snapshot's position, all or nothing."""
+        """Update the catalog to the snapshot's position, all or nothing."""
         connection, writes = self._connection, self._writes
         writes.execute("BEGIN IMMEDIATE")
         try:
@@ -483,7 +483,7 @@ class Catalog:
         )
 
     def _write_moved(self, snapshot: CheckpointSnapshot, live: dict[int, int]) -> None:
-        """Point the index at the entries' new places."""
+        """Set the new positions of moved entries in the index."""
         for ledger_id, moves in snapshot.moved.items():
             if ledger_id in snapshot.deleted:
                 continue
@@ -504,7 +504,7 @@ class Catalog:
             )
 
     def _write_keys(self, snapshot: CheckpointSnapshot) -> None:
-        # All of them count as living in the file where the log ended: near enough for what this decides.
+        # All keys count as live in the file where the log ended: close enough for choosing files to rewrite.
         file = snapshot.position >> OFFSET_BITS
         writes = self._writes
         replaced = [(key,) for key, change in snapshot.keys.items() if change.replaces]
@@ -549,11 +549,11 @@ class Catalog:
 
 
 def _behind(prefix: str) -> str | None:
-    """The first text behind all that start with ``prefix``; None when there is none."""
+    """Return the first text that sorts behind all texts with ``prefix``; None if there is no such text."""
     for index in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[index]) + 1
         if 0xD800 <= code <= 0xDFFF:
-            code = 0xE000  # no text in UTF-8 has what lies between
+            code = 0xE000  # skips the surrogates, which UTF-8 cannot encode
         if code <= 0x10FFFF:
             return prefix[:index] + chr(code)
     return None
@@ -566,7 +566,7 @@ def _subtract(live: dict[int, int], positions: Iterable[int], sizes: Iterable[in
 
 
 def _split(chunk: EntryChunk) -> Sequence[EntryChunk]:
-    """The chunk in rows of bounded size; nothing for an empty one."""
+    """Return the chunk in parts of at most CHUNK_ENTRIES_MAX entries; none for an empty chunk."""
     if len(chunk) <= CHUNK_ENTRIES_MAX:
         return (chunk,) if len(chunk) else ()
     return [

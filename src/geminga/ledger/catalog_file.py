@@ -1,4 +1,4 @@
-"""The file of the catalog: opened from several threads, and begun anew when it cannot be used."""
+"""File of the catalog: opened from several threads, and recreated when it cannot be used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("geminga.ledger")
 
 
 class CatalogFile:
-    """See the module. It keeps the connections that it made, to close them."""
+    """Opens the catalog file, and keeps the connections to close them."""
 
     def __init__(self, filesystem: FileSystem, folder: str, store_id: bytes) -> None:
         self._filesystem = filesystem
@@ -25,7 +25,7 @@ class CatalogFile:
         self._connections: list[sqlite3.Connection] = []
 
     def connect(self, cache_kibibytes: int | None = None) -> Catalog:
-        """The catalog once more, for one thread at a time, with SQLite's cache or one of that size."""
+        """Open another connection, for one thread at a time; by default with SQLite's own cache size."""
         connection = self._filesystem.connect(f"{self._folder}/{CATALOG_FILE}")
         self._connections.append(connection)
         if cache_kibibytes is not None:
@@ -33,7 +33,7 @@ class CatalogFile:
         return Catalog(connection, self._note_damage)
 
     def open(self) -> Catalog:
-        """The catalog; an empty one when there is none that can be used, to be rebuilt from the log."""
+        """Open the catalog; an unusable one is replaced by an empty one, to be rebuilt from the log."""
         if CATALOG_DAMAGED_FILE in self._filesystem.list_folder(self._folder):
             return self.replace("it was found damaged")
         try:
@@ -50,7 +50,7 @@ class CatalogFile:
         return self.replace("it is damaged, or of another store")
 
     def replace(self, why: str) -> Catalog:
-        """An empty one instead of the one that is there."""
+        """Replace the catalog by an empty one."""
         logger.warning("the catalog of the store in %s is rebuilt from the log: %s", self._folder, why)
         self.close()
         discard_catalog(self._filesystem, self._folder)
@@ -59,7 +59,7 @@ class CatalogFile:
         return catalog
 
     def _note_damage(self) -> None:
-        """Have the next opening rebuild the catalog. Called on any thread."""
+        """Make the next opening rebuild the catalog. Called on any thread."""
         with contextlib.suppress(OSError):
             self._filesystem.open(f"{self._folder}/{CATALOG_DAMAGED_FILE}", create=True).close()
             self._filesystem.sync_folder(self._folder)

@@ -1,15 +1,15 @@
-"""Checkpoints: when the catalog is brought up to the log, and how that goes on in the background.
+"""Checkpoints: when the catalog is updated from the log, and how this runs in the background.
 
-A checkpoint is a place in the order of writes. When all before it is on the disk, the worker writes into
-the catalog what it amounts to; the log behind it is what a restart replays. Deleted ledgers give back their
-space behind the next one, so that one is made for them too. And one is made when nobody writes any more: the
-changes of the last minutes lie among all else that was made then, and would keep that memory from the system.
+A checkpoint is a position in the log. When all records before it are on the disk, the worker writes the
+resulting changes to the catalog; a restart replays only the log behind it. A checkpoint is also made after
+deletions, because their space is freed only behind it, and when writing stops: the latest changes are
+scattered over the memory that was allocated with them, and would keep it from the operating system.
 
-Without room for the catalog the checkpoint stays unfinished and is written later: the log has everything.
+If the disk is full the checkpoint stays unfinished and is written later: the log has all records.
 
-What a checkpoint takes out of memory, and lets go of when it is written, may be very much: both are done in
-steps (`geminga.ledger.steps`). Nothing is settled while it is taken out, and no other checkpoint begins until
-all has been let go of.
+Collecting a large checkpoint's changes and freeing them afterwards takes long, so both are done in steps
+(`geminga.ledger.steps`). No group is settled while the changes are collected, and no other checkpoint
+begins until all changes are freed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from geminga.ledger.worker import Worker
 logger = logging.getLogger("geminga.ledger")
 
 BEHIND_TIMES = 4
-"""Changes of so many checkpoints may wait in memory while one is being saved."""
+"""The store `is_behind` if changes of this many checkpoints are in memory while one is being saved."""
 QUIET_PARTS = 16
-"""A store is idle while at most this part of what an idle one saves is added to its memory. So what comes
-in slowly is saved every eight minutes at most, with the settings as they are."""
+"""A store is idle while at most 1/QUIET_PARTS of `checkpoint_idle_bytes` of changes is added. A slow stream
+of changes is then saved every eight minutes at most, with the default settings."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CheckpointParts:
-    """What checkpoints work with: the parts of one store."""
+    """Parts of a store that checkpoints use."""
 
     settings: StoreSettings
     state: StoreState
@@ -60,50 +60,50 @@ class CheckpointParts:
     is_well: Callable[[], bool]
     stop: Callable[[StoreStopped, Exception], None]
     full: Callable[[], None]
-    """Called when there is no room for the catalog."""
+    """Called when the disk is too full to write the catalog."""
 
 
 class Checkpoints:
-    """See the module. Used on the owner's thread."""
+    """Starts, writes and finishes checkpoints. Used on the owner's thread."""
 
     def __init__(self, parts: CheckpointParts) -> None:
         self._parts = parts
         self.is_running = False
         self.lacks_room = False
-        """Whether there was no room for the catalog when it was last written."""
+        """Whether the disk was full when the catalog was last written."""
         self._unfinished: tuple[CheckpointSnapshot, float] | None = None
         self._thawing: Iterator[object] | None = None
         self.deletions_wait = False
-        """Whether something was deleted that no checkpoint covers."""
+        """Whether ledgers or keys were deleted since the last checkpoint."""
         self._log_bytes = 0
         self._groups = 0
         self._began_at = time.monotonic()
         self._quiet_since = self._began_at
         self._quiet_bytes = 0
-        """What was in memory alone at that time."""
+        """Unsaved bytes at that time."""
 
     def wrote(self, group: Group) -> None:
-        """A group is on the disk."""
+        """Count a group that was written to the disk."""
         self._groups += 1
         self._log_bytes += max(group.end - group.position, 0)
 
     @property
     def is_behind(self) -> bool:
-        """Whether far more is in memory alone than one checkpoint takes, while one is under way."""
+        """Whether a checkpoint is pending while the unsaved changes exceed BEHIND_TIMES checkpoints."""
         settings = self._parts.settings
         return self.is_running and (
             self._parts.state.unsaved_bytes > BEHIND_TIMES * settings.checkpoint_state_bytes
         )
 
     def keep(self, enough: Callable[[], bool] = never) -> None:
-        """Begin a checkpoint if it is time for one, or go on with one; ``enough`` is asked between steps."""
+        """Begin a checkpoint if one is due, or continue a pending one; ``enough`` is called between steps."""
         if self._thawing is not None:
             try:
                 for _ in self._thawing:
                     if enough():
                         return
             except Exception:
-                logger.exception("letting go of what the store's catalog has failed")
+                logger.exception("cannot free the changes that the store's catalog has saved")
             self._thawing, self.is_running = None, False
         if self.is_running:
             if self._unfinished is not None and self._is_due(self._unfinished[1]):
@@ -127,7 +127,7 @@ class Checkpoints:
             self.begin()
 
     def _is_idle(self) -> bool:
-        """Whether what is worth a checkpoint has waited for long while hardly anything came in."""
+        """Whether enough changes have waited for long while hardly any were added."""
         settings, unsaved = self._parts.settings, self._parts.state.unsaved_bytes
         if unsaved < settings.checkpoint_idle_bytes or not settings.checkpoint_idle_seconds:
             return False
@@ -140,7 +140,7 @@ class Checkpoints:
         return rest <= 0
 
     def begin(self) -> None:
-        """Mark the place in the order of writes that the next checkpoint stands for."""
+        """Write the log record up to which the next checkpoint saves."""
         self.is_running = True
         self._began_at = time.monotonic()
         self._quiet_bytes = 0
@@ -150,19 +150,19 @@ class Checkpoints:
         self._parts.submit(CHECKPOINT, number, 0, b"", None)
 
     def reached(self, group: Group) -> Iterator[int]:
-        """All before the mark is on disk: give the worker what the catalog must learn. In steps without
-        callbacks (0), between which nothing is settled."""
+        """Pass the changes up to the checkpoint's record to the worker. Yields 0 between steps, as no
+        callback runs; no group may be settled in between."""
         parts = self._parts
         parts.sizes[group.position >> OFFSET_BITS] = group.end & OFFSET_MASK
         self._log_bytes = self._groups = 0
-        snapshot, changed = parts.state.freeze_places(group.end, group.sequence, dict(parts.sizes))
+        snapshot, changed = parts.state.freeze_positions(group.end, group.sequence, dict(parts.sizes))
         for part in in_parts(changed):
             parts.state.freeze_ledgers(part, snapshot)
             yield 0
         self._write(snapshot)
 
     def _is_due(self, when: float) -> bool:
-        """Whether a moment has come; without threads nobody would wait for it."""
+        """Whether a time has come; always True without threads, as no thread would wait for it."""
         rest = when - time.monotonic() if self._parts.has_threads else 0.0
         if rest > 0:
             self._parts.worker.alarm(rest)
@@ -178,9 +178,9 @@ class Checkpoints:
     def _written(self, snapshot: CheckpointSnapshot, error: Exception | None) -> None:
         parts = self._parts
         if error is not None and is_no_space(error):
-            # Nothing of it was written.
+            # No part of the snapshot was written.
             if not self.lacks_room:
-                logger.error("no room for the store's catalog (%s): it is tried again", error)
+                logger.error("no space for the store's catalog (%s): retrying later", error)
             self.lacks_room = True
             self._unfinished = snapshot, time.monotonic() + RETRY_SECONDS
             parts.full()
@@ -189,16 +189,16 @@ class Checkpoints:
         if error is not None:
             self.is_running = False
             why = f"its catalog could not be written ({type(error).__name__}: {error})"
-            rest = "what was receipted is safe, free space and open the store again"
+            rest = "confirmed writes are safe, free space and open the store again"
             parts.stop(StoreStopped(f"the store stopped: {why}; {rest}"), error)
             return
         self._thawing = self._thaw(snapshot)
 
     def _thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
-        """The catalog has the snapshot: let go of what is in there."""
+        """Free the changes in a saved snapshot, in steps."""
         parts = self._parts
         if parts.shared_index is not None:
-            # First: the moves that are forgotten next are not in what was read of the catalog before.
+            # First, because chunks read from the catalog earlier lack the moves that are freed next.
             for part in in_parts(chain(snapshot.moved, snapshot.deleted)):
                 for ledger_id in part:
                     parts.shared_index.forget(ledger_id)

@@ -1,4 +1,4 @@
-"""Claiming a place for a copy of a store, whose original is gone: ``geminga store claim``."""
+"""Claim an offload storage location for a copy of a store whose original is gone: ``geminga store claim``."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from geminga.offload.storage import OffloadStorage
 
 
 def holder(
-    folder: str | os.PathLike[str], place: OffloadStorage, *, filesystem: FileSystem | None = None
+    folder: str | os.PathLike[str], storage: OffloadStorage, *, filesystem: FileSystem | None = None
 ) -> str:
-    """Who holds a place, in a sentence; empty when the store in ``folder`` does, or nobody.
+    """Return who holds a storage location, in a sentence; empty if the store in ``folder`` does, or no store.
 
-    Raises `NotAStore`, `StoreLocked` while a process has the store open, `OSError` of the place.
+    Raises `NotAStore`, `StoreLocked` while a process has the store open, `OSError` of the storage location.
     """
     files = filesystem or RealFileSystem()
     path, store_id = _locked(folder, files)
     try:
-        return whose(place, files, path, store_id)
+        return whose(storage, files, path, store_id)
     except ClaimUnreadable as error:
         return str(error)
 
 
 def claim(
-    folder: str | os.PathLike[str], place: OffloadStorage, *, filesystem: FileSystem | None = None
+    folder: str | os.PathLike[str], storage: OffloadStorage, *, filesystem: FileSystem | None = None
 ) -> None:
-    """Make a place that of the store in ``folder``; see `geminga.ledger.tier_claim.take_over`.
+    """Claim a storage location for the store in ``folder``; see `geminga.ledger.tier_claim.take_over`.
 
     Raises `StorageNotClaimed` while the holder runs, and as `holder` does.
     """
@@ -39,13 +39,13 @@ def claim(
     _check_is_store(path, files)
     lock, store_id = open_folder(files, path)
     try:
-        take_over(place, files, path, store_id.hex())
+        take_over(storage, files, path, store_id.hex())
     finally:
         lock.release()
 
 
 def _locked(folder: str | os.PathLike[str], files: FileSystem) -> tuple[str, str]:
-    """(path, store id) of a store that nobody has open."""
+    """Return (path, store id) of a store that no process has open."""
     path = os.path.abspath(os.fspath(folder))
     _check_is_store(path, files)
     lock, store_id = open_folder(files, path)

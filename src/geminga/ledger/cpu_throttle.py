@@ -1,4 +1,4 @@
-"""Rests of a thread that leaves the processor to others, and does not where there is reason to hurry."""
+"""Pauses of a background thread that leaves the processor to others, unless its work is urgent."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 
 
 class CpuThrottle:
-    """`rest` is for the thread that rests, the others for its owner's."""
+    """Pauses of one thread. That thread calls `rest`, its owner's thread the other methods."""
 
     def __init__(self, *, threads: bool) -> None:
-        """Without ``threads`` there is nobody to leave anything to."""
+        """Without ``threads`` there are no pauses."""
         self._hurries = threading.Event()
         self._is_over = not threads
         self.hurry(False)
 
     def rest(self, seconds: float) -> None:
-        """Wait so long, or until there is reason to hurry."""
+        """Sleep for ``seconds``, or until the work is urgent."""
         if seconds > 0:
             self._hurries.wait(seconds)
 
@@ -24,13 +24,13 @@ class CpuThrottle:
         return self._hurries.is_set()
 
     def hurry(self, hurries: bool) -> None:
-        """Whether there is reason to, as long as the thread is not to end."""
+        """Set whether the work is urgent; ignored once `end` was called."""
         if hurries or self._is_over:
             self._hurries.set()
         else:
             self._hurries.clear()
 
     def end(self) -> None:
-        """The thread is to end: it does not rest any more."""
+        """Stop all pauses, because the thread is to end."""
         self._is_over = True
         self._hurries.set()

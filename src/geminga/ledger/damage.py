@@ -1,4 +1,4 @@
-"""What is known to be damaged in a store: one `Damage` for each thing that lost something."""
+"""Known damage of a store: one `Damage` for each entry, key or ledger that lost bytes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from geminga.errors import StoreDamaged
 
 
 class DamageLoss(StrEnum):
-    """What a damaged place took with it."""
+    """Kind of data that damage destroyed."""
 
     NOTHING = "nothing"
-    """The bytes are wrong, but what they said is known otherwise, or nobody needs it any more."""
+    """The bytes are wrong, but their content is stored elsewhere too, or is not needed any more."""
     ENTRIES = "entries"
     DELTA = "delta"
-    """One delta of a key; the value before it and the other deltas are there."""
+    """One delta of a key; the value before it and the other deltas are intact."""
     VALUE = "value"
-    """A key's last value, or its deletion: what is there is older, or nothing."""
+    """A key's last value, or its deletion: the key has an older value, or none."""
     OWNER = "owner"
-    """Whose a ledger is: its entries are there, and belong to nobody until somebody adopts them."""
+    """Owner of a ledger: its entries are intact, and belong to no topic until one adopts the ledger."""
     RECORDS = "records"
-    """Records of which nothing is known but how many there may have been."""
+    """Unknown records: only their largest possible number is known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Damage(ByFields):
-    """One place where synced bytes are not what was written.
+    """Position in a file where synced bytes differ from those written.
 
-    ``file`` and ``offset`` say where, ``what`` says what was there, ``lost`` what is gone with it. For
-    damaged entries ``ledger_id``, ``first_entry_id`` and ``last_entry_id`` name them, for a key's lost write
-    ``key`` does; they are None where that is not known. ``fingerprint`` is the CRC32C of the name of a key
-    whose name is lost too.
+    ``file`` and ``offset`` name the position, ``what`` the damaged structure, ``lost`` the kind of loss.
+    Damaged entries have ``ledger_id``, ``first_entry_id`` and ``last_entry_id``, a key's lost write has
+    ``key``; they are None if unknown. ``fingerprint`` is the CRC32C of the name of a key whose name is lost
+    too.
     """
 
     file: str
@@ -48,14 +48,14 @@ class Damage(ByFields):
 
     @property
     def name(self) -> str:
-        """What administrators call it by: the place, or the entry where that is not known."""
+        """Return the name for administrators: file and offset, or the first entry without an offset."""
         if self.offset == 0 and self.first_entry_id is not None:
             return f"ledger-{self.ledger_id}@{self.first_entry_id}"
         return f"{self.file}@{self.offset}"
 
     @property
     def thing(self) -> str:
-        """What is harmed, in words."""
+        """Describe the damaged key, ledger or entries."""
         if self.key is not None:
             return f"key {self.key!r}"
         if self.ledger_id is None:
@@ -80,7 +80,7 @@ class Damage(ByFields):
 
 
 class EntriesDamaged(StoreDamaged):
-    """Entries that were asked for cannot be read; ``damage`` says which and where."""
+    """Requested entries cannot be read; ``damage`` says which and where."""
 
     def __init__(self, message: str, damage: Damage | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Settling damage: what it took is written down as taken, and what the log lost is written to it again."""
+"""Settling of damage: records accepted losses in the log, and writes lost records to the log again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from geminga.ledger.state import StoreState
 
 
 class Submit(Protocol):
-    """Has a record written: kind, first, second, data, and who is told."""
+    """Function that writes a record: kind, first, second, data, and the callback."""
 
     def __call__(self, kind: int, first: int, second: int, data: Buffer, done: Done | None) -> None: ...
 
 
 class DamageRecorder:
-    """See the module; on the owner's thread."""
+    """Records accepted losses, and restores lost records. Used on the owner's thread."""
 
     def __init__(
         self,
@@ -34,39 +34,39 @@ class DamageRecorder:
         self._look_again = look_again
 
     def settle(self, name: str, done: Done | None) -> bool:
-        """`geminga.ledger.api.EntryStore.settle_damage`."""
+        """Implement `geminga.ledger.api.EntryStore.settle_damage`."""
         quarantine = self._state.quarantine
-        things = quarantine.named(name)
-        for thing in things:
-            self._settle(thing)
-        if things:
+        damages = quarantine.named(name)
+        for damage in damages:
+            self._settle(damage)
+        if damages:
             quarantine.settle(name)
             self._look_again()
-        self._submit(SETTLE if things else NOTHING, 0, 0, name.encode() if things else b"", done)
-        return bool(things)
+        self._submit(SETTLE if damages else NOTHING, 0, 0, name.encode() if damages else b"", done)
+        return bool(damages)
 
-    def _settle(self, thing: Damage) -> None:
-        """Write down that nobody waits any more for what the thing lost."""
-        if thing.lost == DamageLoss.ENTRIES and thing.ledger_id is not None:
-            assert thing.first_entry_id is not None
-            assert thing.last_entry_id is not None
-            for entry_id in range(thing.first_entry_id, thing.last_entry_id + 1):
-                self._state.give_up(thing.ledger_id, entry_id)
-                self._submit(GIVE_UP, thing.ledger_id, entry_id, b"", None)
-        elif thing.lost == DamageLoss.OWNER and thing.ledger_id is not None:
-            self._delete_ledgers([thing.ledger_id])
-        elif thing.key is not None and thing.lost != DamageLoss.NOTHING:
-            self._state.quarantine.key_is_whole(thing.key)
-            self._restate(thing.key)
+    def _settle(self, damage: Damage) -> None:
+        """Record in the log that the loss is accepted."""
+        if damage.lost == DamageLoss.ENTRIES and damage.ledger_id is not None:
+            assert damage.first_entry_id is not None
+            assert damage.last_entry_id is not None
+            for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
+                self._state.give_up(damage.ledger_id, entry_id)
+                self._submit(GIVE_UP, damage.ledger_id, entry_id, b"", None)
+        elif damage.lost == DamageLoss.OWNER and damage.ledger_id is not None:
+            self._delete_ledgers([damage.ledger_id])
+        elif damage.key is not None and damage.lost != DamageLoss.NOTHING:
+            self._state.quarantine.key_is_whole(damage.key)
+            self._restate(damage.key)
 
     def _restate(self, key: str) -> None:
-        """Write again what is under a key."""
+        """Write the value of a key again."""
         record = restatement(self._state, key, with_deletion=True)
         if record is not None:
             self._submit(*record, None)
 
     def write_again(self, keys: Iterable[str], ledgers: Iterable[int]) -> None:
-        """Write keys, and whose ledgers are, as the catalog has them."""
+        """Write keys, and the owners of ledgers, again as the catalog has them."""
         for key in sorted(keys):
             self._restate(key)
         for ledger_id in sorted(ledgers):

@@ -1,7 +1,7 @@
-"""The file system as a port: the few calls the store makes, and the real implementation.
+"""File system interface: the few calls that the store makes, and their real implementation.
 
 The simulated implementation (`geminga.testing.faulty_filesystem`) tears, drops, reorders and fails these
-calls, so everything the store does to a disk goes through here. Paths are strings.
+calls, so the store uses the disk only through this interface. Paths are strings.
 
 A write may be short and may raise `InterruptedError`: callers finish it with `write_fully`.
 """
@@ -28,20 +28,20 @@ class File(Protocol):
     """An open file, read and written at given offsets."""
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write what it can of ``buffers`` at ``offset``; returns the bytes written."""
+        """Write ``buffers`` at ``offset``, perhaps in part; returns the bytes written."""
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes from ``offset``; shorter at the end of the file only."""
+        """Read up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
 
     def sync(self) -> None:
         """Return once data and size are on the disk (fdatasync)."""
 
     def allocate(self, offset: int, size: int) -> None:
-        """Reserve zero bytes; raises OSError where that is impossible (an optimisation, never needed)."""
+        """Reserve zero bytes; raises OSError where that is impossible (an optimisation only)."""
 
     def let_go(self, offset: int, size: int) -> None:
-        """Nobody will read these bytes soon: what of them is not on the disk is on its way there from now on,
-        and what is need not take up memory. A hint, which promises nothing and raises nothing."""
+        """Hint that these bytes will not be read soon: the system starts to write them to the disk, and may
+        drop those already written from memory. Never raises."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -60,24 +60,24 @@ class Lock(Protocol):
 
 
 class FileSystem(Protocol):
-    """What the store needs of a file system."""
+    """File system calls that the store uses."""
 
     def make_folder(self, path: str) -> None:
-        """Create the folder in a parent that exists, private to the user; fine when it exists."""
+        """Create a folder, private to the user, in an existing parent; no error if the folder exists."""
 
     def list_folder(self, path: str) -> list[str]:
-        """Names in the folder; raises FileNotFoundError when there is none."""
+        """Return the names in the folder; raises FileNotFoundError if the folder does not exist."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; ``create`` makes an empty file, private to the user, if absent."""
 
     def open_to_read(self, path: str) -> File:
-        """Open for reading alone, which a disk mounted read-only allows too."""
+        """Open for reading only, which also works on a disk mounted read-only."""
 
     def identity_of(self, path: str) -> str:
-        """What tells a file from every copy of it, on this file system: its inode, and which use of that.
+        """Return an id that differs between a file and its copies on this file system: inode and generation.
 
-        The parts are separated by a dot, and the second is empty where nothing tells it.
+        The parts are separated by a dot; the second is empty where the generation is unknown.
         """
 
     def rename(self, old: str, new: str) -> None: ...
@@ -88,10 +88,10 @@ class FileSystem(Protocol):
         """Return once creations, renames and deletions in the folder are on the disk."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes of the file system that the folder is on, and how many of them we may still write."""
+        """Return the size of the folder's file system, and the bytes that we may still write."""
 
     def folder_bytes(self, path: str) -> int:
-        """What the files of a folder take on the disk."""
+        """Return the bytes that the files of a folder take on the disk."""
 
     def lock(
         self, path: str, *, write_pid: bool = True, leave_no_trace: bool = False
@@ -106,7 +106,7 @@ class FileSystem(Protocol):
         """Open the embedded database at ``path``; its commits are atomic, and durable in order."""
 
     def copy_database(self, path: str) -> sqlite3.Connection:
-        """Open a copy of the database at ``path``, empty if there is none; the original is not touched."""
+        """Copy the database at ``path`` (an empty one if the file is missing) and open the copy."""
 
 
 def write_fully(file: File, buffers: Sequence[Buffer], offset: int) -> int:
@@ -149,8 +149,8 @@ def _after(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
 
 
 def open_file(path: str, flags: int) -> int:
-    """A file descriptor, which is none of 0 to 2: a program may have been started without standard streams,
-    and what is printed all the same, a fatal error of Python before all, is not to get into a file."""
+    """Open a file; the descriptor is never 0 to 2: a program started without standard streams may print all
+    the same (a fatal error of Python, say), which must not end up in a file of the store."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     if fd > 2:
         return fd
@@ -163,8 +163,8 @@ def open_file(path: str, flags: int) -> int:
 
 
 def _close(fd: int) -> None:
-    """Close a descriptor that nobody closes again. One whose closing fails is closed all the same: by a
-    second try its number may be another file's, or a socket's."""
+    """Close a descriptor, never twice: it is closed even if `os.close` raises, and a second call could close
+    another file or socket that has the same number by then."""
     if fd >= 0:
         os.close(fd)
 
@@ -359,7 +359,7 @@ class RealFileSystem:
 
 
 def _generation(fd: int) -> str:
-    """Which use of its inode a file is, which Linux tells of most file systems (FS_IOC_GETVERSION)."""
+    """Return the inode generation of a file, which most Linux file systems report (FS_IOC_GETVERSION)."""
     if sys.platform != "linux":
         return ""
     import fcntl

@@ -1,4 +1,4 @@
-"""The store's folder: whether it is one, whose it is, and its superblock.
+"""Store folder: whether a folder holds a store, its lock files, and its superblock.
 
 ::
 
@@ -7,7 +7,7 @@
     synced               the synced-through mark
     log-0000000001 ...   the log
     catalog.db*          the catalog; may be deleted while the store is closed, it is rebuilt
-    identity             which of its copies the store is (`geminga.ledger.identity`); no copy has it
+    identity             identifies this copy of the store (`geminga.ledger.identity`); never copied
     catalog.damaged      present when the catalog was found damaged: the next opening rebuilds it
 """
 
@@ -37,7 +37,7 @@ LOCK_FILE = "lock"
 CATALOG_FILE = "catalog.db"
 CATALOG_DAMAGED_FILE = "catalog.damaged"
 _UNFINISHED = frozenset((LOCK_FILE, SUPERBLOCK_FILE + ".new"))
-_HARMLESS = frozenset(("lost+found",))  # what a freshly made file system holds
+_HARMLESS = frozenset(("lost+found",))  # in every new ext4 file system
 _STORE_ID_BYTES = 16
 
 
@@ -50,7 +50,7 @@ class StoreLock:
         self._locks: dict[str, Lock] = {}
 
     def take(self, name: str) -> None:
-        """Lock a file of the folder; a lock on an earlier file of that name ends. Raises `StoreLocked`."""
+        """Lock a file of the folder; releases the lock on an earlier such file. Raises `StoreLocked`."""
         if name in self._locks:
             self._locks.pop(name).release()
         lock, holder = self._filesystem.lock(f"{self._folder}/{name}", write_pid=name == LOCK_FILE)
@@ -73,7 +73,7 @@ class StoreLock:
 
 
 def file_gone(folder: str, name: str) -> StoreError:
-    """The error of an open store of which a file is not in its folder any more."""
+    """Return the error of an open store of which a file is no longer in its folder."""
     return StoreError(
         f"{folder}/{name} was deleted, moved or replaced while the store was open: the store stops, as "
         "another process could open it; leave its files alone and start again"
@@ -81,7 +81,7 @@ def file_gone(folder: str, name: str) -> StoreError:
 
 
 def open_folder(filesystem: FileSystem, folder: str) -> tuple[StoreLock, bytes]:
-    """Lock the store and read its superblock, making both in an empty folder: (lock, store id)."""
+    """Lock the store and read its superblock, creating both in an empty folder; returns (lock, store id)."""
     _check_is_store(filesystem, folder)
     lock = StoreLock(filesystem, folder)
     try:
@@ -115,7 +115,7 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
 
 
 def _make_folder(filesystem: FileSystem, folder: str) -> None:
-    """Make the folder with the parents it lacks."""
+    """Create the folder with its missing parents."""
     parent = os.path.dirname(folder)
     try:
         filesystem.make_folder(folder)
@@ -127,10 +127,10 @@ def _make_folder(filesystem: FileSystem, folder: str) -> None:
 
 
 def _sync_parents(filesystem: FileSystem, folder: str) -> None:
-    """Return once every name on the way to the folder is on the disk.
+    """Return once the names of the folder and of all its parents are on the disk.
 
-    All of them, for an earlier attempt to make them may have died before it synced them. One that we may
-    not read, or that knows no syncing, was not made by us.
+    All of them, as an earlier attempt to create them may have died before syncing. A parent that we may not
+    read, or that does not support syncing, was not created by us.
     """
     while (parent := os.path.dirname(folder)) != folder:
         try:
@@ -142,7 +142,7 @@ def _sync_parents(filesystem: FileSystem, folder: str) -> None:
 
 
 def _write_superblock(filesystem: FileSystem, folder: str, store_id: bytes) -> None:
-    """Make the folder a store, all or nothing."""
+    """Write the superblock that makes the folder a store, all or nothing."""
     path = f"{folder}/{SUPERBLOCK_FILE}"
     file = filesystem.open(path + ".new", create=True)
     try:
@@ -200,7 +200,7 @@ def _rebuild_superblock(filesystem: FileSystem, folder: str) -> bytes:
 
 
 def discard_catalog(filesystem: FileSystem, folder: str) -> None:
-    """Remove the catalog's files, for it to be rebuilt."""
+    """Remove the catalog's files, so that it is rebuilt."""
     names = [f"{CATALOG_FILE}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")]
     for name in (*names, CATALOG_DAMAGED_FILE):
         with contextlib.suppress(FileNotFoundError):

@@ -1,18 +1,18 @@
-"""The store's bytes on disk: superblock, log file header, groups of records.
+"""Format of the store's files: superblock, log file header, groups of records.
 
-A log file is a header followed by groups. A group is what one write and one sync made durable::
+A log file is a header followed by groups. A group contains the records of one write and one sync::
 
     group     = header directory payload
     header    = magic records payload_bytes position sequence synced_through directory_crc header_crc
     directory = one column after the other: kind u8, size u32, crc u32, first u64, second u64
     payload   = the records' bytes, one after the other, in directory order
 
-Everything is little-endian. Checksums are CRC32C. ``position`` is where the group itself lies, and the
-header's checksum starts from the store's own seed, so that bytes of another place or another store are
-never taken for a group. ``synced_through`` is the log position that was known to be on the disk when the
-group was written: damage before it is damage, not a torn tail. The records' checksums are kept in the
-directory and in the index, apart from the bytes they guard; the payload of consecutive entries is
-contiguous, so one read fetches a run of them.
+Everything is little-endian. Checksums are CRC32C. ``position`` is the group's own position, and the header's
+checksum starts from a seed of the store, so that bytes of another position or another store are never taken
+for a group. ``synced_through`` is the log position known to be on the disk when the group was written: wrong
+bytes before it are damage, not a torn tail. The records' checksums are kept in the directory and in the
+index, apart from the bytes they guard; the payload of consecutive entries is contiguous, so one read fetches
+a run of them.
 
 A position is ``file number << 32 | offset``; positions grow along the log.
 """
@@ -52,7 +52,7 @@ _MARK = struct.Struct("<8sQQI")
 _MARK_MAGIC = b"GEMSYNC\x1a"
 MARK_BYTES = _MARK.size
 
-# What a record does; (first, second) are its two numbers.
+# Kinds of records; (first, second) are the two numbers of the record.
 ENTRY = 1  # (ledger, entry): the entry's bytes
 MOVED = 2  # (ledger, entry): an entry written again by the rewriting of a mostly dead file
 CREATE = 3  # (ledger, 0): the owner's name
@@ -64,10 +64,10 @@ RESTATE = 8  # (key bytes, key fingerprint): key, base and deltas, written again
 MANIFEST = 9  # (next ledger id, 0): the numbers of the log files that exist
 DROP_FILE = 10  # (file number, 0): the file is dead and may be missing from now on
 CHECKPOINT = 11  # (checkpoint number, 0): the last record before a checkpoint
-NOTHING = 12  # (0, 0): changes nothing; keeps a callback's place in the order of writes
-GIVE_UP = 13  # (ledger, entry): the entry is lost to damage, and nobody waits for it any more
+NOTHING = 12  # (0, 0): changes nothing; keeps the order of a callback among the writes
+GIVE_UP = 13  # (ledger, entry): the entry is lost to damage, and the loss is accepted
 REMAINS = 14  # (key bytes, key fingerprint): key, u32 values lost, u32 deltas lost, and then as RESTATE
-SETTLE = 15  # (0, 0): the name of a damage that is taken for settled
+SETTLE = 15  # (0, 0): the name of a settled damage
 
 KEY_KINDS = frozenset((PUT, MERGE, DELETE_KEY, RESTATE, REMAINS))
 
@@ -93,17 +93,17 @@ _SWAP = sys.byteorder == "big"
 
 
 def describe(position: int) -> str:
-    """A position as people find it: file name and offset."""
+    """Format a position for people: file name and offset."""
     return f"{file_name(position >> OFFSET_BITS)} at offset {position & OFFSET_MASK}"
 
 
 def file_name(number: int) -> str:
-    """The name of a log file in the store's folder."""
+    """Return the name of a log file in the store's folder."""
     return f"log-{number:010d}"
 
 
 def file_number(name: str) -> int | None:
-    """The number in a log file's name; None when it is no such name."""
+    """Return the number in a log file's name; None for other names."""
     digits = name.removeprefix("log-")
     if len(digits) != 10 or len(name) != 14 or not (digits.isascii() and digits.isdigit()):
         return None
@@ -116,7 +116,7 @@ def encode_superblock(store_id: bytes) -> bytes:
 
 
 def decode_superblock(data: bytes) -> tuple[int, bytes] | None:
-    """(format version, store id); None when the bytes are no intact superblock."""
+    """Return (format version, store id); None unless the bytes are an intact superblock."""
     if len(data) != SUPERBLOCK_BYTES:
         return None
     magic, version, store_id, checksum = _SUPERBLOCK.unpack(data)
@@ -131,7 +131,7 @@ def encode_file_header(number: int, store_id: bytes) -> bytes:
 
 
 def decode_file_header(data: bytes) -> tuple[int, bytes] | None:
-    """(file number, store id); None when the bytes are no intact header."""
+    """Return (file number, store id); None unless the bytes are an intact header."""
     if len(data) != FILE_HEADER_BYTES:
         return None
     magic, _version, number, store_id, checksum = _FILE_HEADER.unpack(data)
@@ -141,7 +141,7 @@ def decode_file_header(data: bytes) -> tuple[int, bytes] | None:
 
 
 def encode_mark(position: int, sequence: int, seed: int) -> bytes:
-    """The synced-through mark: the log is on disk up to ``position``, whose last group is ``sequence``."""
+    """Encode the synced-through mark: the log is synced up to ``position``, the end of group ``sequence``."""
     body = _MARK.pack(_MARK_MAGIC, position, sequence, 0)[:-4]
     return body + _CHECKSUM.pack(crc32c(body, seed))
 
@@ -157,7 +157,7 @@ def decode_mark(data: bytes, seed: int) -> tuple[int, int] | None:
 
 @dataclass(slots=True)
 class GroupHeader:
-    """A group's fixed part, as read from the log."""
+    """Header of a group, as read from the log."""
 
     position: int
     sequence: int
@@ -166,7 +166,7 @@ class GroupHeader:
     payload_bytes: int
     directory_crc: int
     was_mended: bool = False
-    """Whether one bit of it was wrong on the disk."""
+    """Whether one flipped bit in it was corrected."""
 
     @property
     def directory_bytes(self) -> int:
@@ -192,10 +192,10 @@ class Directory:
     firsts: array[int]
     seconds: array[int]
     was_mended: bool = False
-    """Whether one bit of it was wrong on the disk."""
+    """Whether one flipped bit in it was corrected."""
 
     def positions(self, payload_position: int) -> list[int]:
-        """Where each record's bytes begin."""
+        """Return the position of each record's bytes."""
         starts = list(accumulate(self.sizes, initial=payload_position))
         starts.pop()
         return starts
@@ -217,7 +217,7 @@ def _unpacked(typecode: str, data: bytes | memoryview) -> array[int]:
 
 
 def pack_numbers(typecode: str, numbers: Iterable[int]) -> bytes:
-    """Numbers as little-endian bytes; typecode "I" for 4 bytes each, "Q" for 8."""
+    """Encode numbers as little-endian bytes; typecode "I" for 4 bytes each, "Q" for 8."""
     return _packed(array(typecode, numbers))
 
 
@@ -228,7 +228,7 @@ def unpack_numbers(typecode: str, data: bytes | memoryview) -> array[int]:
 def encode_group(
     directory: Directory, *, position: int, sequence: int, synced_through: int, payload_bytes: int, seed: int
 ) -> bytes:
-    """Header and directory of a group; the payload follows as it is."""
+    """Encode header and directory of a group; the payload follows unchanged."""
     columns = b"".join(
         (
             directory.kinds,
@@ -251,7 +251,7 @@ def encode_group(
 
 
 def decode_group_header(data: bytes | memoryview, position: int, seed: int) -> GroupHeader | None:
-    """The header of the group at ``position``; None when no intact group of this store begins there."""
+    """Return the header at ``position``; None unless an intact group of this store begins there."""
     if len(data) < GROUP_HEADER_BYTES:
         return None
     (checksum,) = _CHECKSUM.unpack_from(data, _GROUP.size)
@@ -264,7 +264,7 @@ def decode_group_header(data: bytes | memoryview, position: int, seed: int) -> G
 
 
 def mend_group_header(data: bytes | memoryview, position: int, seed: int) -> GroupHeader | None:
-    """The header at ``position`` after putting one flipped bit right; None when that gives none."""
+    """Return the header at ``position`` with one flipped bit corrected; None if that is not enough."""
     if len(data) < GROUP_HEADER_BYTES:
         return None
     (checksum,) = _CHECKSUM.unpack_from(data, _GROUP.size)
@@ -278,7 +278,7 @@ def mend_group_header(data: bytes | memoryview, position: int, seed: int) -> Gro
 
 
 def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
-    """The directory that follows ``header``; None when more of it is wrong than one bit."""
+    """Decode the directory that follows ``header``; None if more than one bit is wrong."""
     if len(data) != header.directory_bytes:
         return None
     was_mended = crc32c(data) != header.directory_crc
@@ -301,12 +301,12 @@ def decode_directory(header: GroupHeader, data: bytes) -> Directory | None:
 
 
 def key_name(data: bytes | memoryview, fingerprint: int) -> bytes | None:
-    """The name in a key record that fails its checksum, at most one bit put right; None when it is lost."""
+    """Return the name in a damaged key record, with up to one bit corrected; None if it is lost."""
     return bytes(data) if crc32c(data) == fingerprint else corrected(data, fingerprint)
 
 
 def encode_value(key: bytes, base: bytes, deltas: Iterable[bytes]) -> bytes:
-    """The payload of a RESTATE record."""
+    """Encode the payload of a RESTATE record."""
     parts = [key, _CHECKSUM.pack(len(base)), base]
     for delta in deltas:
         parts += (_CHECKSUM.pack(len(delta)), delta)
@@ -314,25 +314,25 @@ def encode_value(key: bytes, base: bytes, deltas: Iterable[bytes]) -> bytes:
 
 
 def decode_value(data: bytes | memoryview) -> tuple[bytes, list[bytes]]:
-    """(base, deltas) of a RESTATE payload behind its key."""
+    """Return (base, deltas) of a RESTATE payload behind its key."""
     first, *rest = decode_list(data)
     return first, rest
 
 
 def encode_remains(key: bytes, values: int, deltas: int, base: bytes, rest: Iterable[bytes]) -> bytes:
-    """The payload of a REMAINS record."""
+    """Encode the payload of a REMAINS record."""
     return b"".join((key, _CHECKSUM.pack(values), _CHECKSUM.pack(deltas), encode_value(b"", base, rest)))
 
 
 def decode_remains(data: bytes | memoryview) -> tuple[int, int, bytes, list[bytes]]:
-    """(values lost, deltas lost, base, deltas) of a REMAINS payload behind its key."""
+    """Return (values lost, deltas lost, base, deltas) of a REMAINS payload behind its key."""
     (values,), (deltas,) = _CHECKSUM.unpack_from(data), _CHECKSUM.unpack_from(data, 4)
     base, rest = decode_value(data[8:])
     return values, deltas, base, rest
 
 
 def encode_list(items: Iterable[bytes]) -> bytes:
-    """Byte strings, each behind its length (u32)."""
+    """Encode byte strings, each behind its length (u32)."""
     parts: list[bytes] = []
     for item in items:
         parts += (_CHECKSUM.pack(len(item)), item)
@@ -340,7 +340,7 @@ def encode_list(items: Iterable[bytes]) -> bytes:
 
 
 def decode_list(data: bytes | memoryview) -> list[bytes]:
-    """What `encode_list` made; raises ValueError when lengths and bytes disagree."""
+    """Decode the result of `encode_list`; raises ValueError when lengths and bytes disagree."""
     items = []
     offset = 0
     while offset < len(data):

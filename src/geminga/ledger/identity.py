@@ -1,16 +1,16 @@
-"""Which of its copies a store is: the file ``identity`` in the store's folder.
+"""Identity of a copy of a store: the file ``identity`` in the store's folder.
 
-A copy of a store, by whatever means, has all that the store has, its id included. What only one of them may
-do (to delete files that both know of, in the place of offloaded ledgers) needs to tell them apart::
+A copy of a store has all data of the store, its id included. Actions that only one of the copies may do
+(deleting offloaded files that both know of) need to distinguish the copies::
 
-    {"version": 1, "instance": ..., "file": which file this is, "home": id of a place,
-     "sessions": {id of a place: [...]}}
+    {"version": 1, "instance": ..., "file": inode and generation, "home": id of a storage location,
+     "sessions": {id of a storage location: [...]}}
 
-``instance`` is the copy's own. It holds for this very file alone, by what the file system says of it (inode
-and generation), which no copying of files carries over: in a copy it does not match, in one that was brought
-back from a backup the file is missing, and the copy takes an instance of its own. Copies of whole disks are
-not told by that; ``sessions`` has, for each place, the last openings that the store knows to have claimed it
-(`geminga.ledger.tier_claim`), and ``home`` is the place that it claimed last: what it offloaded is there.
+``instance`` is unique to the copy. It is valid only for this very file, identified by inode and generation,
+which copying does not preserve: in a copy they do not match, in a restored backup the file is missing, and
+the copy then creates an instance of its own. Copies of whole disks keep both; for these, ``sessions`` has,
+per storage location, the last openings of the store that claimed it (`geminga.ledger.tier_claim`).
+``home`` is the storage location claimed last, which holds the offloaded ledgers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from geminga.ledger.filesystem import FileSystem, write_fully
 
 IDENTITY_FILE = "identity"
 VERSION = 1
-_PLACES_MAX = 16
+_LOCATIONS_MAX = 16
 _BYTES_MAX = 64 * 1024
 
 
@@ -34,22 +34,22 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StoreIdentity(ByFields):
-    """See the module. ``sessions``: the newest place last, and in each the newest session first."""
+    """Content of the file ``identity``. ``sessions``: newest storage location last, newest session first."""
 
     instance: str
     sessions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     home: str = ""
-    """Empty where a version before this one has claimed it."""
+    """Empty if an earlier version of Geminga claimed the storage location."""
 
-    def with_session(self, place: str, sessions: tuple[str, ...]) -> StoreIdentity:
-        """The same, after an opening that is about to claim a place."""
-        kept = {name: each for name, each in self.sessions.items() if name != place}
-        kept[place] = sessions
-        return StoreIdentity(self.instance, dict(list(kept.items())[-_PLACES_MAX:]), place)
+    def with_session(self, location_id: str, sessions: tuple[str, ...]) -> StoreIdentity:
+        """Return the identity with the sessions of an opening that is about to claim a storage location."""
+        kept = {name: each for name, each in self.sessions.items() if name != location_id}
+        kept[location_id] = sessions
+        return StoreIdentity(self.instance, dict(list(kept.items())[-_LOCATIONS_MAX:]), location_id)
 
 
 def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
-    """The identity of the store in a folder; None where it has none of its own. Changes nothing.
+    """Return the identity of the store in a folder; None if it has none of its own. Changes nothing.
 
     Raises `OSError` of a disk that does not answer.
     """
@@ -67,20 +67,20 @@ def look(filesystem: FileSystem, folder: str) -> StoreIdentity | None:
         kept = json.loads(data)
         if kept["version"] != VERSION or not _is_same(kept["file"], this):
             return None
-        sessions = {str(place): tuple(map(str, each)) for place, each in kept["sessions"].items()}
+        sessions = {str(location_id): tuple(map(str, each)) for location_id, each in kept["sessions"].items()}
         return StoreIdentity(str(kept["instance"]), sessions, str(kept.get("home", "")))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # damage: it is an instance that nobody knows from now on
+        return None  # damaged: the store is then treated as a new copy
 
 
 def _is_same(kept: str, found: str) -> bool:
-    """Whether both name one file; a part that the file system did not tell once says nothing."""
+    """Whether both identify the same file; parts that are empty in either are ignored."""
     parts, others = kept.split("."), found.split(".")
     return parts[0] == others[0] and all(a == b for a, b in zip(parts, others, strict=True) if a and b)
 
 
 def save(filesystem: FileSystem, folder: str, identity: StoreIdentity) -> None:
-    """Make it the store's, durably. Raises `OSError`; then it is what it was or this."""
+    """Write the identity durably. Raises `OSError`; the file then has the old or the new content."""
     path = f"{folder}/{IDENTITY_FILE}"
     file = filesystem.open(path + ".new", create=True)
     try:

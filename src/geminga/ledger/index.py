@@ -1,8 +1,8 @@
-"""Where entries lie: the ledgers in use, and a bounded cache of the index of the others.
+"""Positions of entries: the ledgers in use, and a bounded cache of the index of the others.
 
-An entry goes through three places. While it is young it is in its ledger's ``recent`` list, with its
-bytes. Once its group is on disk, its position, size and checksum are in the ledger's ``tail`` columns.
-A checkpoint moves these into the catalog, from where they come back in chunks when somebody reads them.
+An entry has three stages. A new entry is in its ledger's ``recent`` list, with its bytes. Once its group is
+on disk, its position, size and checksum are in the ledger's ``tail`` columns. A checkpoint moves these into
+the catalog, from which they are loaded in chunks when entries are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from geminga.ledger.catalog import Catalog, EntryChunk, LedgerChange
 MISSING = 0
 """The position of an entry that the log does not have any more (damage)."""
 GIVEN_UP = 1
-"""The position of an entry that is lost to damage and that nobody waits for any more."""
+"""The position of an entry that is lost to damage, and whose loss is accepted."""
 
 _CHUNK_OVERHEAD_BYTES = 400
 _ENTRY_BYTES = 16
@@ -31,9 +31,9 @@ def empty_chunk(first: int) -> EntryChunk:
 
 
 class LedgerState:
-    """A ledger in use. Entries below ``recent_first`` are found by position, the others in ``recent``.
+    """State of a ledger in use. Entries below ``recent_first`` are found by position, others in ``recent``.
 
-    ``since`` is how many groups were settled when it came into memory.
+    ``since`` is the number of groups settled when the state was loaded into memory.
     """
 
     __slots__ = (
@@ -70,15 +70,15 @@ class LedgerState:
         self.since = 0
 
     def take(self, entries: Sequence[Buffer]) -> range:
-        """Entries are appended; their ids."""
+        """Append entries; returns their ids."""
         first = self.next_entry
         self.next_entry = first + len(entries)
         self.size_bytes += sum(map(len, entries))
         self.recent.extend(entries)
         return range(first, self.next_entry)
 
-    def place(self, entry_id: int, position: int, size: int, crc: int) -> tuple[int, int] | None:
-        """Say where an entry of the tail lies; gaps before it become `MISSING`.
+    def set_position(self, entry_id: int, position: int, size: int, crc: int) -> tuple[int, int] | None:
+        """Set the position of an entry of the tail; gaps before it become `MISSING`.
 
         Returns the (position, size) that the entry had before, if any.
         """
@@ -98,20 +98,20 @@ class LedgerState:
         return before
 
     def give_up(self, entry_id: int) -> None:
-        """Say that an entry of the tail is nowhere."""
+        """Mark an entry of the tail as lost for good."""
         at = entry_id - self.tail.first
         if at >= len(self.tail):
-            self.place(entry_id, GIVEN_UP, 0, 0)
+            self.set_position(entry_id, GIVEN_UP, 0, 0)
         self.tail.positions[at] = GIVEN_UP
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing about the ledger is only in memory."""
+        """Whether the catalog has the ledger's whole state."""
         is_known = self.next_entry == self.tail.first
         return is_known and not (self.changed or self.frozen is not None or len(self.tail))
 
     def freeze(self) -> LedgerChange:
-        """Take what came since the last checkpoint, for the next one."""
+        """Take the changes since the last checkpoint, for the next one."""
         self.frozen = self.tail
         self.tail = empty_chunk(self.frozen.first + len(self.frozen))
         self.changed = False
@@ -119,7 +119,7 @@ class LedgerState:
 
 
 class Index:
-    """Finds entries of ledgers; holds at most ``cache_bytes_max`` of what the catalog has."""
+    """Finds entries of ledgers; caches at most ``cache_bytes_max`` of the catalog's chunks."""
 
     def __init__(self, catalog: Catalog, cache_bytes_max: int) -> None:
         self._catalog = catalog
@@ -130,7 +130,7 @@ class Index:
         self.moved_frozen: dict[int, dict[int, int]] = {}
 
     def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None:
-        """The chunk that holds the entry, and its place in there; None when the index has no such entry."""
+        """Return the chunk that holds the entry, and its index in the chunk; None if the entry is unknown."""
         for chunk in (ledger.tail, ledger.frozen, *ledger.chunks):
             if chunk is not None and 0 <= entry_id - chunk.first < len(chunk):
                 return chunk, entry_id - chunk.first
@@ -141,7 +141,7 @@ class Index:
         return chunk, entry_id - chunk.first
 
     def position(self, ledger_id: int, chunk: EntryChunk, index: int) -> int:
-        """An entry's position, after any rewriting that the catalog does not know yet."""
+        """Return an entry's position, after any rewriting that is not in the catalog yet."""
         for moved in (self.moved, self.moved_frozen):
             moves = moved.get(ledger_id)
             if moves is not None:
@@ -151,18 +151,18 @@ class Index:
         return chunk.positions[index]
 
     def has_moves(self, ledger_id: int) -> bool:
-        """Whether some entry may not be where the catalog has it."""
+        """Whether entries may have moved from their position in the catalog."""
         return ledger_id in self.moved or ledger_id in self.moved_frozen
 
     def forget(self, ledger: LedgerState) -> None:
-        """Drop the cached chunks of a ledger whose catalog rows changed or went."""
+        """Drop the cached chunks of a ledger whose catalog rows were changed or deleted."""
         for chunk in ledger.chunks:
             self._cache_bytes -= _held(chunk)
             del self._cache[ledger.ledger_id, chunk.first]
         ledger.chunks.clear()
 
     def _keep(self, ledger: LedgerState, chunk: EntryChunk) -> None:
-        """Hold a chunk with its ledger; the longest-held chunks of all ledgers give way."""
+        """Cache a chunk with its ledger; evicts the oldest chunks of all ledgers."""
         if len(ledger.chunks) >= _CHUNKS_PER_LEDGER_MAX:
             self._release(ledger, ledger.chunks[-1])
         ledger.chunks.insert(0, chunk)
@@ -178,20 +178,20 @@ class Index:
 
 
 class SharedIndex:
-    """Finds entries for the threads that read them, at any time and without the owner.
+    """Finds entries for the reader threads, at any time and without the owner.
 
-    Looking in this order finds an entry wherever a checkpoint has it just then: tail, frozen, catalog; and
-    of its moves, the new before those that the checkpoint takes over. What is cached may be out of date once
-    an entry was moved: its old file is gone then, and `forget` makes the next look see the new place.
+    The order of lookups finds an entry at each stage of a checkpoint: tail, frozen, catalog; and new moves
+    before those that the checkpoint saves. Cached positions may be outdated once an entry was moved: its old
+    file is then gone, and after `forget` the next lookup finds the new position.
     """
 
     def __init__(self, index: Index, catalog: Catalog) -> None:
         self._index = index
         self._catalog = catalog
         self._reading = threading.Lock()
-        """Of who asks the catalog, which may take as long as the disk does: never the owner."""
+        """Held while the catalog is read, as long as the disk takes: never by the owner."""
         self._lock = threading.Lock()
-        """Of what follows, for a moment."""
+        """Guards the fields below; held briefly."""
         self._chunks: OrderedDict[int, EntryChunk] = OrderedDict()
         self._forgets = 0
 
@@ -222,7 +222,7 @@ class SharedIndex:
             return chunk
 
     def _keep(self, ledger_id: int, chunk: EntryChunk, forgets: int) -> None:
-        """Keep what the catalog has said, unless it may say something else since."""
+        """Cache a chunk from the catalog, unless the catalog may have changed since."""
         with self._lock:
             if forgets == self._forgets:
                 self._chunks[ledger_id] = chunk
@@ -236,12 +236,12 @@ class SharedIndex:
         return self._index.has_moves(ledger_id)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger's rows in the catalog changed, or may have. Waits for nobody who asks the catalog."""
+        """Drop the cached chunk of a ledger whose catalog rows changed. Does not wait for catalog reads."""
         with self._lock:
             self._forgets += 1
             self._chunks.pop(ledger_id, None)
 
 
 def _held(chunk: EntryChunk) -> int:
-    """The memory that a chunk takes, in bytes."""
+    """Return the memory that a chunk takes, in bytes."""
     return _CHUNK_OVERHEAD_BYTES + _ENTRY_BYTES * len(chunk)

@@ -1,10 +1,10 @@
-"""Looking at a store that nobody has open, and mending it: ``geminga store check`` and ``repair``.
+"""Check and repair of a store that no process has open: ``geminga store check`` and ``repair``.
 
-`inspect` reads and verifies all of the log, changes nothing, and says for each damaged thing what is lost
-and whether it can be put right: where one bit alone is wrong, its checksum tells which (`correction`).
-`repair` flips such bits back where they lie, rebuilds the catalog from the log when it did, and settles the
-rest: what is lost is given up, so that nobody waits for it any more and its space can be given back. A ledger
-without owner stays listed, for the broker finds its owner by itself when the topic is used.
+`inspect` reads and verifies the whole log, changes nothing, and reports for each damage what is lost and
+whether it can be corrected: if only one bit is wrong, the checksum shows which (`bit_correction`).
+`repair` flips such bits back in the files, rebuilds the catalog from the log afterwards, and settles other
+damage: losses are accepted, so that subscriptions skip them and their space can be freed. A ledger without
+owner stays listed, as the broker finds its owner by itself when the topic is used.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.store import FileStore
 from geminga.ledger.tier_catalog import TierCatalog
 from geminga.ledger.tier_claim import whose
-from geminga.ledger.tier_inspection import UnrecordedLedger, check_place, forgotten
+from geminga.ledger.tier_inspection import UnrecordedLedger, check_storage, forgotten
 from geminga.offload.claim import ClaimUnreadable
 from geminga.offload.storage import OffloadStorage
 from geminga.wire.checksum import crc32c
 
 LOOKED_FOR_MAX = 10_000
-"""In so many damaged records the wrong bit is looked for."""
+"""Number of damaged records in which the wrong bit is searched."""
 CORRECTED_BYTES_MAX = 64 * 1024
-"""In larger records it is not: there, bytes that are wrong altogether pass for one wrong bit too often (one
-time in 8,000)."""
+"""Larger records are not corrected: in these, bytes that are entirely wrong too often look like one wrong bit
+(one time in 8,000)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongBit:
-    """One bit of a file that its checksum says is wrong."""
+    """One bit of a file that is wrong according to its checksum."""
 
     file: str
     offset: int
@@ -53,7 +53,7 @@ class WrongBit:
 
 @dataclass(frozen=True, slots=True)
 class DamageFinding:
-    """A damaged thing, whose it is where that is known, and the bits that put it right (none: it is lost)."""
+    """Damage, the ledger's owner if known, and the bits whose flipping corrects it (empty: data is lost)."""
 
     damage: Damage
     owner: str | None
@@ -61,26 +61,26 @@ class DamageFinding:
 
     @property
     def fate(self) -> str:
-        """What `repair` does about it, in words."""
+        """Describe how `repair` handles the damage."""
         if self.wrong_bits:
-            return "can be put right: one bit is wrong"
+            return "can be corrected: one bit is wrong"
         return FATES[self.damage.lost]
 
 
 FATES = {
     DamageLoss.NOTHING: "nothing is lost",
-    DamageLoss.ENTRIES: "lost: they are given up, and subscriptions go on behind them",
+    DamageLoss.ENTRIES: "lost: they are given up, and subscriptions continue behind them",
     DamageLoss.DELTA: "lost: one change; the key keeps the others",
     DamageLoss.VALUE: "lost: its last value; the key keeps what was there before, if anything",
-    DamageLoss.OWNER: "whose it is; its entries are kept until the broker finds the topic that lists it",
-    DamageLoss.RECORDS: "lost: whatever was there; it stays in the log file, and nobody waits for it",
+    DamageLoss.OWNER: "lost: its owner; its entries are kept until the broker finds the topic that lists it",
+    DamageLoss.RECORDS: "lost: unknown records; their bytes stay in the log file",
 }
-"""What becomes of a thing that lost something, by what it lost."""
+"""Outcome of damage, by the kind of loss."""
 
 
 @dataclass(slots=True)
 class InspectionReport:
-    """What `inspect` saw."""
+    """Result of `inspect`."""
 
     folder: str
     log_files: int
@@ -89,15 +89,15 @@ class InspectionReport:
     keys: int
     findings: list[DamageFinding] = field(default_factory=list)
     offloaded_ledgers: int = 0
-    """Ledgers that are in cheap storage, with their entries here or without."""
+    """Offloaded ledgers, whether their entries are still in the store or not."""
     offloaded_bytes: int = 0
-    """What their files take there."""
+    """Size of their files in the storage location."""
     tier_findings: list[str] = field(default_factory=list)
-    """What is wrong there, if it was looked at."""
+    """Faults found in the storage location, if it was checked."""
     forgotten: list[UnrecordedLedger] = field(default_factory=list)
-    """Ledgers there of which the store has lost the record."""
+    """Ledgers in the storage location whose record the store has lost."""
     borrowed: str = ""
-    """Whose the files there are, if they are not this store's; no fault, for a copy is meant to be so."""
+    """Owner of the offloaded files, if it is another store (as for a copy of a store); no fault."""
 
     @property
     def is_well(self) -> bool:
@@ -110,9 +110,9 @@ def inspect(
     filesystem: FileSystem | None = None,
     place: OffloadStorage | None = None,
 ) -> InspectionReport:
-    """Read and verify a whole store that nobody has open; changes nothing.
+    """Read and verify a whole store that no process has open; changes nothing.
 
-    With the ``place`` that its ledgers are offloaded to, the files there are read and verified too.
+    With ``place``, the storage location of its offloaded ledgers, the files in it are verified too.
     Raises `NotAStore`, `StoreLocked` while a process has it open, `StoreError` when it cannot be read.
     """
     return _inspect(OverlayFileSystem(filesystem or RealFileSystem()), _path_of(folder), place)
@@ -131,7 +131,7 @@ def _check_is_store(filesystem: FileSystem, folder: str) -> None:
         raise NotAStore(f"{folder} is no store: name the folder that the broker was given as --data-dir")
 
 
-def _inspect(filesystem: FileSystem, folder: str, place: OffloadStorage | None = None) -> InspectionReport:
+def _inspect(filesystem: FileSystem, folder: str, storage: OffloadStorage | None = None) -> InspectionReport:
     _check_is_store(filesystem, folder)
     store = FileStore.open(
         folder, settings=StoreSettings(verify_on_open=True), filesystem=filesystem, threads=False
@@ -146,27 +146,27 @@ def _inspect(filesystem: FileSystem, folder: str, place: OffloadStorage | None =
         for _, record in catalog.everything():
             report.offloaded_ledgers += 1
             report.offloaded_bytes += record.file_bytes
-        if place is not None:
+        if storage is not None:
             name = store.store_id.hex()
-            report.forgotten.extend(forgotten(place, store, catalog, name))
-            report.borrowed = _whose(place, filesystem, folder, name)
+            report.forgotten.extend(forgotten(storage, store, catalog, name))
+            report.borrowed = _whose(storage, filesystem, folder, name)
             lost = {each.record.file for each in report.forgotten}
-            found = check_place(place, catalog, name, is_borrowed=bool(report.borrowed))
+            found = check_storage(storage, catalog, name, is_borrowed=bool(report.borrowed))
             report.tier_findings.extend(each for each in found if not any(file in each for file in lost))
         return report
     finally:
         store.abandon()
 
 
-def _whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
+def _whose(storage: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
     try:
-        return whose(place, filesystem, folder, store_name)
+        return whose(storage, filesystem, folder, store_name)
     except ClaimUnreadable as error:
-        return f"{error}: nobody changes anything there until 'geminga store claim' writes it anew"
+        return f"{error}: no store may change its files until 'geminga store claim' writes it again"
 
 
 class _WrongBits:
-    """Finds the bit that is wrong in a damaged record or a group's head."""
+    """Finds the wrong bit in a damaged record or a group's header."""
 
     def __init__(self, filesystem: FileSystem, folder: str, store: FileStore) -> None:
         self._filesystem = filesystem
@@ -177,14 +177,14 @@ class _WrongBits:
         self._looked_for = 0
 
     def of(self, damage: Damage) -> list[WrongBit]:
-        """The wrong bits at the damaged place; none when more is wrong there, or nothing can be told."""
+        """Return the wrong bits at the damaged position; empty if too many are wrong, or unknown."""
         try:
             if damage.ledger_id is None or damage.first_entry_id is None or damage.last_entry_id is None:
                 return self._of_record(damage)
             found = []
             for entry_id in range(damage.first_entry_id, damage.last_entry_id + 1):
-                place = self._store.place_of(damage.ledger_id, entry_id)
-                bit = None if place is None else self._of_bytes(*place)
+                position = self._store.position_of(damage.ledger_id, entry_id)
+                bit = None if position is None else self._of_bytes(*position)
                 if bit is None:
                     return []
                 found.append(bit)
@@ -234,7 +234,7 @@ class _WrongBits:
         for offset, part, stored, seed in parts:
             bit = flipped_bit(part, stored, seed)
             if bit is not None and bit < 0:
-                # One of the checksum's own, which follows the header; a directory's lies in the header.
+                # A bit of the checksum, which follows the header; the directory's is in the header.
                 bit = len(part) * 8 + (crc32c(part, seed) ^ stored).bit_length() - 1
             if bit is not None:
                 found.append(WrongBit(name, offset + (bit >> 3), bit & 7))
@@ -255,7 +255,7 @@ def repair(
     filesystem: FileSystem | None = None,
     place: OffloadStorage | None = None,
 ) -> list[Damage]:
-    """Do what the findings of ``report`` say; returns what stays listed. ``place`` is that of `inspect`.
+    """Repair the findings of ``report``; returns the remaining damage. ``place``: as for `inspect`.
 
     Raises `StoreLocked` while a process has the store open, `StoreError` when it changed since the report.
     """
@@ -265,7 +265,7 @@ def repair(
         raise StoreError(f"the store in {path} changed since it was checked: check it again")
     mended = [finding.damage for finding in report.findings if finding.wrong_bits]
     if mended:
-        # First of all the log gets what only the catalog has, for the catalog may have to go.
+        # First write what only the catalog has to the log, as the catalog may have to be discarded.
         with _open(filesystem, path):
             pass
         must_rebuild = any(damage.lost not in (DamageLoss.NOTHING, DamageLoss.ENTRIES) for damage in mended)
@@ -292,7 +292,7 @@ def _open(filesystem: FileSystem, path: str) -> FileStore:
 
 
 def _flip_back(filesystem: FileSystem, path: str, bits: set[WrongBit], *, must_rebuild: bool) -> None:
-    """Put the wrong bits right where they lie, and have the catalog rebuilt from what the log says now."""
+    """Correct the wrong bits in the files, and have the catalog rebuilt from the corrected log."""
     lock = StoreLock(filesystem, path)
     try:
         lock.take(LOCK_FILE)

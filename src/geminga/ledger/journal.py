@@ -1,12 +1,12 @@
-"""Group commit: the list of pending records, and who writes them.
+"""Group commit: the list of pending records, and the thread that writes them.
 
-The owner appends records to ``pending``; the writer takes all there are (up to a bound), writes them as
-one group, syncs it, and hands it back through ``completed``. Records need no lock: a list's append and
-the deletion of its front are atomic, and only the writer takes from the front. The writer waits on a
-queue only when nothing is pending, and only then does the owner have to wake it.
+The owner appends records to ``pending``; the writer takes all of them (up to a limit), writes them as one
+group, syncs it, and returns it through ``completed``. Records need no lock: a list's append and the deletion
+of its front are atomic, and only the writer takes from the front. The writer waits on a queue only when
+nothing is pending, and only then does the owner have to wake it.
 
 `Journal.commit` is one round of the writer without a thread; tests that need every step in order call it
-from `geminga.ledger.store.FileStore.poll`.
+through `geminga.ledger.store.FileStore.poll`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _kind_of = itemgetter(0)
 
 @dataclass(slots=True, eq=False, repr=False)
 class FailedRecords:
-    """Records that were not written, and why."""
+    """Records that were not written, and the error."""
 
     records: list[Record]
     error: StoreError
@@ -57,7 +57,7 @@ class Journal:
         wrote: Callable[[int], None] = lambda size_bytes: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wrote`` is told on the writer's thread how much was added to the log."""
+        """``wrote`` is called on the writer's thread with the number of bytes added to the log."""
         self.writer = writer
         self.pending: list[Record] = []
         self.completed: deque[Group | FailedRecords] = deque()
@@ -93,17 +93,17 @@ class Journal:
 
     @property
     def busy(self) -> bool:
-        """Whether any record waits or is being written, or waits for the owner (asked in this order)."""
+        """Whether any record waits, is being written, or waits for the owner (checked in this order)."""
         return bool(self.pending or self._held or self.active or self.completed)
 
     @property
     def will_report(self) -> bool:
-        """Whether the owner is sure to be signaled: there are records, and room for them."""
+        """Whether the owner will be signaled: records are pending, and the disk is not full."""
         # In the order in which a group passes through them.
         return self.full is None and bool(self.pending or self._writing or self.completed)
 
     def stop(self) -> None:
-        """Write what is pending and end the writer's thread."""
+        """Write the pending records and end the writer's thread."""
         self._stopping = True
         self._gate.put(None)
         if self._thread is not None:
@@ -112,7 +112,7 @@ class Journal:
 
     # --- the writer's side ---
     def commit(self) -> bool:
-        """Write one group of what is pending; False when there was nothing, or no room for it."""
+        """Write one group of pending records; False without pending records, or if the disk is full."""
         self.active = True
         try:
             return self._commit() if self._error is None else self._refuse_pending()
@@ -136,7 +136,7 @@ class Journal:
             if self.full is not None:
                 self._release()
             if self._sync_is_due() or CHECKPOINT in group.kinds or DROP_FILE in group.kinds:
-                # Whatever the setting: what is built on these two must never be ahead of the log.
+                # In every `sync` mode: a checkpoint or a file deletion must never be ahead of the log.
                 self._sync_now()
         except Exception as error:
             self._fail(error, batch)
@@ -150,20 +150,20 @@ class Journal:
         return True
 
     def _hold(self, batch: list[Record], error: OSError) -> None:
-        """There is no room for a group: it waits, and so does what comes behind it."""
+        """Keep a group that the disk is too full for; it and all later records wait."""
         is_news = self.full is None
         self._held, self.full = batch, error
         self._wrote(0)
         if is_news:
             logger.error(
-                "no room for the store's log (%s): %d writes wait for it and are not receipted",
+                "no space for the store's log (%s): %d writes wait for it and are not confirmed",
                 error, len(batch),
             )  # fmt: skip
             self._signal()
 
     def _release(self) -> None:
         self._held, self.full = [], None
-        logger.warning("there is room for the store's log again: what waited for it is written")
+        logger.warning("the disk has space for the store's log again: pending writes resume")
 
     def _note_mark(self) -> None:
         try:
@@ -178,7 +178,7 @@ class Journal:
         return self._sync == "always"
 
     def _take(self) -> list[Record]:
-        """Remove the next group's records from the pending ones."""
+        """Remove the next group's records from ``pending``."""
         pending = self.pending
         batch = pending[:_RECORDS_PER_GROUP_MAX]
         if self.checkpoint_pending:
@@ -205,12 +205,12 @@ class Journal:
         self._synced_at = self._clock()
 
     def _fail(self, error: Exception, batch: list[Record]) -> None:
-        """After a failed write or sync what is on disk is unknown: nothing more is written."""
+        """Stop writing: after a failed write or sync the content of the disk is unknown."""
         if isinstance(error, SyncFailed) and isinstance(error.__cause__, OSError):
             error = error.__cause__
         self._error = StoreStopped(
             f"the store stopped: writing its log failed ({type(error).__name__}: {error}); "
-            "what was receipted is safe, free space or replace the disk and open the store again"
+            "confirmed writes are safe, free space or replace the disk and open the store again"
         )
         self._error.__cause__ = error
         self._held, self.full = [], None
@@ -246,7 +246,7 @@ class Journal:
             self.idle = False
 
     def _wait(self) -> None:
-        """Sleep until woken; with sync="interval", until the last group is due for its sync."""
+        """Sleep until woken; with sync="interval", until the last group's sync is due."""
         due = self._sync == "interval" and self._error is None
         if not due or self.writer.synced_through == self.writer.position:
             self._gate.get()

@@ -1,15 +1,15 @@
-"""Presence: what the catalog surely does not have, known without asking it.
+"""Bloom filter over the catalog's keys and ledger owners: reports from memory that a name is absent.
 
-Whoever makes a topic first asks for a dozen things that are not there. A filter (Bloom's, a few bits a name)
-answers nearly all of that from memory: it never misses what is there, and once in a hundred times takes
-something for present that is not, which the catalog then denies.
+The creation of a topic first looks up a dozen keys that do not exist. The filter (a few bits per name)
+answers nearly all of these lookups: it never misses a key that exists, and reports about one in a hundred
+absent names as possibly present, for which the catalog is then asked.
 
-What it holds are *stems*: of a key all up to its first NUL, the whole key where there is none. So it also
-knows that no key begins with such a part, and which owners have no ledger.
+The filter contains *stems*: the part of a key up to its first NUL, or the whole key without one. So it also
+answers whether any key begins with such a part, and which owners have no ledger.
 
-A new store is known from its first write. What a catalog has of earlier lives is counted in by pages, when
-somebody asks for what is not there often enough (`filter_builder`). Nothing is ever taken out; when far more has
-come in than there was, the filter is made anew beside the one that serves.
+In a new store the filter is complete from the first write. In an existing one, the names in the catalog are
+added in pages once enough lookups found nothing (`bloom_filter_builder`). Names are never removed; when the
+filter has grown enough, a new one is built while the old one serves.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Final
 from geminga.ledger.api import KEYS_END, PrefetchRequest
 
 _OWNER: Final = "\0"
-"""Before an owner's name: no key begins so."""
+"""Prefix of owners' names; no key begins with it."""
 _STEMS_FIRST: Final = 1 << 15
-"""Room in a filter's first part; each further part has four times as much."""
+"""Capacity of a filter's first part; each further part has four times as much."""
 _PARTS_MAX: Final = 5
-"""11 million names in 22 MB. With more, ever more is taken for present that is not, which is only slower."""
+"""11 million names in 22 MB. More names cause more false positives, which only cost time."""
 _OUTGROWN_TIMES: Final = 3
-"""A filter with so many times what it had when it was made is made anew."""
+"""A filter is rebuilt when it has this many times its first number of names."""
 DENIED_MIN: Final = 256
-"""So often something must have been asked for that is not there before the catalog is counted in."""
+"""Failed lookups in the catalog after which its names are added to the filter."""
 
 
 def stem_of(key: str) -> str:
-    """See the module."""
+    """Return the part of the key up to and including its first NUL, or the whole key."""
     end = key.find("\0")
     return key if end < 0 else key[: end + 1]
 
@@ -47,9 +47,9 @@ _TWO_BITS: Final = [1 << (number & 63) | 1 << (number >> 6) for number in range(
 
 
 class _Filter:
-    """Words of 64 bits, one for each four names, in which each name sets four bits.
+    """Array of 64-bit words, one for each four names, in which each name sets four bits.
 
-    They are in parts, each larger than the one before, as names come in.
+    The words are in parts, each larger than the one before, allocated as names are added.
     """
 
     __slots__ = ("_parts", "_room", "names", "names_first")
@@ -59,7 +59,7 @@ class _Filter:
         self._room = 0
         self.names = 0
         self.names_first = 0
-        """How many there were when it was made."""
+        """Number of names when the build ended."""
 
     def has(self, stem: str) -> bool:
         number = hash(stem)
@@ -87,10 +87,10 @@ class _Filter:
 
 
 class KeyBloomFilter:
-    """See the module. Used on the owner's thread only.
+    """Filter over the names in the catalog. Used on the owner's thread only.
 
-    Whatever is written is added at once, before the catalog has it, so what is missing in a filter that is
-    complete is not in the catalog.
+    Every written name is added at once, before the catalog has it, so a name that is missing in a complete
+    filter is not in the catalog.
     """
 
     __slots__ = ("_freezes", "_next", "_next_since", "_served", "_thaws", "denied", "is_complete")
@@ -102,14 +102,14 @@ class KeyBloomFilter:
         self._next_since = 0
         self._freezes = self._thaws = 0
         self.denied = 0
-        """How often something was asked of the catalog that it did not have."""
+        """Number of catalog lookups that found nothing."""
 
     def add(self, key: str) -> None:
-        """A key is written."""
+        """Add a key that is written."""
         self._add(stem_of(key))
 
     def add_owner(self, owner: str) -> None:
-        """An owner has a ledger."""
+        """Add an owner of a ledger."""
         self._add(_OWNER + owner)
 
     def _add(self, stem: str) -> None:
@@ -119,24 +119,24 @@ class KeyBloomFilter:
             if following is not served:
                 following.add(stem)
         elif served.is_outgrown:
-            # What is unsaved now is in the catalog when the checkpoint behind the next freeze is.
+            # Unsaved names are in the catalog once the checkpoint of the next freeze is written.
             self._next, self._next_since = _Filter(), self._freezes + 1
 
-    # --- questions ---
+    # --- lookups ---
     def may_have(self, key: str) -> bool:
-        """False: the catalog does not have the key."""
+        """Return False only if the catalog does not have the key."""
         return not self.is_complete or self._served.has(stem_of(key))
 
     def may_have_under(self, prefix: str) -> bool:
-        """False: it has no key with that prefix, and none is on its way there."""
+        """Return False only if no key, saved or unsaved, has that prefix."""
         return not self.is_complete or not _is_stem(prefix) or self._served.has(prefix)
 
     def may_own(self, owner: str) -> bool:
-        """False: no ledger has that owner."""
+        """Return False only if no ledger has that owner."""
         return not self.is_complete or not owner or self._served.has(_OWNER + owner)
 
     def may_have_any(self, wanted: PrefetchRequest) -> bool:
-        """False: it has nothing of that."""
+        """Return False only if none of the requested keys and owners exists."""
         if wanted.pages or wanted.ledgers_after:
             return True
         if not self.is_complete:
@@ -150,24 +150,24 @@ class KeyBloomFilter:
                 return True
         return any(first != last or has(_OWNER + first) for first, last in wanted.owners)
 
-    # --- counting in what earlier lives left ---
+    # --- adding the catalog's names ---
     def frozen(self) -> None:
-        """What was written so far is set apart for a checkpoint."""
+        """Note that a checkpoint froze the changes made so far."""
         self._freezes += 1
 
     def thawed(self) -> None:
-        """The catalog has what was set apart."""
+        """Note that the frozen changes are in the catalog."""
         self._thaws += 1
 
     @property
     def wants_stock(self) -> bool:
-        """Whether the catalog is to be counted in now."""
+        """Whether the catalog's names should be added now."""
         if self._next is None or self._thaws < self._next_since:
             return False
         return self.is_complete or self.denied >= DENIED_MIN
 
     def take_stock(self, keys: Sequence[str], owners: Sequence[str]) -> None:
-        """The catalog has these."""
+        """Add a page of names from the catalog."""
         following = self._next
         assert following is not None
         for key in keys:
@@ -176,7 +176,7 @@ class KeyBloomFilter:
             following.add(_OWNER + owner)
 
     def stock_is_taken(self) -> None:
-        """The catalog has nothing else."""
+        """Put the new filter into service after the last page."""
         assert self._next is not None
         self._served, self._next = self._next, None
         self._served.names_first = self._served.names

@@ -1,7 +1,7 @@
-"""The key-value map: what changed since the last checkpoint, over what the catalog holds.
+"""Key-value map: the changes since the last checkpoint, layered over the catalog.
 
-A checkpoint freezes the changes; until the catalog has them, a key's value is put together from three
-layers: catalog, frozen changes, new changes.
+A checkpoint freezes the changes; until the catalog has them, a key's value is merged from three layers:
+catalog, frozen changes, new changes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from geminga.ledger.steps import emptied
 from geminga.wire.checksum import crc32c
 
 _KEY_BYTES = 450
-"""What a changed key takes in memory besides three times its name and its value."""
+"""Memory of a changed key besides its value and three times its name, in bytes."""
 _DELTA_BYTES = 50
 
 
 class _KeyOrder:
-    """Changed keys in order, so that a scan costs what it finds and not what was changed.
+    """Changed keys in order, so that a scan's cost depends on the keys it finds, not on all changed keys.
 
-    Keys are put in order when a scan wants it: many at once by sorting, a few by insertion.
+    Keys are sorted when a scan needs them: many at once by sorting, a few by insertion.
     """
 
     __slots__ = ("_added", "_ordered")
@@ -36,11 +36,11 @@ class _KeyOrder:
         self._added: list[str] = []
 
     def add(self, key: str) -> None:
-        """A key that is not in here yet."""
+        """Add a key that is not in here yet."""
         self._added.append(key)
 
     def under(self, prefix: str, after: str, last: str | None) -> Iterator[str]:
-        """The keys that start with ``prefix``, behind ``after`` and up to ``last``, in order."""
+        """Return the keys that start with ``prefix``, behind ``after`` and up to ``last``, in order."""
         ordered, added = self._ordered, self._added
         if len(added) > 16:
             ordered.extend(added)
@@ -49,15 +49,15 @@ class _KeyOrder:
             for key in added:
                 insort(ordered, key)
         added.clear()
-        place = max(bisect_left(ordered, prefix), bisect_right(ordered, after))
-        for index in range(place, len(ordered)):
+        start = max(bisect_left(ordered, prefix), bisect_right(ordered, after))
+        for index in range(start, len(ordered)):
             key = ordered[index]
             if not key.startswith(prefix) or (last is not None and key > last):
                 return
             yield key
 
     def emptied(self) -> Iterator[None]:
-        """Let go of the keys, in steps."""
+        """Free the keys, in steps."""
         yield from emptied(self._ordered)
         yield from emptied(self._added)
 
@@ -65,7 +65,7 @@ class _KeyOrder:
 class KeyMap:
     """Keys with their unsaved changes. Used on the owner's thread only.
 
-    ``quarantine`` knows which keys lost a write to damage, until they are set or deleted anew.
+    ``quarantine`` lists keys that lost a write to damage, until they are set or deleted.
     """
 
     def __init__(self, catalog: Catalog, quarantine: Quarantine, bloom_filter: KeyBloomFilter) -> None:
@@ -78,10 +78,10 @@ class KeyMap:
         self._frozen_order = _KeyOrder()
         self._checkpoint = 0
         self.unsaved_bytes = 0
-        """About what the changes since the last checkpoint take in memory."""
+        """Approximate memory of the changes since the last checkpoint."""
 
     def change(self, key: str) -> KeyChange:
-        """The key's change since the last checkpoint, begun if there is none."""
+        """Return the key's change since the last checkpoint; creates an empty one if necessary."""
         change = self._changes.get(key)
         if change is None:
             key_bytes = key.encode()
@@ -114,7 +114,7 @@ class KeyMap:
         return change
 
     def restate(self, key: str, base: bytes, deltas: list[bytes]) -> KeyChange:
-        """Set base and deltas to what they are: the log says it again at another place."""
+        """Set base and deltas to their current values, because the log repeats them at a new position."""
         change = self.change(key)
         before = 0 if change.base is None else len(change.base)
         self.unsaved_bytes += len(base) - before + sum(_DELTA_BYTES + len(delta) for delta in deltas)
@@ -123,7 +123,7 @@ class KeyMap:
         return change
 
     def get(self, key: str) -> StoredValue | None:
-        """What is under a key, with what it lost to damage."""
+        """Return the value of a key, and the writes it lost to damage."""
         value = self._find(key)
         lost = self._quarantine.lost(key)
         if lost is None:
@@ -149,7 +149,7 @@ class KeyMap:
         return StoredValue(base, (*self._catalog.deltas(key, before), *deltas))
 
     def scan(self, prefix: str, after: str = "") -> Iterator[tuple[str, StoredValue]]:
-        """The keys that start with ``prefix`` and come behind ``after``, in order, put together by pages."""
+        """Iterate over the keys that start with ``prefix`` and sort behind ``after``, in order, by pages."""
         if self._has_none_under(prefix):
             return
         while True:
@@ -173,17 +173,17 @@ class KeyMap:
             after = last
 
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
-        """The keys of `scan` alone."""
+        """Iterate over the keys of `scan` without their values."""
         last: str | None = after
         while last is not None:
             names, last = self.names_page(prefix, last)
             for name in names:
-                # What was deleted since the page was read is left out.
+                # Skip keys deleted since the page was read.
                 if name not in self._changes or self.get(name) is not None:
                     yield name
 
     def names_page(self, prefix: str, after: str = "") -> tuple[list[str], str | None]:
-        """The next of them, and behind which key the others are: None behind the last. It may have none."""
+        """Return a page of `names`, perhaps empty, and the key to continue after: None on the last page."""
         if self._has_none_under(prefix):
             return [], None
         page = self._catalog.keys(prefix, after if after >= prefix else None, PAGE_KEYS)
@@ -208,7 +208,7 @@ class KeyMap:
         return not self._bloom_filter.may_have_under(prefix) and not self._quarantine.keys_under(prefix)
 
     def _unsaved(self, prefix: str, after: str, last: str | None) -> list[str]:
-        """The next keys behind ``after`` that the catalog need not know, a page at most, some twice."""
+        """Return up to a page of keys behind ``after`` that may be missing in the catalog, some twice."""
         damaged = (
             key
             for key in sorted(self._quarantine.keys_under(prefix))
@@ -219,7 +219,7 @@ class KeyMap:
 
     # --- checkpoints ---
     def freeze(self, checkpoint: int) -> None:
-        """Set the changes up to here apart, for the checkpoint."""
+        """Freeze the changes made so far, for the checkpoint."""
         self._checkpoint = checkpoint
         self._bloom_filter.frozen()
         self._frozen, self._changes = self._changes, {}
@@ -231,7 +231,7 @@ class KeyMap:
         return self._frozen
 
     def thaw(self) -> Iterator[None]:
-        """The catalog has the frozen changes: from the first step on they do not count, and are let go of."""
+        """Drop the frozen changes, which the catalog has now: hide them, then free them in steps."""
         frozen, order = self._frozen, self._frozen_order
         self._frozen, self._frozen_order = {}, _KeyOrder()
         self._bloom_filter.thawed()
@@ -240,7 +240,7 @@ class KeyMap:
         yield from order.emptied()
 
     def resume(self, checkpoint: int) -> None:
-        """Continue behind a checkpoint of an earlier life."""
+        """Continue behind a checkpoint of an earlier process."""
         self._checkpoint = checkpoint
 
     @property
@@ -248,14 +248,14 @@ class KeyMap:
         return len(self._changes)
 
     def named(self, fingerprints: set[int]) -> dict[int, list[str]]:
-        """The keys with these fingerprints. Reads all keys: for what damage made nameless only."""
+        """Return the keys with these fingerprints. Reads all keys: only for damage that lost a key's name."""
         found = self.named_unsaved(fingerprints)
         for fingerprint, keys in self._catalog.named(fingerprints).items():
             found[fingerprint] = sorted({*found.get(fingerprint, ()), *keys})
         return found
 
     def named_unsaved(self, fingerprints: set[int]) -> dict[int, list[str]]:
-        """The same among the keys that the catalog need not know."""
+        """Return the keys with these fingerprints among those that may be missing in the catalog."""
         found: dict[int, list[str]] = {}
         for key, change in chain(self._frozen.items(), self._changes.items()):
             if change.fingerprint in fingerprints:

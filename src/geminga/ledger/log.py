@@ -1,7 +1,7 @@
-"""The log: files that all ledgers and keys share, written once and in order, a group at a time.
+"""Log of a store: files with the records of all ledgers and keys, appended in groups.
 
 `LogFiles` hands out open files, `LogWriter` appends groups to the last one, `scan_headers` and
-`read_group` read them back. Nothing here decides what records mean.
+`read_directory` read them back. The meaning of records is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ MARK_FILE = "synced"
 _OPEN_FILES_MAX = 64
 _SEARCH_BYTES = 1024 * 1024
 _READ_AHEAD_BYTES = 256 * 1024
-# Letting other threads run while 100 KB are summed (5 µs) costs the writer up to a whole switch interval
-# (5 ms) when the owner is busy, for each entry.
+# Releasing the GIL while 100 KB are summed (5 µs) costs the writer up to a whole switch interval (5 ms) per
+# entry when the owner is busy.
 _HOLD_GIL = 0
 _ALLOCATE_AGAIN_BYTES = 1024 * 1024
 _JOIN_BYTES_MAX = 8 * 1024  # below this, copying into one buffer is cheaper than one more iovec
@@ -62,7 +62,7 @@ _JOIN_BYTES_MAX = 8 * 1024  # below this, copying into one buffer is cheaper tha
 
 @dataclass(slots=True, eq=False, repr=False)
 class Group:
-    """A group that was written: its records, where their bytes lie, and the position behind it."""
+    """A written group: its records, the positions of their bytes, and the position behind the group."""
 
     position: int
     end: int
@@ -81,7 +81,7 @@ class Group:
 
 
 class LogFiles:
-    """The open log files of a store, a bounded number of them. Threads may share them."""
+    """Bounded set of a store's open log files. Threads may share them."""
 
     def __init__(self, filesystem: FileSystem, folder: str, *, only_reads: bool = False) -> None:
         self._opens = filesystem.open_to_read if only_reads else filesystem.open
@@ -93,13 +93,13 @@ class LogFiles:
         return f"{self._folder}/{file_name(number)}"
 
     def get(self, number: int) -> File:
-        """The file, opened if need be, for one thread alone; raises `StoreDamaged` when it is missing."""
+        """Return the file, opened if necessary, for one thread only; raises `StoreDamaged` without one."""
         with self._lock:
             return self._opened(number).file
 
     @contextlib.contextmanager
     def borrowed(self, number: int) -> Iterator[File]:
-        """The same while other threads may let go of it: it stays open until it is given back."""
+        """Return the file while other threads may `forget` it: it stays open until the context ends."""
         with self._lock:
             held = self._opened(number)
             held.users += 1
@@ -131,7 +131,7 @@ class LogFiles:
             held.close_if_unused()
 
     def forget(self, number: int) -> None:
-        """Close the file, or have its last user close it."""
+        """Close the file, or make its last user close it."""
         with self._lock:
             self._let_go(number)
 
@@ -155,7 +155,7 @@ class _OpenFile:
 
 
 class SequentialReader:
-    """A file read from its beginning to its end in small pieces: one read of the disk for many of them."""
+    """Reads a file from start to end in small pieces, with one large disk read for many of them."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -177,7 +177,7 @@ class SequentialReader:
 
 
 class SyncFailed(Exception):
-    """A sync failed: of what was written before nothing is known. The cause is the system's error."""
+    """A sync failed, so the content of the disk is unknown. The cause is the system's error."""
 
 
 def _synced(sync: Callable[[], None]) -> None:
@@ -196,10 +196,10 @@ class ReadableFile(Protocol):
 class LogWriter:
     """Appends groups to the log. All methods but the constructor run on the writer's thread.
 
-    When there is no room for a group, `write` raises the system's OSError (`space.NO_SPACE`) and may be
-    called again with the same records: what is half written lies behind the end and is written over. Any
-    other error, and any of a sync (`SyncFailed`), leaves the writer unusable: what is on disk is not known,
-    the store must be reopened.
+    When the disk is full, `write` raises the system's OSError (`space.NO_SPACE`) and may be called again with
+    the same records, which overwrite the partial group. Any other error, and any error of a sync
+    (`SyncFailed`), leaves the writer unusable: the content of the disk is unknown, the store must be
+    reopened.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class LogWriter:
         return self.number << OFFSET_BITS | self.offset
 
     def write(self, records: Sequence[Record]) -> Group:
-        """Write the records as one group; it is on disk only after `sync`."""
+        """Write the records as one group; it is on the disk only after `sync`."""
         kinds, firsts, seconds, datas, dones = zip(*records, strict=True)
         sizes = array("I", map(len, datas))
         directory = Directory(
@@ -272,7 +272,7 @@ class LogWriter:
         try:
             written = write_fully(self._file, _gathered(head, datas, payload_bytes), self.offset)
         except OSError:
-            # The next try begins where this one did; until then the room is others'.
+            # The next attempt begins at the same offset; until then the space is free for others.
             with contextlib.suppress(OSError):
                 self._file.truncate(self.offset)
             self._allocated = self.offset
@@ -317,10 +317,10 @@ class LogWriter:
         self.synced_through = self.position
 
     def note_mark(self) -> None:
-        """Note how far the log is synced, for telling a torn tail from damage.
+        """Write the synced-through mark, which distinguishes a torn tail from damage.
 
-        For when there is a pause: while groups follow each other, each says it of the one before. The mark
-        itself is not synced, for an older one that survives is still true.
+        Call it when writing pauses: consecutive groups record it for their predecessors. The mark itself is
+        not synced, as an older mark that survives is still true.
         """
         if self._marked != self.synced_through:
             try:
@@ -332,7 +332,7 @@ class LogWriter:
                 self._marked = self.synced_through
 
     def close(self, *, clean: bool) -> None:
-        """Close the files; a clean end also gives back what was allocated ahead."""
+        """Close the files; a clean close also frees preallocated space."""
         if self._file is not None:
             if clean and self._allocated > self.offset:
                 self._file.truncate(self.offset)
@@ -344,7 +344,7 @@ class LogWriter:
         self._mark.close()
 
     def check_in_place(self) -> None:
-        """Raise `StoreError` when the file that is written to has left the folder. For any thread."""
+        """Raise `StoreError` if the file being written is no longer in the folder. For any thread."""
         written = self._in_place
         if written is None:
             return
@@ -353,14 +353,14 @@ class LogWriter:
                 return
         except FileNotFoundError:
             pass
-        if written is self._in_place:  # or else another file has been begun meanwhile
+        if written is self._in_place:  # otherwise the writer has started another file
             raise file_gone(self._folder, file_name(written[0]))
 
     def _identified(self, number: int) -> tuple[int, str]:
         return number, self._filesystem.identity_of(f"{self._folder}/{file_name(number)}")
 
     def _roll(self) -> None:
-        """Begin the next file: its header and the list of files, synced, then its name in the folder."""
+        """Start the next file: write its header and the list of files, and sync the file and the folder."""
         if self._file is not None:
             if self._allocated > self.offset:
                 self._file.truncate(self.offset)
@@ -368,7 +368,7 @@ class LogWriter:
             self._file.close()
             self._file = self._in_place = None
             self._sealed = (self.number, self.offset)
-        # Nothing changes here before it has succeeded: without room for it, it is tried again.
+        # The writer's fields change only after success: if the disk is full, this is tried again.
         number = self.number + 1
         file = self._filesystem.open(f"{self._folder}/{file_name(number)}", create=True)
         try:
@@ -387,7 +387,7 @@ class LogWriter:
         self._has_records = False
 
     def _begin(self, file: File, number: int) -> int:
-        """Write what a file begins with; returns how much that is."""
+        """Write the header and the list of files; returns the number of bytes."""
         file.truncate(0)
         manifest = pack_numbers("Q", sorted({*self.live_files, number}))
         directory = Directory(
@@ -411,7 +411,7 @@ class LogWriter:
         return written
 
     def _allocate(self, needed: int) -> None:
-        """Allocate the file ahead, in steps that grow with it: syncing is cheaper in allocated space."""
+        """Preallocate the file in steps that grow with it: syncing is cheaper in allocated space."""
         end = self.offset + needed
         if end <= self._allocated or not self._preallocate_bytes or self._file is None:
             return
@@ -423,7 +423,7 @@ class LogWriter:
             self._file.allocate(self._allocated, target - self._allocated)
             self._allocated = target
         except OSError as error:
-            # Write without: not supported here, or there is no room for so much (it is looked for again).
+            # Write without it: the file system does not support it, or lacks the space (tried again later).
             if error.errno in NO_SPACE:
                 self._allocates_from = end + _ALLOCATE_AGAIN_BYTES
             else:
@@ -434,7 +434,7 @@ class LogWriter:
 
 
 def _gathered(head: bytes, datas: Sequence[Buffer], payload_bytes: int) -> list[Buffer]:
-    """The group's bytes as few buffers: small neighbours joined, big ones as they are."""
+    """Return the group's bytes as few buffers: small neighbours joined, big ones unchanged."""
     if payload_bytes <= len(datas) * _JOIN_BYTES_MAX // 4:
         return [head, b"".join(datas)]
     buffers: list[Buffer] = []
@@ -454,7 +454,7 @@ def _gathered(head: bytes, datas: Sequence[Buffer], payload_bytes: int) -> list[
 
 @dataclass(slots=True, eq=False, repr=False)
 class Gap:
-    """Bytes between two positions of one file that are no group."""
+    """Bytes between two positions of one file that are not a group."""
 
     position: int
     end: int
@@ -462,7 +462,7 @@ class Gap:
 
 
 def check_file_header(file: ReadableFile, number: int, store_id: bytes) -> str | None:
-    """What is wrong with a file's header; None when it is right."""
+    """Describe the fault of a file's header; None if the header is right."""
     header = decode_file_header(file.read(FILE_HEADER_BYTES, 0))
     if header is None:
         return "the file's header fails its checksum"
@@ -474,7 +474,7 @@ def check_file_header(file: ReadableFile, number: int, store_id: bytes) -> str |
 
 
 def scan_headers(file: ReadableFile, number: int, offset: int, seed: int) -> Iterator[GroupHeader | Gap]:
-    """The headers of the groups in a file from ``offset`` on, and the gaps between them."""
+    """Return the headers of the groups in a file from ``offset`` on, and the gaps between them."""
     size = file.size()
     base = number << OFFSET_BITS
     while offset < size:
@@ -492,21 +492,21 @@ def scan_headers(file: ReadableFile, number: int, offset: int, seed: int) -> Ite
 
 
 def _find_group(file: ReadableFile, base: int, offset: int, size: int, seed: int) -> tuple[int, bool]:
-    """(where the next group begins or the file ends, whether all bytes up to there are zero)."""
+    """Return (offset of the next group or the end of the file, whether all bytes up to there are zero)."""
     is_zero = True
     while offset < size:
         data = file.read(min(_SEARCH_BYTES + GROUP_HEADER_BYTES, size - offset), offset)
         if not data:
             return size, is_zero
-        place = data.find(GROUP_MAGIC)
-        while place >= 0:
-            if place + GROUP_HEADER_BYTES > len(data) and offset + len(data) < size:
-                break  # cut off by the end of what was read; found again in the next round
-            candidate = data[place : place + GROUP_HEADER_BYTES]
-            header = decode_group_header(candidate, base | (offset + place), seed)
+        at = data.find(GROUP_MAGIC)
+        while at >= 0:
+            if at + GROUP_HEADER_BYTES > len(data) and offset + len(data) < size:
+                break  # cut off by the end of the data; found again in the next round
+            candidate = data[at : at + GROUP_HEADER_BYTES]
+            header = decode_group_header(candidate, base | (offset + at), seed)
             if header is not None and header.end <= base | size:
-                return offset + place, is_zero and not any(data[:place])
-            place = data.find(GROUP_MAGIC, place + 1)
+                return offset + at, is_zero and not any(data[:at])
+            at = data.find(GROUP_MAGIC, at + 1)
         if len(data) <= GROUP_HEADER_BYTES or offset + len(data) >= size:
             return size, is_zero and not any(data)
         used = len(data) - GROUP_HEADER_BYTES
@@ -516,7 +516,7 @@ def _find_group(file: ReadableFile, base: int, offset: int, size: int, seed: int
 
 
 def read_directory(file: ReadableFile, header: GroupHeader) -> Directory | None:
-    """The group's directory; None when it fails its checksum."""
+    """Return the group's directory; None if its checksum does not match."""
     offset = (header.position & OFFSET_MASK) + GROUP_HEADER_BYTES
     return decode_directory(header, file.read(header.directory_bytes, offset))
 

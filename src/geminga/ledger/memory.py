@@ -1,7 +1,7 @@
-"""A store that keeps everything in memory: for tests, demos and ``geminga standalone --memory``.
+"""Store that keeps all data in memory: for tests, demos and ``geminga standalone --memory``.
 
-Nothing is durable, so a write is as durable as it ever gets at once; its ``done`` still runs only from
-`MemoryStore.poll`, in the order of the calls, so that code written for it works on a `FileStore` too.
+Nothing is durable, so every write is complete at once; its ``done`` still runs only from `MemoryStore.poll`,
+in the order of the calls, so that code written for it works on a `FileStore` too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Ledger:
 
 
 class MemoryStore:
-    """`geminga.ledger.api.EntryStore` in memory.
+    """Implements `geminga.ledger.api.EntryStore` in memory.
 
     ``wakeup`` is called (on the owner's thread) when callbacks become ready while none were.
     """
@@ -56,7 +56,7 @@ class MemoryStore:
         self._values: dict[str, tuple[bytes, list[bytes]]] = {}
         self._ready: list[Done] = []
         self._reporting: deque[Done] = deque()
-        """What was ready when it was polled last, and not reported yet."""
+        """Callbacks that were ready at the last poll and have not run yet."""
         self._closed = False
         self._appended_entries = 0
         self._appended_bytes = 0
@@ -66,32 +66,32 @@ class MemoryStore:
 
     @property
     def failure(self) -> StoreError | None:
-        """Memory does not fail: None until closed."""
+        """Return None until the store is closed: memory does not fail."""
         return StoreStopped("the store is closed") if self._closed else None
 
     @property
     def is_writing(self) -> bool:
-        """Never: what is written is there at once."""
+        """Return False: writes are complete at once."""
         return False
 
     @property
     def is_behind(self) -> bool:
-        """Never."""
+        """Return False: there is no disk to wait for."""
         return False
 
-    # --- room ---
+    # --- disk space ---
     @property
     def space(self) -> FreeSpace | None:
         return None
 
     def measure_space(self) -> None:
-        """There is no disk."""
+        """Do nothing: there is no disk."""
 
     def refuse_entries(self, why: StoreError | None) -> None:
         self._refusal = why
 
     def give_back(self, *, eagerly: bool) -> None:
-        """Memory comes back at once."""
+        """Do nothing: memory is freed at once."""
 
     @property
     def gives_back(self) -> bool:
@@ -99,7 +99,7 @@ class MemoryStore:
 
     @property
     def damage(self) -> list[Damage]:
-        """Nothing, in memory."""
+        """Return an empty list: memory has no damage."""
         return []
 
     def damaged_entries(self, ledger_id: int) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ class MemoryStore:
         return infos, ids[-1] if len(ids) == _PAGE_NAMES else None
 
     def release(self, ledger_ids: Sequence[int]) -> None:
-        """They are nowhere else."""
+        """Do nothing: the entries are only in memory."""
 
     def lost_entries_max(self, ledger_id: int) -> int:
         return 0
@@ -235,13 +235,13 @@ class MemoryStore:
 
     def scan(self, prefix: str, *, after: str = "") -> Iterator[tuple[str, StoredValue]]:
         keys = self._keys
-        place = max(bisect_left(keys, prefix), bisect_right(keys, after))
-        while place < len(keys) and keys[place].startswith(prefix):
-            key = keys[place]
+        index = max(bisect_left(keys, prefix), bisect_right(keys, after))
+        while index < len(keys) and keys[index].startswith(prefix):
+            key = keys[index]
             found = self._values[key]
             yield key, StoredValue(found[0], tuple(found[1]))
-            # What was put or deleted meanwhile has moved the others.
-            place = place + 1 if place < len(keys) and keys[place] == key else bisect_right(keys, key)
+            # Keys put or deleted meanwhile have shifted the others.
+            index = index + 1 if index < len(keys) and keys[index] == key else bisect_right(keys, key)
 
     def names(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return (key for key, _ in self.scan(prefix, after=after))

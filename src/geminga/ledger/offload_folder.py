@@ -1,6 +1,6 @@
-"""A folder of a local disk as a place for offloaded ledgers: through the store's file-system port.
+"""Local folder as a storage location for offloaded ledgers, through the store's file system interface.
 
-What is written is synced, with the folders above it, before anybody relies on it.
+Files and the folders above them are synced before they are used.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from geminga.ledger.filesystem import File, FileSystem, RealFileSystem, write_fu
 
 _GATHERED_BYTES = 1024 * 1024
 _SYNCED_BYTES = 16 * 1024 * 1024
-"""So much is synced at once: who syncs something else on this disk meanwhile may have to wait for it. What is
-written is on its way to the disk by then, and is not kept in memory, where others have more use for it."""
+"""Bytes written between syncs, as a long sync delays the syncs of others on this disk. The kernel starts
+writing them out earlier, and drops them from its cache after the sync."""
 _NEW = ".new"
 
 
 class FolderStorage:
-    """`geminga.offload.storage.Place` in a local folder, which is made."""
+    """Implements `geminga.offload.storage.OffloadStorage` in a local folder, which it creates."""
 
     def __init__(self, filesystem: FileSystem, root: str) -> None:
         self.location = root
         self.elsewhere = root if isinstance(filesystem, RealFileSystem) else None
         self._filesystem = filesystem
         self._durable: set[str] = set()
-        """Folders that this process has made durable in the ones above them."""
+        """Folders that this process has synced in their parents."""
         self._made: set[str] = set()
-        """Those that it has made, which need not be durable yet."""
+        """Folders created by this process that may not be synced yet."""
 
     def _path(self, path: str) -> str:
         return f"{self.location.rstrip('/')}/{path}"
 
     def _make_folders(self, path: str) -> None:
-        """Make the folders above a file, each durable in the one above it.
+        """Create the folders above a file, each synced in its parent.
 
-        One that is there already may have been made just before a crash, or before a sync that failed.
+        Existing ones are synced too: they may have been created just before a crash or a failed sync.
         """
         root = self.location.rstrip("/")
         folders: list[str] = []
@@ -65,7 +65,7 @@ class FolderStorage:
                 except PermissionError:
                     if each in self._made:
                         raise
-                    # Somebody else has made it, long ago.
+                    # Another user created it long ago.
                 self._made.discard(each)
                 self._durable.add(each)
 
@@ -97,7 +97,7 @@ class FolderStorage:
             self._write_whole(path + _NEW, data)
             self._filesystem.rename(full + _NEW, full)
         except Exception:
-            # It may hold the last room that there is.
+            # The new file may take the last space on the disk.
             with contextlib.suppress(OSError):
                 self._filesystem.unlink(full + _NEW)
             raise
@@ -138,7 +138,7 @@ class FolderStorage:
 
 
 class FolderWriter:
-    """A new file, which replaces what a crash has left under its name."""
+    """New file, which replaces a partial one of that name from before a crash."""
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
@@ -185,7 +185,7 @@ class FolderWriter:
 
 
 class FolderReader:
-    """A file for reading, as Arrow wants them."""
+    """File for reading, with the methods that Arrow needs."""
 
     def __init__(self, file: File) -> None:
         self._file = file

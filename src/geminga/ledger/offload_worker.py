@@ -1,18 +1,17 @@
-"""Making the files of offloaded ledgers in a process of its own: this side of it.
+"""Offload worker process, from the side of the store: starts the process and sends it requests.
 
-Beside a broker that publishes at full speed there is neither a processor to spare nor a moment of Python's
-lock. So what an offload does most of, taking entries apart and compressing them, happens in another
-process, whose work has a low priority (`geminga.ledger.offload_worker_main` is that side). Through a socket it is
-told piece by piece where entries lie in the log, or given those that are in memory. It takes no lock of the
-store, and an entry that is not where it was said to be fails its checksum. That a file exists, and whose it
-is, is decided here alone.
+Beside a broker that publishes at full speed, there is neither processor time nor the GIL to spare. So the
+main work of an offload, splitting entries into columns and compressing them, runs in another process with a
+low priority (`geminga.ledger.offload_worker_main`). The process receives positions of entries in the log, or
+entries that are in memory, through a socket. It takes no lock of the store, and an entry that has been moved
+from its position fails its checksum. Only this side decides that a file is complete, and to whom it belongs.
 
-The process is started when there is something to make, and ended when there was nothing for a while. It does
-not outlive this one: it ends when the socket is closed, and where the system can do that, with the thread
-that started it. One that ends, or that neither answers nor works, is killed, and `WorkerLost` is raised:
-before anything of its file is deleted there is nobody any more who could go on writing it.
+The process is started when a file is to be written, and ended after some time without work. It also ends when
+this process does: when the socket is closed or, if the system supports that, with the thread that started it.
+A process that ends, or that neither answers nor works, is killed, and `WorkerLost` is raised: its file is
+deleted only when no process can continue to write it.
 
-Each request is answered, and the next one waits for that.
+Each request is answered before the next one is sent.
 """
 
 from __future__ import annotations
@@ -49,44 +48,44 @@ logger = logging.getLogger("geminga.ledger")
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 STEP = 7
-"""So far the work steps back behind the thread that starts the process, which has done so itself: together
-that leaves it a fifteenth of a processor of which another one wants all. With 0 it is an equal to others."""
+"""Niceness of the process relative to the thread that starts it, which is nice itself: together that leaves
+the worker a fifteenth of a processor that another process uses fully. With 0 it has normal priority."""
 STARVED_SECONDS, NICE_PIECES = 1.0, 16
-"""Where a piece took longer than the first with the time alone that nobody else wants, so many others are
-done nicely: on a machine that is busy for hours, too, the work gets on. So is a process's first piece, for
-which its loops may have to be compiled."""
+"""If a piece at IDLE priority takes longer than STARVED_SECONDS, NICE_PIECES pieces run at NICE priority,
+so that the work also progresses on a machine that is busy for hours. A process's first piece is nice, too, as
+its loops may have to be compiled."""
 START_SECONDS_MAX = 120.0
-"""By then the process has said that it is there."""
+"""Time limit for the process to start."""
 STILL_SECONDS_MAX = 300.0
-"""So long the process may neither answer nor use the processor: a disk may take that to sync a file."""
+"""Time limit for the process to neither answer nor use the processor: a disk may take that to sync a file."""
 LOOK_SECONDS = 1.0
 KILL_SECONDS_MAX = 10.0
 IDLE_SECONDS_MAX, IDLE_SLOW_SECONDS_MAX = 30.0, 1800.0
-"""So long the process is kept without work; the second where each one has to compile its loops, for there is
-no folder to keep them in."""
+"""Time without work after which the process is ended; the second where each process has to compile its loops,
+because no folder can cache them."""
 SMALL_BYTES, SMALL_ENTRIES = 4 * 1024 * 1024, 8192
-"""A ledger below both is made here when there is no process yet: to start one costs more."""
+"""A smaller ledger is written by this process if no worker is running: starting one costs more."""
 
 
 class WorkerUnavailable(Exception):
-    """There is no process to make files in, and why."""
+    """The worker process cannot be started, and why."""
 
 
 class WorkerLost(Exception):
-    """The process has ended, or was ended because it hung; nothing of what it made counts."""
+    """The worker process ended, or was killed because it hung; its files are invalid."""
 
 
 class OffloadWriteFailed(Exception):
-    """What the process says is wrong with the place, or with what it was given."""
+    """Error that the worker process reports, such as a failure of the storage location."""
 
 
 class OffloadWorker:
-    """One process, which `open` waits for. On the worker's thread, but for `kill`."""
+    """One worker process. Used on the worker's thread, except `kill`."""
 
     idle_seconds_max = IDLE_SECONDS_MAX
 
     def __init__(self) -> None:
-        """Raises `WorkerUnavailable` where none can be started."""
+        """Raises `WorkerUnavailable` if no process can be started."""
         try:
             arguments, environment = pythons.command("geminga.ledger.offload_worker_main")
             if os.name != "posix":
@@ -108,8 +107,8 @@ class OffloadWorker:
         self._socket.settimeout(LOOK_SECONDS)
 
     def open(self, location: str, store: str) -> None:
-        """Have it open the place and the log. ``store``: the folder of the store. Raises `WorkerUnavailable` where it
-        is of no use; then it has ended."""
+        """Make the process open the storage location and the log in the folder ``store``. Raises
+        `WorkerUnavailable` if it cannot be used; the process has then ended."""
         try:
             parent = os.getpid()
             opening = {"do": "open", "location": location, "store": store, "parent": parent, "step": STEP}
@@ -117,9 +116,9 @@ class OffloadWorker:
             if found["version"] != __version__:
                 raise OffloadWriteFailed(f"{found['version']} is installed by now, and this is {__version__}")
             self.idle_seconds_max = IDLE_SECONDS_MAX if found["starts_fast"] else IDLE_SLOW_SECONDS_MAX
-        except Exception as error:  # of another version it may answer anything
+        except Exception as error:  # a process of another version may answer anything
             self.close()
-            raise WorkerUnavailable(f"the process that was started is of no use: {error}") from error
+            raise WorkerUnavailable(f"the process that was started cannot be used: {error}") from error
 
     @property
     def is_dead(self) -> bool:
@@ -133,12 +132,12 @@ class OffloadWorker:
         asked = {"do": "add", "file": file, "entries": len(entries)}
         return self._work(asked, array("I", map(len, entries)).tobytes(), *entries, hurries=hurries)
 
-    def add_places(self, file: str, ledger_id: int, places: EntryChunk, *, hurries: bool) -> float:
-        asked = {"do": "read", "file": file, "ledger": ledger_id, "first": places.first}
-        return self._work(asked, places.pack(ledger_id), hurries=hurries)
+    def add_positions(self, file: str, ledger_id: int, positions: EntryChunk, *, hurries: bool) -> float:
+        asked = {"do": "read", "file": file, "ledger": ledger_id, "first": positions.first}
+        return self._work(asked, positions.pack(ledger_id), hurries=hurries)
 
     def _work(self, asked: dict[str, Any], *body: bytes, hurries: bool) -> float:
-        """Returns the seconds of processor time."""
+        """Return the seconds of processor time used."""
         pace = Priority.HURRY if hurries else Priority.NICE if self._nice_pieces else Priority.IDLE
         began = time.monotonic()
         worked: float = self._ask({**asked, "pace": pace}, *body)["worked"]
@@ -154,30 +153,30 @@ class OffloadWorker:
         return WrittenFile(summary, found["size"], found["crc"], (tail_bytes, tail_crc))
 
     def abandon(self, file: str) -> None:
-        """Nothing writes to the file any more."""
+        """Make the process stop writing to the file."""
         try:
             if not self.is_dead:
                 self._ask({"do": "abandon", "file": file})
         except (WorkerLost, OffloadWriteFailed) as error:
-            logger.debug("a file is not abandoned, but the process ended: %s", error)
+            logger.debug("cannot abandon a file, ending the worker process instead: %s", error)
             self.kill()
 
     def kill(self) -> None:
-        """End it at once; on any thread."""
+        """Kill the process; on any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._process.kill()
         try:
             self._process.wait(KILL_SECONDS_MAX)
-        except subprocess.TimeoutExpired:  # it waits for a disk, and ends with what it waits for
-            logger.error("process %d, which makes files of ledgers, cannot be killed", self._process.pid)
+        except subprocess.TimeoutExpired:  # it ends when the disk that it waits for answers
+            logger.error("cannot kill process %d, which writes files of offloaded ledgers", self._process.pid)
 
     def close(self) -> None:
-        """End it; nobody uses it any more."""
+        """End the process and close the socket."""
         self.kill()
         self._socket.close()
 
-    # --- talking ---
+    # --- messages ---
     def _ask(self, message: dict[str, Any], *body: bytes, start: bool = False) -> dict[str, Any]:
         """Raises `WorkerLost`, `OffloadWriteFailed`."""
         text = json.dumps(message).encode()
@@ -204,7 +203,7 @@ class OffloadWorker:
         return answer
 
     def _send(self, data: bytes, patience: _WorkerTimeout) -> None:
-        # Whatever the program around us does with SIGPIPE, it is not to get one from here.
+        # A closed socket must raise here, and not send SIGPIPE to the program.
         flags, view = getattr(socket, "MSG_NOSIGNAL", 0), memoryview(data)
         while view:
             try:
@@ -238,7 +237,7 @@ class OffloadWorker:
 
 
 class _WorkerTimeout:
-    """How long to wait for a process: as long as it answers or works."""
+    """Timeout of a request, extended as long as the process answers or uses the processor."""
 
     def __init__(self, process_id: int, seconds: float) -> None:
         self._path = f"/proc/{process_id}/stat"
@@ -250,7 +249,7 @@ class _WorkerTimeout:
         self._until = time.monotonic() + self._seconds
 
     def check(self) -> None:
-        """Raises `WorkerLost` when it was still for too long."""
+        """Raise `WorkerLost` if the process was inactive for too long."""
         used = self._processor_ticks()
         if used != self._used:
             self._used = used
@@ -259,7 +258,7 @@ class _WorkerTimeout:
             raise WorkerLost(f"it has done nothing for {self._seconds:g} s")
 
     def _processor_ticks(self) -> int:
-        """What all its threads have used, where the system says so."""
+        """Return the processor time of all threads of the process, in ticks; -1 if unknown."""
         try:
             with open(self._path, "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -269,26 +268,26 @@ class _WorkerTimeout:
 
 
 class _WorkerOffloadWriting:
-    """`OffloadWriting` by a process."""
+    """`OffloadWriting` in the worker process."""
 
     shares_lock = False
 
     def __init__(self, process: OffloadWorker, file: str) -> None:
         self.shares_processor = is_rationed()
         self.add = partial(process.add, file)
-        self.add_places = partial(process.add_places, file)
+        self.add_positions = partial(process.add_positions, file)
         self.finish = partial(process.finish, file)
         self.abandon = partial(process.abandon, file)
 
 
 class OffloadWriters:
-    """Who makes the files of a place: a process, or the thread that asks where there can't be one."""
+    """Choice of where files are written: in a worker process or, if none can be started, in this one."""
 
-    def __init__(self, place: OffloadStorage, store: str, *, is_alone: bool = False) -> None:
-        """``store``: its folder. ``is_alone``: there is nobody to make room for; no process is started."""
-        self._place = place
+    def __init__(self, storage: OffloadStorage, store: str, *, is_alone: bool = False) -> None:
+        """``store``: its folder. ``is_alone``: no broker shares the processor; no process is started."""
+        self._storage = storage
         self._store = store
-        self._location = None if is_alone else place.elsewhere
+        self._location = None if is_alone else storage.elsewhere
         self._lock = threading.Lock()
         self._process: OffloadWorker | None = None
         self._is_over = False
@@ -296,9 +295,9 @@ class OffloadWriters:
 
     # --- the worker's thread ---
     def begin(self, order: OffloadRequest, entries: int, size_bytes: int) -> OffloadWriting:
-        """Begin a file for so much; raises what the place raises, `OffloadWriteFailed` or `WorkerLost`."""
+        """Begin a ledger's file; raises the storage location's errors, `OffloadWriteFailed`, `WorkerLost`."""
         process = self._ready(is_small=entries <= SMALL_ENTRIES and size_bytes <= SMALL_BYTES)
-        return InlineOffloadWriting(self._place, order) if process is None else process.begin(order)
+        return InlineOffloadWriting(self._storage, order) if process is None else process.begin(order)
 
     def _ready(self, *, is_small: bool) -> OffloadWorker | None:
         process, location = self._process, self._location
@@ -310,7 +309,7 @@ class OffloadWriters:
         try:
             process = OffloadWorker()
             with self._lock:
-                self._process = process  # before it is waited for: who closes the store waits for nothing
+                self._process = process  # before open(), so that end() can kill it at any time
             if self._is_over:
                 process.kill()
             process.open(location, self._store)
@@ -321,19 +320,19 @@ class OffloadWriters:
             if not self._has_complained:
                 self._has_complained = True
                 logger.warning(
-                    "ledgers are offloaded by this process, which slows publishing more: %s", error
+                    "the broker's process offloads ledgers itself, which slows publishing more: %s", error
                 )
             return None
         return process
 
     @property
     def idle_seconds_max(self) -> float:
-        """So long after the last file `rest` is due; on any thread."""
+        """Return the time without files after which `rest` is due; on any thread."""
         process = self._process
         return IDLE_SECONDS_MAX if process is None else process.idle_seconds_max
 
     def rest(self) -> None:
-        """End the process, if it is there."""
+        """End the process, if it is running."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
@@ -341,7 +340,7 @@ class OffloadWriters:
 
     # --- any thread ---
     def end(self) -> None:
-        """There is nothing to be made any more: whoever waits for the process waits no longer."""
+        """Kill the process for good, so that pending requests fail at once."""
         with self._lock:
             self._is_over = True
             process = self._process

@@ -1,11 +1,11 @@
-"""Making the files of offloaded ledgers in a process of its own: that process.
+"""Offload worker process: writes the files of offloaded ledgers.
 
-Its main thread only reads what it is told, so that it sees at once when whoever started it is gone, and ends,
-whatever its other threads wait for. The work is done by one of three others, by the *pace* that is asked for.
+Its main thread only reads requests, so that it notices at once when the parent process is gone, and ends the
+process without waiting. One of three other threads does the work, depending on the request's *pace*.
 
-A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second: ``do`` says
-what is asked for. The answer has no bytes; where it has ``failed``, that says why, and ``unread`` says why
-entries cannot be read. ``worked`` is the seconds of processor time that it took.
+A message is a head, two sizes of four bytes, then JSON of the first size and bytes of the second; ``do`` is
+the operation. The answer has no bytes; ``failed`` in it is an error, ``unread`` the error of entries that
+cannot be read, ``worked`` the processor time used in seconds.
 """
 
 from __future__ import annotations
@@ -36,57 +36,57 @@ if TYPE_CHECKING:
 
 HEAD = struct.Struct(">II")
 NO_MEMORY = 12
-"""The process ends with this where it gets no memory any more."""
+"""Exit code when the process is out of memory."""
 
 
 class Priority(StrEnum):
-    """Who does a piece of work."""
+    """Priority of a piece of work."""
 
     IDLE = "idle"
-    """A thread that has what processor time nobody else wants, which may be next to nothing for hours."""
+    """Runs only when the processor is idle, which may be next to never for hours."""
     NICE = "nice"
-    """One that has stepped back behind everybody else, and gets on slowly whatever others want."""
+    """Runs at low priority, and progresses slowly however busy the processor is."""
     HURRY = "hurry"
-    """One like any other: there is a reason."""
+    """Runs at normal priority, for urgent work."""
 
 
 GROUP_STEP = 5
-"""By so much its session is nicer than the work's step: who starts the process has stepped back as well."""
+"""Added to the step for the session's niceness, as the thread that starts the process is nice, too."""
 
 
 class WorkerRequests:
-    """What is asked for, done on any thread, one request at a time."""
+    """Handler of requests, on any thread, one request at a time."""
 
     def __init__(self) -> None:
-        self._place: OffloadStorage | None = None
+        self._storage: OffloadStorage | None = None
         self._makings: dict[str, InlineOffloadWriting] = {}
-        """By path: one that was given up may have something under way yet when the next one is begun."""
+        """Writers by path; a cancelled one may still be writing when the next one begins."""
         self._log: LogFiles | None = None
         self._writes = ThreadPoolExecutor(1, "geminga-writing")
-        """Steps back from nobody: see `geminga.ledger.threaded_writer`."""
+        """Has normal priority: see `geminga.ledger.threaded_writer`."""
 
     def answer(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
-        """The answer to a request; what it raises is one, too."""
+        """Return the answer to a request; the caller turns exceptions into an answer, too."""
         match request["do"]:
             case "open":
                 from geminga.ledger.tier_storage import place_at
 
-                # They are large, and needed first.
+                # Imported here because they are large, and needed first.
                 importlib.import_module("geminga.ledger.offload_writing")
                 importlib.import_module("geminga.offload.envelope_kernels")
                 kernels = importlib.import_module("geminga.wire.columnar_kernels")
                 log = importlib.import_module("geminga.ledger.log")
-                passing = importlib.import_module("geminga.ledger.uncached_files")
-                self._place = place_at(request["location"])
-                self._log = log.LogFiles(passing.PassingFileSystem(), request["store"], only_reads=True)
+                uncached = importlib.import_module("geminga.ledger.uncached_files")
+                self._storage = place_at(request["location"])
+                self._log = log.LogFiles(uncached.UncachedFileSystem(), request["store"], only_reads=True)
                 return {"version": __version__, "starts_fast": kernels.KEPT}
             case "begin":
                 from geminga.ledger.offload_writing import InlineOffloadWriting, OffloadRequest
 
                 order = OffloadRequest(*request["order"])
                 self._drop(order.path)
-                assert self._place is not None
-                self._makings[order.path] = InlineOffloadWriting(self._place, order, self._writes)
+                assert self._storage is not None
+                self._makings[order.path] = InlineOffloadWriting(self._storage, order, self._writes)
             case "add":
                 self._making(request).add(_entries(request["entries"], body))
             case "read":
@@ -112,20 +112,22 @@ class WorkerRequests:
 
     def _read(self, request: dict[str, Any], body: memoryview) -> dict[str, Any]:
         from geminga.ledger.catalog import EntryChunk
-        from geminga.ledger.reading import ReadEntries, read_places
+        from geminga.ledger.reading import ReadEntries, read_entries_at
 
         making, first = self._making(request), request["first"]
         assert self._log is not None
         chunk = EntryChunk.unpack(request["ledger"], first, bytes(body))
         assert chunk is not None
-        places = zip(range(first, first + len(chunk)), chunk.positions, chunk.sizes, chunk.crcs, strict=True)
+        positions = zip(
+            range(first, first + len(chunk)), chunk.positions, chunk.sizes, chunk.crcs, strict=True
+        )
         found = ReadEntries()
         try:
-            read_places(self._log, list(places), found)
+            read_entries_at(self._log, list(positions), found)
         except OSError as error:
             return {"unread": str(error)}
         finally:
-            self._log.close()  # its files are the store's to delete, and an open one goes on taking room
+            self._log.close()  # the store may delete these files, and an open file keeps its space
         if found.bad:
             return {"unread": f"entry {found.bad[0][0]}: {found.what}"}
         making.add(found.entries)
@@ -148,11 +150,11 @@ def _entries(count: int, body: memoryview) -> list[bytes]:
 
 
 class _WorkerSession:
-    """A session of this process's own, and how nice it is to others.
+    """Session of this process, with a niceness of its own.
 
-    Where a system shares its processors among sessions first (Linux's autogroups), what a process uses in the
-    session of the broker is the broker's share, whatever the priority of the process: beside others' work the
-    broker's threads would wait for as long as that took.
+    Linux's autogroups share the processor among sessions first. In the broker's session, the work of this
+    process would count against the broker's share, even at a low priority, and make the
+    broker's threads wait beside other sessions.
     """
 
     def __init__(self, step: int) -> None:
@@ -163,10 +165,10 @@ class _WorkerSession:
                 os.setsid()
 
     def hurry(self, hurries: bool) -> None:
-        """Whether there is a reason to take a share like anybody else's."""
+        """Set whether the session takes a normal share of the processor."""
         wanted = 0 if hurries else self._niceness
         if wanted != self._has:
-            # It is not there everywhere, and may be changed ten times a second: then the next time.
+            # Not supported everywhere, and limited to ten changes per second: try again next time.
             with contextlib.suppress(OSError), open("/proc/self/autogroup", "wb", buffering=0) as file:
                 file.write(b"%d" % wanted)
                 self._has = wanted
@@ -184,7 +186,7 @@ def _receive(connection: socket.socket, size: int) -> bytearray:
 
 
 def serve(connection: socket.socket, parent: int) -> None:
-    """Do what is asked for until the other side is gone. ``parent``: the process that it is to be."""
+    """Serve requests until the other side is gone. ``parent``: the expected id of the parent process."""
     maker = WorkerRequests()
 
     def work(request: dict[str, Any], body: memoryview) -> None:
@@ -193,7 +195,7 @@ def serve(connection: socket.socket, parent: int) -> None:
             try:
                 answer = maker.answer(request, body)
             except MemoryError:
-                raise  # the next one would fare no better here, and a new process may
+                raise  # this process stays short of memory, a new one may not be
             except Exception as error:
                 answer = {"failed": str(error) or type(error).__name__}
             answer["worked"] = time.thread_time() - began
@@ -202,7 +204,7 @@ def serve(connection: socket.socket, parent: int) -> None:
         except MemoryError:
             os._exit(NO_MEMORY)
         except BaseException:
-            os._exit(1)  # nobody wants to know, or it cannot be said: who asked sees that there is no answer
+            os._exit(1)  # the answer cannot be sent: the other side notices that the socket is closed
 
     def aside(step: int) -> None:
         lower_priority(step)
@@ -229,33 +231,33 @@ def serve(connection: socket.socket, parent: int) -> None:
 
 
 def main() -> None:
-    """Started with the socket as its standard input; never returns."""
-    # Whoever started it ends it. What is sent to all processes of a terminal or a service is not meant.
+    """Run the process, which has the socket as its standard input; never returns."""
+    # Only the parent ends this process: ignore signals sent to all processes of a terminal or a service.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _end_with_parent()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")  # short of memory the system is to end this one, not the broker
+        file.write("500")  # when memory is short the system should kill this process, not the broker
     parent = os.getppid()
-    fill_standard()  # before anything gets a number: what a library prints is no answer, and in no file
+    fill_standard()  # first, so that output printed by a library goes neither to the socket nor to a file
     connection = socket.socket(fileno=os.dup(0))
     os.close(0)
     fill_standard()
     try:
         serve(connection, parent)
     except (OSError, EOFError):
-        pass  # whoever started it is gone, or wants no more
+        pass  # the parent is gone, or has closed the socket
     except MemoryError:
         os._exit(NO_MEMORY)
     except Exception:
         traceback.print_exc()
     finally:
-        # Not waiting for its other threads.
+        # Does not wait for the other threads.
         os._exit(1)
 
 
 def _end_with_parent() -> None:
-    """Have the system end this process with the thread that started it, where it does that."""
+    """Make the system kill this process with the thread that started it, where it supports that (Linux)."""
     if sys.platform == "linux":
         with contextlib.suppress(Exception):
             import ctypes

@@ -1,6 +1,6 @@
-"""Making the file of a ledger that is offloaded: what is asked for, and doing it on the thread that asks.
+"""Writing of an offloaded ledger's file: the request, the interface, and the implementation in this process.
 
-`geminga.ledger.offload_worker` has it done in another process.
+`geminga.ledger.offload_worker` implements it in another process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from geminga.offload.storage import OffloadStorage
 
 
 class EntriesUnreadable(Exception):
-    """Entries cannot be read from their places: they were moved, or are damaged, or the disk says so."""
+    """Entries cannot be read at their positions: they were moved, are damaged, or the disk has failed."""
 
 
 class OffloadRequest(NamedTuple):
-    """The file of one ledger: at ``path`` of the place, with what stands in its footer."""
+    """Request for the file of one ledger: ``path`` in the storage location, and fields of its footer."""
 
     path: str
     topic: str
@@ -32,38 +32,38 @@ class OffloadRequest(NamedTuple):
 
 
 class OffloadWriting(Protocol):
-    """A file that is being made; on the worker's thread. What is raised is what is wrong with the place, or
-    with the entries; then it is to be abandoned."""
+    """File that is being written; on the worker's thread. Methods raise errors of the storage location or of
+    the entries; the caller then calls `abandon`."""
 
     shares_lock: bool
-    """Whether the work needs the Python that the owner's thread needs."""
+    """Whether the work takes the GIL that the owner's thread needs."""
     shares_processor: bool
-    """Whether the owner lacks what processor time the work takes, whatever its priority is."""
+    """Whether the work takes processor time from the owner, even at a low priority."""
 
     def add(self, entries: Sequence[bytes], *, hurries: bool) -> float:
-        """Add the next entries; returns how many seconds of work that was. ``hurries``: there is a reason not
-        to leave the processor to others."""
+        """Add the next entries; returns the seconds of work that took. ``hurries``: the work is urgent and
+        runs at normal priority."""
 
-    def add_places(self, ledger_id: int, places: EntryChunk, *, hurries: bool) -> float:
-        """The same for entries that are to be read from the files of the store's log. Raises `EntriesUnreadable`."""
+    def add_positions(self, ledger_id: int, positions: EntryChunk, *, hurries: bool) -> float:
+        """Add entries that are read from the files of the store's log. Raises `EntriesUnreadable`."""
 
     def finish(self) -> WrittenFile:
-        """Returns when the file is there to stay."""
+        """Return when the file is complete and durable."""
 
     def abandon(self) -> None:
-        """It is not wanted. What is left of it is to be deleted, and nothing writes to it any more."""
+        """Stop writing to the file. The caller deletes what was written."""
 
 
 class InlineOffloadWriting:
-    """`OffloadWriting` on the thread that asks."""
+    """`OffloadWriting` on the calling thread."""
 
     shares_lock = shares_processor = True
 
     def __init__(
-        self, place: OffloadStorage, order: OffloadRequest, writes: ThreadPoolExecutor | None = None
+        self, storage: OffloadStorage, order: OffloadRequest, writes: ThreadPoolExecutor | None = None
     ) -> None:
-        """``writes``: a thread that is to write the file."""
-        create = partial(place.create, order.path)
+        """``writes``: a thread for writing to the storage location."""
+        create = partial(storage.create, order.path)
         self._writing = create() if writes is None else ThreadedWriter(create, writes)
         try:
             self._writer = LedgerWriter(
@@ -80,8 +80,8 @@ class InlineOffloadWriting:
         self._writer.add(entries)
         return time.monotonic() - began
 
-    def add_places(self, ledger_id: int, places: EntryChunk, *, hurries: bool = False) -> float:
-        raise EntriesUnreadable("the store is here, and is to be asked")
+    def add_positions(self, ledger_id: int, positions: EntryChunk, *, hurries: bool = False) -> float:
+        raise EntriesUnreadable("this process reads entries from the store itself")
 
     def finish(self) -> WrittenFile:
         written = self._writer.close()

@@ -1,19 +1,19 @@
-"""A ledger's way out of the store: from its entries to a file that is complete, listed and recorded.
+"""Offload of a ledger: from its entries in the store to a complete file that manifest and store record.
 
 Each step is durable before the next one begins:
 
 1. a suspicion in the store's keys that names the file (`geminga.ledger.tier_catalog`);
 2. the file, written, synced and opened again;
 3. the manifest that names it;
-4. the record in the store's keys, which takes the suspicion away in the same breath.
+4. the record in the store's keys, which replaces the suspicion.
 
-The ledger's own entries stay until somebody lets go of them, later. A crash between any two steps leaves a
-suspicion, by which the file is found and deleted. So does an error; then it is done at once.
+The ledger's own entries stay until they are deleted later. A crash between two steps leaves the suspicion,
+by which the file is found and deleted; an error deletes the file at once.
 
-The entries are read on the owner's thread, a piece at a time, and everything else happens on the worker's,
-or in another process on its behalf (`geminga.ledger.offload_worker`), which then reads the log, too. When
-that process is lost the ledger is begun anew, once: whatever ended it may have meant another one, or will end
-the next one, too. What it cannot read the store itself is asked for, which knows what is in the way.
+The entries are read on the owner's thread, in pieces; all other steps run on the worker's thread, or in a
+worker process (`geminga.ledger.offload_worker`), which then also reads the log. When that process is lost the
+ledger is offloaded once more, and only once, as the cause may end the next process, too. Entries that the
+process cannot read are read by the store itself, which reports the cause.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ logger = logging.getLogger("geminga.ledger")
 
 PIECE_ENTRIES = 4096
 PIECE_BYTES = 2 * 1024 * 1024
-"""What is read from the store at once."""
+"""Limit of one read from the store."""
 PIECES_WAITING_MAX = 2
-"""Pieces that are read ahead of the worker."""
+"""Most pieces that are read ahead of the worker."""
 BUSY_PAUSE_SECONDS = 0.1
 ENTRY_PAUSE_SECONDS = 20e-6
-"""The worker rests so long for each entry that is read here: what it costs is Python, which the owner's
-thread needs. Where another process makes the file it only does so while others publish."""
+"""Pause of the worker for each entry that this process reads: reading takes the GIL, which the owner's thread
+needs. If another process writes the file, the worker pauses only while clients publish."""
 SHARING_REST_TIMES = 3.0, 20.0
-"""While others publish, it rests so many times as long as it has worked, where the owner's thread idles, and
-where that is busy: who has no room left feels whatever is taken. The worker goes on always, if slowly, and
-does not rest where the disk has little room: else what is published fills it, and what is to be offloaded is
-what gives way."""
+"""While clients publish, the worker pauses for these multiples of its working time, if the owner's thread is
+idle or busy: a busy owner notices any time taken. The worker never stops entirely, and it does not pause
+when disk space is short: otherwise published entries would fill the disk, and retention would delete the
+entries that are to be offloaded."""
 APART_REST_TIMES = 0.0, 10.0
-"""The same where another process does the work with the time that nobody else wants. Also that is felt by who
-is busy: there is one memory, and a processor that works is not as soon at hand as one that idles."""
+"""The multiples if another process works with idle processor time. A busy owner notices that too: memory
+bandwidth is shared, and a busy processor is available later than an idle one."""
 IDLE_LOAD, BUSY_LOAD = 0.3, 0.7
-"""Parts of its time that the owner's thread wants the processor, for either."""
+"""Shares of time in which the owner's thread wants the processor, for idle and busy."""
 REST_SECONDS_MAX = 2.0
-"""So long at most, for each piece: one that took longer has waited for a slow place, which is not work."""
+"""Longest pause after a piece: a piece that took longer has waited for slow storage, which is not work."""
 PUBLISHING_BYTES_MIN = 64 * 1024
-"""So much since the last piece is publishing."""
+"""Bytes appended since the last piece from which on clients count as publishing."""
 
 
 def rest_times(load: float | None, times: tuple[float, float]) -> float:
-    """How many times as long as it has worked the worker rests while others publish, by the part of its time
-    that the owner's thread wants the processor; between the two of ``times``."""
+    """Return the pause as a multiple of the working time while clients publish: interpolates ``times`` by the
+    share of time in which the owner's thread wants the processor."""
     idle, busy = times
     if load is None:
         return (idle + busy) / 2
@@ -74,13 +74,13 @@ def rest_times(load: float | None, times: tuple[float, float]) -> float:
 
 
 class OffloadFailed(StoreError):
-    """A ledger could not be offloaded; it stays where it is."""
+    """A ledger could not be offloaded; its entries stay in the store."""
 
 
 class OffloadingTier(Protocol):
-    """What the way out needs of the tiered store."""
+    """Parts of the tiered store that an offload uses."""
 
-    place: OffloadStorage
+    storage: OffloadStorage
     catalog: TierCatalog
     store_name: str
     claim: StorageClaim
@@ -88,7 +88,7 @@ class OffloadingTier(Protocol):
 
     @property
     def local(self) -> EntryStore:
-        """The store that the ledger is in."""
+        """Return the store that the ledger is in."""
 
     def work(self, job: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
         """Run a job on the worker's thread, ``then`` on the owner's."""
@@ -98,16 +98,16 @@ class OffloadingTier(Protocol):
 
     @property
     def rests(self) -> CpuThrottle:
-        """The worker's: it hurries while room is short on the disk."""
+        """Return the worker's throttle; it is off while disk space is short."""
 
     def load(self) -> float | None:
-        """The part of its time since the last call that the owner's thread wanted the processor, as far as
-        that is known; on the worker's thread."""
+        """Return the share of time since the last call in which the owner's thread wanted the processor; None
+        if unknown; on the worker's thread."""
 
     def listing(self, owner: str) -> Callable[[], None]:
-        """What brings the manifest up to what there is, to be run on the worker's thread."""
+        """Return a job that updates the owner's manifest, for the worker's thread."""
 
-    def places(
+    def positions(
         self,
         ledger_id: int,
         first: int,
@@ -115,14 +115,14 @@ class OffloadingTier(Protocol):
         bytes_max: int,
         done: Callable[[EntryChunk | None], None],
     ) -> bool:
-        """Tell ``done`` where entries lie; see `geminga.ledger.store.FileStore.places`."""
+        """Call ``done`` with the positions of entries; see `geminga.ledger.store.FileStore.positions`."""
 
     def remove_files(self, owner: str, suspects: list[OrphanCandidate]) -> None:
-        """Take files out of the manifest and delete them."""
+        """Remove files from the manifest and delete them."""
 
 
 class Offloading:
-    """See the module. ``done`` is told in the end, from `EntryStore.poll`."""
+    """Pending offload of one ledger. ``done`` is called at its end, from `EntryStore.poll`."""
 
     def __init__(
         self, tier: OffloadingTier, owner: str, info: StoredLedger, offset: int, now_ms: int, done: Done
@@ -131,19 +131,19 @@ class Offloading:
         self.info = info
         self.bytes_written = 0
         self.record: OffloadedLedger | None = None
-        """What there is to record, since the file is complete."""
+        """Record of the ledger, once the file is complete."""
         self._tier = tier
         self._offset = offset
         self._now_ms = now_ms
         self._done: Done | None = done
         self._published = tier.local.stats().appended_bytes
         self._is_cancelled = self._is_second = False
-        self._by_places = True
-        """Whether another process may read what it is told the places of."""
+        self._by_positions = True
+        """Whether the worker process may read entries by their positions."""
         self._start()
 
     def _start(self) -> None:
-        """With a file of another name: there is nothing of it yet."""
+        """Start with a new file name, of which no file exists yet."""
         self.uuid = uuid4().hex
         self.file = ledger_file(self.info.ledger_id, self.uuid)
         self.path = f"{folder_of(self.owner)}/{self.file}"
@@ -156,13 +156,13 @@ class Offloading:
 
     # --- the owner's thread ---
     def begin(self) -> None:
-        """Raises `StoreError`."""
+        """Start the offload. Raises `StoreError`."""
         self._tier.catalog.suspect(
             OrphanCandidate(self.owner, self.info.ledger_id, self.uuid, self.file), self._suspected
         )
 
     def begin_or_end(self, refused: StoreError | None) -> None:
-        """The same for one that had to wait."""
+        """Start an offload that had to wait; reports errors to ``done``."""
         try:
             if refused is not None:
                 raise refused
@@ -171,7 +171,7 @@ class Offloading:
             self._end(error)
 
     def cancel(self, why: str) -> None:
-        """Stop at the next step. What was written is deleted."""
+        """Stop at the next step and delete the partial file."""
         self._is_cancelled = True
         if self._failure is None:
             self._failure = OffloadFailed(why)
@@ -189,7 +189,7 @@ class Offloading:
             self._pump()
 
     def _pump(self) -> None:
-        """Read on, as far as the worker follows."""
+        """Read more pieces, as far as the worker keeps up."""
         try:
             while not self._is_reading and self._waiting < PIECES_WAITING_MAX and not self._failure:
                 left = self.info.entries - self._next
@@ -200,7 +200,7 @@ class Offloading:
                     return
                 self._is_reading = True
                 count = min(left, PIECE_ENTRIES)
-                if self._asks_for_places(count):
+                if self._asks_for_positions(count):
                     continue
                 found = self._tier.local.fetch(
                     self.info.ledger_id, self._next, entries_max=count, bytes_max=PIECE_BYTES,
@@ -217,18 +217,20 @@ class Offloading:
         if self._failure is not None and not self._waiting and not self._is_reading:
             self._fail(None)
 
-    def _asks_for_places(self, count: int) -> bool:
+    def _asks_for_positions(self, count: int) -> bool:
         making = self._making
-        if making is None or making.shares_lock or not self._by_places:
+        if making is None or making.shares_lock or not self._by_positions:
             return False
-        return self._tier.places(self.info.ledger_id, self._next, count, PIECE_BYTES, self._placed)
+        return self._tier.positions(
+            self.info.ledger_id, self._next, count, PIECE_BYTES, self._positions_found
+        )
 
-    def _placed(self, places: EntryChunk | None) -> None:
+    def _positions_found(self, positions: EntryChunk | None) -> None:
         self._is_reading = False
-        if places is None:
-            self._by_places = False
+        if positions is None:
+            self._by_positions = False
         else:
-            self._give(len(places), places)
+            self._give(len(positions), positions)
         self._pump()
 
     def _paused(self, _: Exception | None) -> None:
@@ -256,7 +258,7 @@ class Offloading:
         self._give(len(entries), entries)
 
     def _give(self, count: int, piece: list[bytes] | EntryChunk) -> None:
-        """Have the next entries, or what lies at these places, added."""
+        """Submit the next entries, or their positions, to the worker."""
         self._next += count
         self._waiting += 1
         published, self._published = self._published, self._tier.local.stats().appended_bytes
@@ -267,7 +269,7 @@ class Offloading:
         def add() -> None:
             hurries = self._tier.rests.hurries
             if isinstance(piece, EntryChunk):
-                worked = making.add_places(self.info.ledger_id, piece, hurries=hurries)
+                worked = making.add_positions(self.info.ledger_id, piece, hurries=hurries)
             else:
                 worked = making.add(piece, hurries=hurries)
             costs = making.shares_lock or (is_published and not isinstance(piece, EntryChunk))
@@ -326,14 +328,14 @@ class Offloading:
             cause = self._failure
             assert cause is not None
             if isinstance(cause, WorkerLost) and not self._is_second and not self._is_cancelled:
-                logger.warning("%s; it is begun anew", _said(self.info.ledger_id, self._tier, cause))
+                logger.warning("%s; retrying with a new file", _said(self.info.ledger_id, self._tier, cause))
                 self._is_second = True
                 self._start()
                 self.begin_or_end(None)
                 return
             if isinstance(cause, EntriesUnreadable) and not self._is_cancelled:
                 logger.info("ledger %d is read by the store itself: %s", self.info.ledger_id, cause)
-                self._by_places = False
+                self._by_positions = False
                 self._start()
                 self.begin_or_end(None)
                 return
@@ -354,11 +356,11 @@ class Offloading:
     def _create(self) -> None:
         tier = self._tier
         tier.claim.check()
-        found = manifest.replaceable_head(tier.place, self.owner)
+        found = manifest.replaceable_head(tier.storage, self.owner)
         if found is not None and (found.store, found.topic) != (tier.store_name, self.owner):
             raise OffloadFailed(
-                f"{tier.place.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from another "
-                f"store ({found.store}): each store needs an offload location of its own"
+                f"{tier.storage.location}/{folder_of(self.owner)} holds ledgers of {found.topic} from "
+                f"another store ({found.store}): each store needs an offload location of its own"
             )
         self._making = tier.makers.begin(
             OffloadRequest(self.path, self.owner, _partition(self.owner), self.info.ledger_id, self.uuid),
@@ -375,7 +377,7 @@ class Offloading:
                 f"ledger {self.info.ledger_id} has {self.info.entries} entries, "
                 f"{self._written.summary.entries} were written"
             )
-        source = self._tier.place.open(self.path)
+        source = self._tier.storage.open(self.path)
         try:
             if LedgerFile(source).summary != self._written.summary:
                 raise OffloadFailed(f"{self.path} does not say what was written to it")
@@ -384,7 +386,7 @@ class Offloading:
 
 
 def _said(ledger_id: int, tier: OffloadingTier, error: Exception) -> str:
-    return f"ledger {ledger_id} cannot be offloaded to {tier.place.location}: {error}"
+    return f"ledger {ledger_id} cannot be offloaded to {tier.storage.location}: {error}"
 
 
 def _partition(topic: str) -> int:

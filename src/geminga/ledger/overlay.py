@@ -1,8 +1,8 @@
-"""A file system that shows another one and keeps every change to itself.
+"""File system that overlays another one and keeps all changes in memory.
 
-Opening a store may cut a torn tail, write a mark, or rebuild the catalog. Over this, opening and looking at
-a store changes nothing: what is written lies in memory and is gone with the object. Meant for reading;
-nothing large may be written.
+Opening a store may cut a torn tail, write a mark, or rebuild the catalog. Through the overlay, opening and
+reading a store changes nothing on the disk: writes stay in memory and are lost with the object. Meant for
+reading; write only small amounts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from geminga.ledger.filesystem import Buffer, File, FileSystem, Lock
 
 
 class OverlayFile:
-    """A file of the system below with changes of its own; see `geminga.ledger.filesystem.File`."""
+    """File of the lower file system with changes in memory; see `geminga.ledger.filesystem.File`."""
 
     def __init__(self, below: File | None) -> None:
         self._below = below
@@ -45,13 +45,13 @@ class OverlayFile:
         return bytes(found)
 
     def sync(self) -> None:
-        """Nothing is to outlive this."""
+        """Do nothing: changes are never made durable."""
 
     def allocate(self, offset: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "nothing is allocated in an overlay")
 
     def let_go(self, offset: int, size: int) -> None:
-        """It is only in memory."""
+        """Do nothing: changes are only in memory."""
 
     def truncate(self, size: int) -> None:
         self._size = size
@@ -62,11 +62,11 @@ class OverlayFile:
         return self._size
 
     def close(self) -> None:
-        """Stays open: whoever opens the file again must see what was written to it."""
+        """Do nothing: opening the file again must show the changes."""
 
 
 class OverlayFileSystem:
-    """See the module; `geminga.ledger.filesystem.FileSystem`."""
+    """Implements `geminga.ledger.filesystem.FileSystem` over another file system."""
 
     def __init__(self, below: FileSystem) -> None:
         self._below = below
@@ -108,7 +108,7 @@ class OverlayFileSystem:
         try:
             return self._below.identity_of(path)
         except FileNotFoundError:
-            if path in self._files:  # made here
+            if path in self._files:  # created in the overlay
                 return ""
             raise
 
@@ -124,7 +124,7 @@ class OverlayFileSystem:
         self._hidden.add(path)
 
     def sync_folder(self, path: str) -> None:
-        """Nothing is to outlive this."""
+        """Do nothing: changes are never made durable."""
 
     def lock(
         self, path: str, *, write_pid: bool = False, leave_no_trace: bool = True

@@ -1,10 +1,10 @@
-"""Bringing: what the owner is about to ask the catalog for is read ahead, by the threads that read.
+"""Prefetcher: reads catalog rows that the owner is about to query ahead, on the reader threads.
 
-A database has no call that does not wait. But what another thread has read a moment ago is in the system's
-memory, whichever connection reads it then. So the owner says what it wants, goes on, is told when that was
-read, and asks. Nothing is handed over, and so nothing can be out of date.
+SQLite has no asynchronous queries. But rows that another thread has just read are in the operating system's
+page cache, for every connection. So the owner requests keys, continues, is notified when they were read, and
+queries them itself. No data is passed between threads, so none can be outdated.
 
-What is wanted while a thread is on its way there is read by the same one: very many topics cost few wake-ups.
+A thread that starts reads all requests pending by then: requests for many topics cost few thread wake-ups.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from geminga.ledger.read_pool import ReadPool
 from geminga.ledger.reading import ReadEntries
 
 READ_AT_ONCE = 64
-"""So many are read before those who wait are told."""
+"""Requests that are read before their callbacks run."""
 
 _Waiting = tuple[PrefetchRequest, Done]
 
 
 class Prefetcher:
-    """See the module. Used on the owner's thread; one thread at a time uses each of the ``catalogs``."""
+    """Reads catalog rows ahead. Used on the owner's thread, each of ``catalogs`` on one reader at a time."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Prefetcher:
         catalogs: Sequence[Catalog],
         failed: Callable[[Exception], StoreError],
     ) -> None:
-        """``failed`` says what it means that a catalog could not be read."""
+        """``failed`` converts an exception of a catalog to a `StoreError`."""
         self._pool = pool
         self._failed = failed
         self._catalogs: SimpleQueue[Catalog] = SimpleQueue()
@@ -50,7 +50,7 @@ class Prefetcher:
         self._call()
 
     def _call(self) -> None:
-        """Have a thread come for what waits, unless one is on its way."""
+        """Submit a job that reads pending requests, unless one is submitted already."""
         if self._is_called:
             return
         self._is_called = True
@@ -59,7 +59,7 @@ class Prefetcher:
         errors: list[StoreError | None] = []
 
         def run() -> ReadEntries:
-            self._is_called = False  # first: what comes behind this either is taken below, or calls again
+            self._is_called = False  # first: a later request is either taken below or submits a new job
             catalog = self._catalogs.get()
             try:
                 while self._waiting and len(taken) < READ_AT_ONCE:
@@ -77,7 +77,7 @@ class Prefetcher:
                 self._call()
             errors.extend(
                 [answer.error] * (len(taken) - len(errors))
-            )  # refused half-way: the store is closed
+            )  # not read, because the store was closed
             for (_, done), error in zip(taken, errors, strict=True):
                 run_callback(lambda done=done, error=error: done(error))  # type: ignore[misc]
 
@@ -97,7 +97,7 @@ class Prefetcher:
         return None
 
     def refuse(self, error: StoreError) -> None:
-        """Nobody comes any more: tell those who wait."""
+        """Report an error to all pending requests, as no thread will read them."""
         while self._waiting:
             _, done = self._waiting.popleft()
             run_callback(lambda done=done: done(error))  # type: ignore[misc]

@@ -1,12 +1,12 @@
-"""The quarantine: what damage took out of a store, thing by thing.
+"""Quarantine: list of the damage of a store.
 
-A damaged place harms the one thing that lay there: some entries of a ledger, a write of a key, the owner
-of a ledger. That thing is listed here with what it lost, and everything else is served as if nothing were.
-A thing leaves the list when it is no longer harmed (its key is set anew or deleted, its ledger deleted or
-adopted), or when an administrator settles it, that is, takes what is left of it for all there is.
+Damaged bytes harm only their own record: some entries of a ledger, a write of a key, the owner of a ledger.
+The damage is listed here with its loss, and all other data is served as usual. Damage leaves the list when it
+is obsolete (its key is set or deleted, its ledger is deleted or adopted), or when an administrator settles
+it, that is, accepts the loss.
 
-The list follows from the log alone, as everything else does: damage is found again when the log is read
-again, and what was settled since is written behind it.
+The list follows from the log, as all state does: damage is found again when the log is read again, and its
+settling is recorded in the log.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from geminga.ledger.damage import Damage, DamageLoss
 from geminga.wire.checksum import crc32c
 
 ENTRY_DAMAGE_LISTED_MAX = 10_000
-"""So many places of damaged entries are listed, more are counted; their bytes are refused all the same."""
+"""Damaged runs of entries that are listed; more are only counted, but reading them still raises."""
 
 
 class Quarantine:
-    """Damaged things. Used on the owner's thread only."""
+    """List of damage. Used on the owner's thread only."""
 
-    def __init__(self, things: Iterable[Damage] = ()) -> None:
-        self._things: dict[Damage, None] = {}
+    def __init__(self, damages: Iterable[Damage] = ()) -> None:
+        self._damages: dict[Damage, None] = {}
         self._keys: dict[str, list[Damage]] = {}
         self._fingerprints: dict[int, list[Damage]] = {}
         self._ledgers: dict[int, list[Damage]] = {}
         self._settled: set[str] = set()
         self.unlisted = 0
-        for thing in things:
-            self.add(thing)
+        for damage in damages:
+            self.add(damage)
 
     def __iter__(self) -> Iterator[Damage]:
-        return iter(list(self._things))
+        return iter(list(self._damages))
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._damages)
 
     def named(self, name: str) -> list[Damage]:
-        """The things that administrators call by that name; rarely more than one."""
-        return [thing for thing in self._things if thing.name == name]
+        """Return the damage with a name; rarely more than one item."""
+        return [damage for damage in self._damages if damage.name == name]
 
-    # --- what is found ---
+    # --- new damage ---
     def add(self, damage: Damage) -> bool:
-        """List a thing; False when it is listed already."""
-        if damage in self._things or damage.name in self._settled:
+        """List a damage; False if it is listed already."""
+        if damage in self._damages or damage.name in self._settled:
             return False
         if damage.lost == DamageLoss.ENTRIES and not self._grow(damage):
             return False
-        self._things[damage] = None
+        self._damages[damage] = None
         if damage.ledger_id is not None:
             self._ledgers.setdefault(damage.ledger_id, []).append(damage)
         if damage.lost in (DamageLoss.DELTA, DamageLoss.VALUE):
@@ -63,7 +63,7 @@ class Quarantine:
         return True
 
     def _grow(self, damage: Damage) -> bool:
-        """Make one thing of damaged entries that follow each other; whether a new one is to be listed."""
+        """Extend a listed run by the damaged entries behind it; True if they must be listed separately."""
         assert damage.first_entry_id is not None
         assert damage.last_entry_id is not None
         for other in self._ledgers.get(damage.ledger_id or 0, ()):
@@ -76,13 +76,13 @@ class Quarantine:
                 self.discard(other)
                 self.add(dataclasses.replace(other, last_entry_id=damage.last_entry_id))
                 return False
-        if len(self._things) >= ENTRY_DAMAGE_LISTED_MAX:
+        if len(self._damages) >= ENTRY_DAMAGE_LISTED_MAX:
             self.unlisted += 1
             return False
         return True
 
     def lost(self, key: str) -> LostWrites | None:
-        """What the key lost; None when it is whole."""
+        """Return the lost writes of a key; None if the key is intact."""
         if not self._keys and not self._fingerprints:
             return None
         found = self._keys.get(key, ())
@@ -94,7 +94,7 @@ class Quarantine:
         return LostWrites(values=len(found) - deltas, deltas=deltas)
 
     def entries_of(self, ledger_id: int) -> list[tuple[int, int]]:
-        """The damaged entries of a ledger, (first, last) of each run, in order."""
+        """Return the damaged entries of a ledger, (first, last) of each run, in order."""
         return sorted(
             (damage.first_entry_id, damage.last_entry_id)
             for damage in self._ledgers.get(ledger_id, ())
@@ -104,11 +104,11 @@ class Quarantine:
         )
 
     def keys_under(self, prefix: str) -> list[str]:
-        """The keys with the prefix that lost something."""
+        """Return the keys with the prefix that lost writes."""
         return [key for key in self._keys if key.startswith(prefix)]
 
     def resolve(self, names: dict[int, list[str]]) -> None:
-        """Learn which keys lost writes that said no name: ``names`` by fingerprint."""
+        """Set the key names of damage whose names were lost: ``names`` by fingerprint."""
         for fingerprint, keys in names.items():
             for damage in self._fingerprints.get(fingerprint, [])[:]:
                 self.discard(damage)
@@ -117,12 +117,12 @@ class Quarantine:
 
     @property
     def nameless(self) -> set[int]:
-        """Fingerprints of keys that lost writes and whose names are not known."""
+        """Return the fingerprints of keys that lost writes and whose names are unknown."""
         return set(self._fingerprints)
 
-    # --- what is harmed no longer ---
+    # --- obsolete damage ---
     def key_is_whole(self, key: str) -> None:
-        """The key was set anew or deleted."""
+        """Remove the damage of a key that was set or deleted."""
         if not self._keys and not self._fingerprints:
             return
         gone = [*self._keys.get(key, ())]
@@ -132,30 +132,30 @@ class Quarantine:
             self.discard(damage)
 
     def ledger_is_gone(self, ledger_id: int) -> None:
-        """The ledger was deleted."""
+        """Remove the damage of a deleted ledger."""
         for damage in [*self._ledgers.get(ledger_id, ())]:
             self.discard(damage)
 
     def ledger_has_owner(self, ledger_id: int) -> None:
-        """The ledger was adopted."""
+        """Remove the lost owner of an adopted ledger."""
         for damage in [*self._ledgers.get(ledger_id, ())]:
             if damage.lost == DamageLoss.OWNER:
                 self.discard(damage)
 
     def settle(self, name: str) -> None:
-        """What lost something there is taken as it is; it is not listed again."""
+        """Remove damage whose loss is accepted; the name is never listed again."""
         for damage in self.named(name):
             self.discard(damage)
         self._settled.add(name)
 
     @property
     def settled(self) -> list[str]:
-        """The names of what was settled."""
+        """Return the names of settled damage."""
         return sorted(self._settled)
 
     def discard(self, damage: Damage) -> None:
-        """Take a thing off the list."""
-        if self._things.pop(damage, self) is self:
+        """Remove a damage from the list."""
+        if self._damages.pop(damage, self) is self:
             return
         lists: list[tuple[dict[object, list[Damage]], object]] = [
             (self._ledgers, damage.ledger_id),  # type: ignore[list-item]
@@ -163,8 +163,8 @@ class Quarantine:
             (self._fingerprints, damage.fingerprint),  # type: ignore[list-item]
         ]
         for by_name, name in lists:
-            things = by_name.get(name)
-            if things is not None and damage in things:
-                things.remove(damage)
-                if not things:
+            damages = by_name.get(name)
+            if damages is not None and damage in damages:
+                damages.remove(damage)
+                if not damages:
                     del by_name[name]

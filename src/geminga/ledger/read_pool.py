@@ -1,13 +1,12 @@
-"""A few threads that wait for the disk, so that the owner never does.
+"""Pool of threads that wait for the disk, so that the owner's thread does not.
 
-The owner hands in jobs and goes on; what they give comes back through ``finished``, to be taken on its own
-thread. Some of its questions cannot be put off: `ReadPool.ask` waits, but not longer than
-``wait_seconds``. A disk that takes longer is *stalled*: the question fails with `StoreBusy`, the read goes
-on, and until it is over no other question waits at all. Whoever asks the same again finds the answer.
+The owner submits jobs and continues; results arrive through ``finished`` and are delivered on the owner's
+thread. Queries that cannot be deferred use `ReadPool.ask`, which waits, but at most ``wait_seconds``. A disk
+that takes longer is *stalled*: the query fails with `StoreBusy`, its read continues, and until it ends all
+other queries fail at once. A repeated query finds the late answer.
 
-Bounds: ``waiting_max`` jobs wait, more are refused. While ``undelivered_bytes_max`` of what was read are not
-taken by the owner, no further job is begun, but for questions. Answers that came too late are kept for
-`LATE_ANSWERS_MAX` questions.
+Limits: ``waiting_max`` pending jobs; more are refused. While ``undelivered_bytes_max`` of results are not
+delivered to the owner, no job starts except queries. Late answers are kept for `LATE_ANSWERS_MAX` queries.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from geminga.ledger.callbacks import run_callback
 
 LATE_ANSWERS_MAX = 32
 STOP_SECONDS_MAX = 5.0
-"""How long `ReadPool.stop` waits in all for a disk that does not answer; its threads end with the process."""
+"""Time limit of `ReadPool.stop` for a disk that does not answer; stuck threads end with the process."""
 
 
 class ReadResult(Protocol):
-    """What a job gives. Errors are part of it: a job raises nothing."""
+    """Result of a job, errors included: a job raises nothing."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -50,7 +49,7 @@ class _Job(Generic[A]):
 
 
 class ReadPool(Generic[A]):
-    """See the module. All methods but the threads' own run on the owner's thread."""
+    """Pool of reader threads. All methods but the threads' own run on the owner's thread."""
 
     def __init__(
         self,
@@ -85,19 +84,19 @@ class ReadPool(Generic[A]):
 
     @property
     def stalled(self) -> bool:
-        """Whether the disk has kept a question waiting for too long, and still does."""
+        """Whether a query has exceeded its time limit, and its read is still pending."""
         return any(job.answer is None for job in self._overdue.values())
 
     @property
     def busy(self) -> bool:
-        """Whether something is to be delivered yet."""
+        """Whether results are still to be delivered."""
         return bool(self._pending)
 
     # --- jobs ---
     def submit(self, key: Hashable, run: Callable[[], A], deliver: Callable[[A], None]) -> None:
-        """Run a job; ``deliver`` gets its answer when the owner takes what is finished.
+        """Run a job; ``deliver`` receives its answer when the owner takes finished jobs.
 
-        A job of the same ``key`` that waits already serves both. Raises `StoreBusy` when too many wait.
+        A pending job of the same ``key`` serves both. Raises `StoreBusy` when too many jobs are pending.
         """
         job = self._pending.get(key)
         if job is not None:
@@ -123,9 +122,9 @@ class ReadPool(Generic[A]):
         for deliver in job.deliver:
             run_callback(lambda deliver=deliver: deliver(answer))  # type: ignore[misc]
 
-    # --- questions ---
+    # --- queries ---
     def ask(self, key: Hashable, run: Callable[[], A]) -> A:
-        """The answer of a job, waited for; raises `StoreBusy` when the disk is stalled."""
+        """Run a job and wait for its answer; raises `StoreBusy` when the disk is stalled."""
         self._collect_late()
         late = self._late.pop(key, None)
         if late is not None:
@@ -145,7 +144,7 @@ class ReadPool(Generic[A]):
         raise StoreBusy(f"the disk of the store does not answer within {self._wait_seconds:g} s: try again")
 
     def _collect_late(self) -> None:
-        """Keep the answers that came after their question had failed."""
+        """Keep the answers that arrived after their query had failed."""
         for key, job in [*self._overdue.items()]:
             if job.answer is not None:
                 del self._overdue[key]
@@ -159,7 +158,7 @@ class ReadPool(Generic[A]):
             pass
 
     def _serve(self) -> bool:
-        """The next job; False at the end. Its answer is let go of before another one is waited for."""
+        """Run the next job; False at the end. Drops its answer before waiting for another job."""
         job = self._take()
         if job is None:
             return False
@@ -174,7 +173,7 @@ class ReadPool(Generic[A]):
         return True
 
     def _take(self) -> _Job[A] | None:
-        """The next job that may be begun; None when there are to be no more."""
+        """Return the next job that may start; None when the pool is stopped."""
         with self._changed:
             while True:
                 if self._stopping:
@@ -186,8 +185,8 @@ class ReadPool(Generic[A]):
                 self._changed.wait()
 
     def stop(self, refusal: A, seconds_max: float | None = None) -> bool:
-        """End the threads; what was not delivered gets the refusal. False when the disk still keeps one after
-        ``seconds_max``, `STOP_SECONDS_MAX` by default."""
+        """Stop the threads; undelivered jobs get the refusal. Returns False if a thread still waits for the
+        disk after ``seconds_max``, `STOP_SECONDS_MAX` by default."""
         with self._changed:
             self._stopping = True
             self._jobs.clear()

@@ -1,9 +1,9 @@
-"""Reading entries: from memory while they are recent, else from the log, with their checksums verified.
+"""Reading of entries: from memory while they are recent, else from the log, with verified checksums.
 
-What is in memory is given at once. Reads of the disk are jobs for the threads of `read_pool`: each finds the
-places of the entries that are wanted and reads them in few pieces, and looks again when an entry is not where
-it was: the catalog, which knows the new place, lies on the disk too. What is wrong there after that is judged
-on the owner's thread.
+Entries in memory are returned at once. Reads of the disk are jobs for the threads of `read_pool`: each looks
+up the positions of the entries, reads them in few pieces, and looks them up again if an entry was moved,
+because the catalog, which has the new position, is on the disk too. Faults that remain are judged on the
+owner's thread.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from geminga.wire.checksum import crc32c
 
 logger = logging.getLogger("geminga.ledger")
 
-_GAP_BYTES_MAX = 16 * 1024  # reading over so much foreign data is cheaper than another read
+_GAP_BYTES_MAX = 16 * 1024  # reading over this much foreign data is cheaper than another read
 _RUN_BYTES_MAX = 4 * 1024 * 1024
 _HOLD_GIL = 0
 _LOOKS_MAX = 3
-"""An entry that is moved while it is read is looked for so many times."""
+"""Maximum number of lookups of an entry that is moved while it is read."""
 _SUSPECTS_MAX = 1_000
-"""Entries that the disk cannot read now and that are remembered; the oldest are forgotten."""
+"""Number of entries remembered as unreadable for now; the oldest are forgotten."""
 _UNREADABLE = frozenset((errno.EIO, errno.ENXIO, errno.ENODEV, getattr(errno, "EUCLEAN", errno.EIO)))
-"""What a disk says of a place that it cannot read; other errors may pass."""
+"""Errors of a disk that cannot read a sector; other errors may be temporary."""
 
-Place = tuple[int, int, int, int]
+EntryPosition = tuple[int, int, int, int]
 """(entry id, position, size, checksum)."""
 
 
 class EntryFinder(Protocol):
-    """Knows where entries lie (`geminga.ledger.index`)."""
+    """Lookup of entry positions (`geminga.ledger.index`)."""
 
     def locate(self, ledger: LedgerState, entry_id: int) -> tuple[EntryChunk, int] | None: ...
 
@@ -58,19 +58,19 @@ class EntryFinder(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReadEntries:
-    """What a read of the disk gave: entries in order or, where there is none, what is in the way.
+    """Result of a read of the disk: entries in order, or the obstacle to reading the first one.
 
-    ``bad`` are the places that cannot be read, ``what`` says why. ``error`` is one that may pass.
+    ``bad`` are the positions that cannot be read, ``what`` is the reason. ``error`` is a temporary error.
     """
 
     entries: list[bytes] = field(default_factory=list)
-    bad: list[Place] = field(default_factory=list)
+    bad: list[EntryPosition] = field(default_factory=list)
     what: str = ""
     may_pass: bool = False
-    """Whether the disk said so, and not the bytes: another time it may read them."""
+    """Whether the disk reported the error, so that a retry may succeed; False for wrong bytes."""
     error: StoreError | None = None
-    places: EntryChunk | None = None
-    """In place of entries: where they lie."""
+    positions: EntryChunk | None = None
+    """Positions of the entries, instead of the entries."""
 
     @property
     def size_bytes(self) -> int:
@@ -91,7 +91,7 @@ class StoreEntryReader:
         unreadable_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """An entry is damaged when the disk has been unable to read it for ``unreadable_seconds``."""
+        """An entry is damaged when the disk has failed to read it for ``unreadable_seconds``."""
         self._unreadable_seconds = unreadable_seconds
         self._clock = clock
         self._suspects: OrderedDict[tuple[int, int], tuple[float, float]] = OrderedDict()
@@ -102,7 +102,7 @@ class StoreEntryReader:
         self._finder: EntryFinder = finder if finder is not None else state.index
 
     def read(self, ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -> list[bytes]:
-        """Entries from ``first`` on within both limits, at least one if it is there."""
+        """Return entries from ``first`` on within both limits, at least one if it exists."""
         first = max(first, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
@@ -120,7 +120,7 @@ class StoreEntryReader:
         ahead: ReadAhead,
         done: Fetched,
     ) -> list[bytes] | None:
-        """The same at once, if it is in memory; else None, and ``done`` gets it later."""
+        """Return the entries if they are in memory; else None, and ``done`` receives them later."""
         first = max(first, 0)
         if first >= ledger.recent_first:
             return _recent(ledger, first, entries_max, bytes_max)
@@ -129,7 +129,7 @@ class StoreEntryReader:
         self._fetch(ledger, first, ahead, done)
         return None
 
-    def places(
+    def positions(
         self,
         ledger: LedgerState,
         first: int,
@@ -137,7 +137,7 @@ class StoreEntryReader:
         bytes_max: int,
         done: Callable[[EntryChunk | None], None],
     ) -> bool:
-        """Tell ``done`` where entries from ``first`` on lie, or None; False where the first is in memory."""
+        """Call ``done`` with positions of entries from ``first`` on, or None; False if they are in memory."""
         count = min(entries_max, ledger.recent_first - first)
         if self._pool is None or count <= 0:
             return False
@@ -145,18 +145,18 @@ class StoreEntryReader:
 
         def job() -> ReadEntries:
             try:
-                return ReadEntries(places=_chunk_of(finder, ledger, first, count, bytes_max))
-            except Exception as error:  # else the thread would end
+                return ReadEntries(positions=_chunk_of(finder, ledger, first, count, bytes_max))
+            except Exception as error:  # would end the reader thread
                 is_usual = isinstance(error, (StoreError, OSError))
                 logger.log(
                     logging.DEBUG if is_usual else logging.ERROR,
-                    "ledger %d: where its entries lie is not known: %s", ledger.ledger_id, error,
+                    "ledger %d: cannot look up the positions of its entries: %s", ledger.ledger_id, error,
                     exc_info=not is_usual,
                 )  # fmt: skip
                 return ReadEntries()
 
-        key = (ledger.ledger_id, first, count, "places")
-        self._pool.submit(key, job, lambda found: done(found.places))
+        key = (ledger.ledger_id, first, count, "positions")
+        self._pool.submit(key, job, lambda found: done(found.positions))
         return True
 
     def _fetch(self, ledger: LedgerState, first: int, ahead: ReadAhead, done: Fetched) -> None:
@@ -206,11 +206,11 @@ class StoreEntryReader:
         return entries
 
     def _is_to_be_tried_again(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether an entry that the disk cannot read is not given up yet: a cable may be loose, too."""
+        """Whether to retry an entry that the disk cannot read: the cause may be temporary (a loose cable)."""
         now, key = self._clock(), (ledger_id, entry_id)
         since, last = self._suspects.pop(key, (now, now))
         if now - last > self._unreadable_seconds:
-            since = now  # the disk was well meanwhile, or nobody asked
+            since = now  # the disk worked meanwhile, or the entry was not read
         if now - since >= self._unreadable_seconds:
             return False
         self._suspects[key] = since, now
@@ -219,7 +219,7 @@ class StoreEntryReader:
         return True
 
     def _damaged(self, ledger: LedgerState, found: ReadEntries) -> EntriesDamaged:
-        """The error for what is in the way; it is listed unless somebody gave it up."""
+        """List the damage unless its loss is accepted, and return the error for it."""
         entry_id, position, _, _ = found.bad[0]
         ledger_id, last, what = ledger.ledger_id, found.bad[-1][0], found.what
         if position <= GIVEN_UP:
@@ -237,19 +237,19 @@ class StoreEntryReader:
         )
 
 
-# --- the disk; run on any thread ---
+# --- disk; run on any thread ---
 
 
 def _from_disk(
     finder: EntryFinder, files: LogFiles, ledger: LedgerState, first: int, count: int, bytes_max: int
 ) -> ReadEntries:
-    """Entries from ``first`` on, of which all lie in the log. Raises nothing."""
+    """Read entries from ``first`` on, which are all in the log. Raises nothing."""
     found = ReadEntries()
     try:
         for _ in range(_LOOKS_MAX):
             found = ReadEntries()
-            read_places(files, _places(finder, ledger, first, count, bytes_max), found)
-            if found.entries or not found.bad or _is_where_it_was(finder, ledger, found.bad[0]):
+            read_entries_at(files, _look_up(finder, ledger, first, count, bytes_max), found)
+            if found.entries or not found.bad or _is_unmoved(finder, ledger, found.bad[0]):
                 break
     except StoreError as error:
         found.error = error
@@ -259,59 +259,61 @@ def _from_disk(
         logger.exception("reading ledger %d from entry %d on failed", ledger.ledger_id, first)
         found.error = StoreError(f"reading the store failed ({type(error).__name__}: {error})")
     if found.entries:
-        # What is in the way is met again by whoever reads on.
+        # The next read meets the obstacle again.
         found.bad, found.error = [], None
     return found
 
 
-def read_places(files: LogFiles, places: list[Place], found: ReadEntries) -> None:
-    """Add the entries at these places to what was found, up to the first that is bad."""
+def read_entries_at(files: LogFiles, positions: list[EntryPosition], found: ReadEntries) -> None:
+    """Add the entries at these positions to ``found``, up to the first bad one."""
     start = 0
-    while start < len(places) and not found.bad:
-        stop = _run_end(places, start)
-        _read_run(files, places[start:stop], found)
+    while start < len(positions) and not found.bad:
+        stop = _run_end(positions, start)
+        _read_run(files, positions[start:stop], found)
         start = stop
 
 
-def _is_where_it_was(finder: EntryFinder, ledger: LedgerState, place: Place) -> bool:
+def _is_unmoved(finder: EntryFinder, ledger: LedgerState, expected: EntryPosition) -> bool:
     """Whether an entry that could not be read was not moved meanwhile.
 
-    A file goes after the moves of its entries are known: what is still said to be where it could not be read
-    was there when it was read. Asked twice, because a checkpoint may end between the two steps of an answer.
+    A file is deleted only after the moves of its entries are known: an entry whose position is unchanged was
+    there when the read failed. Looked up twice, as a checkpoint may end between the two steps of a lookup.
     """
 
     def position() -> int:
-        located = finder.locate(ledger, place[0])
+        located = finder.locate(ledger, expected[0])
         return MISSING if located is None else finder.position(ledger.ledger_id, *located)
 
-    return position() == place[1] and position() == place[1]
+    return position() == expected[1] and position() == expected[1]
 
 
-def _places(finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int) -> list[Place]:
-    places: list[Place] = []
+def _look_up(
+    finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int
+) -> list[EntryPosition]:
+    positions: list[EntryPosition] = []
     total = 0
     entry_id, end = first, first + count
     while entry_id < end:
         located = finder.locate(ledger, entry_id)
         if located is None:
-            # Ids that were stepped over, because damage may have taken them.
-            places.append((entry_id, MISSING, 0, 0))
-            return places
+            # Ids that `append` skipped, as damage may have destroyed their entries.
+            positions.append((entry_id, MISSING, 0, 0))
+            return positions
         chunk, start = located
         for at in range(start, min(len(chunk), start + end - entry_id)):
             size = chunk.sizes[at]
             total += size
-            if total > bytes_max and places:
-                return places
-            places.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
+            if total > bytes_max and positions:
+                return positions
+            positions.append((entry_id, finder.position(ledger.ledger_id, chunk, at), size, chunk.crcs[at]))
             entry_id += 1
-    return places
+    return positions
 
 
 def _chunk_of(
     finder: EntryFinder, ledger: LedgerState, first: int, count: int, bytes_max: int
 ) -> EntryChunk | None:
-    """Where entries from ``first`` on lie, as far as one chunk of the index knows; at least one, or None."""
+    """Return the positions of entries from ``first`` on in one chunk of the index; at least one, or None."""
     located = finder.locate(ledger, first)
     if located is None:
         return None
@@ -327,13 +329,13 @@ def _chunk_of(
     return EntryChunk(first, positions, sizes[:count], chunk.crcs[start:stop])
 
 
-def _run_end(places: list[Place], start: int) -> int:
-    """Where the run of entries ends that one read fetches, or that are lost in the same way."""
-    first = places[start][1]
-    end = first + places[start][2]
+def _run_end(positions: list[EntryPosition], start: int) -> int:
+    """Return the end of the run of entries that one read fetches, or that are all lost or all given up."""
+    first = positions[start][1]
+    end = first + positions[start][2]
     stop = start + 1
-    while stop < len(places):
-        _, position, size, _ = places[stop]
+    while stop < len(positions):
+        _, position, size, _ = positions[stop]
         if first <= GIVEN_UP:
             if position != first:
                 break
@@ -348,8 +350,8 @@ def _run_end(places: list[Place], start: int) -> int:
     return stop
 
 
-def _read_run(files: LogFiles, run: list[Place], found: ReadEntries) -> None:
-    """Add the entries of a run up to the first that is bad, and say which that is."""
+def _read_run(files: LogFiles, run: list[EntryPosition], found: ReadEntries) -> None:
+    """Add the entries of a run up to the first bad one, and record the bad one."""
     base = run[0][1]
     if base <= GIVEN_UP:
         found.bad = run
@@ -368,31 +370,31 @@ def _read_run(files: LogFiles, run: list[Place], found: ReadEntries) -> None:
         if len(run) == 1:
             found.bad, found.what, found.may_pass = run, f"the entry cannot be read ({error})", True
             return
-        for place in run:
-            # One by one, to learn which it is: none may be, for what lies between them is read as well.
-            _read_run(files, [place], found)
+        for expected in run:
+            # Read one by one to find the bad entry: it may be the gap between them that is unreadable.
+            _read_run(files, [expected], found)
             if found.bad:
                 break
         return
     if len(run) == 1:
         _take(data if len(data) == size else b"", run[0], found)
         return
-    entries = [data[place[1] - base : place[1] - base + place[2]] for place in run]
+    entries = [data[expected[1] - base : expected[1] - base + expected[2]] for expected in run]
     crcs = list(map(crc32c, entries, repeat(0), repeat(_HOLD_GIL)))
-    if len(data) == size and crcs == [place[3] for place in run]:
+    if len(data) == size and crcs == [expected[3] for expected in run]:
         found.entries += entries
         return
-    for place in run:
-        start = place[1] - base
-        _take(data[start : start + place[2]], place, found)
+    for expected in run:
+        start = expected[1] - base
+        _take(data[start : start + expected[2]], expected, found)
         if found.bad:
             return
 
 
-def _take(entry: bytes, place: Place, found: ReadEntries) -> None:
-    # To let another thread run while so little is summed costs up to a whole switch interval of it.
-    if len(entry) != place[2] or crc32c(entry, 0, _HOLD_GIL) != place[3]:
-        found.bad, found.what = [place], "entry fails its checksum"
+def _take(entry: bytes, expected: EntryPosition, found: ReadEntries) -> None:
+    # Releasing the GIL for such a short sum would cost up to a whole switch interval.
+    if len(entry) != expected[2] or crc32c(entry, 0, _HOLD_GIL) != expected[3]:
+        found.bad, found.what = [expected], "entry fails its checksum"
     else:
         found.entries.append(entry)
 
@@ -411,7 +413,7 @@ def _recent(ledger: LedgerState, first: int, entries_max: int, bytes_max: int) -
         if total > bytes_max and entries:
             break
         if not isinstance(entry, bytes):
-            # Made once for all readers.
+            # Converted once for all readers.
             recent[at] = entry = bytes(entry)
         entries.append(entry)
     return entries

@@ -1,15 +1,15 @@
-"""What the log says after a restart.
+"""Recovery of a store's state from the log after a restart.
 
-Checksums decide what is believed, never the catalog's index. The log is read from the catalog's position
-(or from its beginning when the catalog is lost), group by group:
+Records are accepted by their checksums alone, never because the catalog lists them. The log is read from the
+catalog's position (or from its beginning when the catalog is lost), group by group:
 
-* An intact group is taken over.
-* A group that is not intact, behind the synced-through mark, is a torn tail: nothing in it was
-  receipted. It is cut off, with a line in the log.
-* The same before the mark is damage: it is listed in the quarantine, by file, offset, and what it took,
-  and what is intact around it is taken over.
+* An intact group is replayed.
+* A damaged group behind the synced-through mark is a torn tail: nothing in it was confirmed. It is cut off,
+  with a message in the broker's log.
+* A damaged group before the mark is damage: it is listed in the quarantine, with file, offset, and loss, and
+  intact groups around it are replayed.
 
-The mark is the furthest of what the mark file, the catalog and the groups themselves say was synced.
+The mark is the furthest of the positions that the mark file, the catalog and the groups record as synced.
 Recovery changes nothing on disk but the tail (cut, or written again to be sure of it), so it can be
 interrupted anywhere and repeated.
 """
@@ -72,12 +72,12 @@ _COPY_BYTES = 1024 * 1024
 
 
 class CatalogOutdatedError(Exception):
-    """The catalog is older than the log can make up for: everything must be read from the log."""
+    """The catalog is too old: files that it needs are deleted, so the whole log must be read."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Recovered:
-    """Where the log goes on, and what was found."""
+    """End of the recovered log, and the sizes of its files."""
 
     position: int = 0
     sequence: int = 0
@@ -86,10 +86,10 @@ class Recovered:
 
 
 class Recovery:
-    """One run over the log of a store.
+    """Recovery of one store.
 
-    ``unwritten_keys`` and ``unwritten_ledgers`` are those of which the catalog knows what the log has only
-    as damaged bytes: the store is to write them anew, for the log must hold everything.
+    ``unwritten_keys`` and ``unwritten_ledgers`` are in the catalog, but damaged in the log: the store must
+    write them again, as the log must hold everything.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Recovery:
     def run(self, position: int, sequence: int, sizes: Mapping[int, int]) -> Recovered:
         """Replay the log from ``position`` on (0: all of it) into the state.
 
-        ``sizes``: the bytes of the files before it, as far as the catalog knows them.
+        ``sizes`` are the sizes of the files before it, as far as the catalog has them.
         """
         self._from_beginning = not position
         present = self._present()
@@ -144,7 +144,7 @@ class Recovery:
         return result
 
     def _check_catalog_is_recent(self, start: int, present: list[int]) -> None:
-        """Refuse a catalog that needs files which were dropped since (one restored from a backup, say)."""
+        """Refuse a catalog that needs files dropped since, such as one restored from a backup."""
         holder, listed = self._listed(present)
         for number in range(start, max(present, default=0)):
             dropped = number in self._state.dropped_files or (number < holder and number not in listed)
@@ -154,7 +154,7 @@ class Recovery:
                 )
 
     def verify(self, position: int) -> None:
-        """Read and check the log before ``position``, which `run` leaves out; report what is damaged."""
+        """Read and check the log before ``position``, which `run` skips; report the damage."""
         for number in sorted(self._state.files):
             if number > position >> OFFSET_BITS:
                 continue
@@ -184,9 +184,9 @@ class Recovery:
         for index in sorted(_bad_records(directory, payload)):
             self._report_record(directory, index, positions[index], payload, is_cataloged=True)
 
-    # --- finding ---
+    # --- files ---
     def _present(self) -> list[int]:
-        """The numbers of the log files in the folder. What is not the file its name says is set apart."""
+        """Return the numbers of the log files in the folder. Files of another name or store are set apart."""
         numbers = sorted(
             number
             for name in self._filesystem.list_folder(self._folder)
@@ -201,7 +201,7 @@ class Recovery:
         return numbers
 
     def _report_short_files(self, present: list[int], sizes: Mapping[int, int]) -> None:
-        """Name the files that end before what was synced of them: a look that costs no reading."""
+        """Report the files that are shorter than their synced size, without reading them."""
         for number in present:
             found = self._files.get(number).size()
             lacking = sizes.get(number, 0) - found
@@ -211,7 +211,7 @@ class Recovery:
                 )
 
     def _listed(self, present: list[int]) -> tuple[int, set[int]]:
-        """The newest readable list of log files: (the file that holds it, the files it lists)."""
+        """Return the newest readable list of log files: (the file that holds it, the files it lists)."""
         for number in reversed(present):
             file = self._files.get(number)
             data = file.read(GROUP_HEADER_BYTES, FILE_HEADER_BYTES)
@@ -239,13 +239,13 @@ class Recovery:
     def _discard_unborn(
         self, numbers: list[int], found: dict[int, list[GroupHeader | Gap]], synced: int
     ) -> list[int]:
-        """Leave out a last file whose creation was cut short: nothing was ever receipted in it."""
+        """Discard last files whose creation was interrupted: nothing in them was ever confirmed."""
         while numbers:
             number = numbers[-1]
             has_groups = any(isinstance(item, GroupHeader) for item in found[number])
             if has_groups or synced >> OFFSET_BITS >= number:
                 break
-            logger.info("%s: its creation was cut short, it is removed", file_name(number))
+            logger.info("removing %s, whose creation was interrupted", file_name(number))
             self._discard([number])
             numbers = numbers[:-1]
         return numbers
@@ -258,7 +258,7 @@ class Recovery:
         if numbers:
             self._filesystem.sync_folder(self._folder)
 
-    # --- replaying ---
+    # --- replay ---
     def _replay_file(
         self,
         number: int,
@@ -266,7 +266,7 @@ class Recovery:
         synced: int,
         following: list[GroupHeader | Gap] | None,
     ) -> bool:
-        """Take over a file's groups; False when the log ends in it before its last byte."""
+        """Replay a file's groups; False if the log ends before the file's last byte."""
         file = self._files.get(number)
         if self._result.position >> OFFSET_BITS != number:
             wrong = check_file_header(file, number, self._store_id)
@@ -278,7 +278,7 @@ class Recovery:
         for item in items:
             if isinstance(item, Gap):
                 if following is not None and sealed_at is not None and item.position >= sealed_at:
-                    continue  # allocated ahead, never written
+                    continue  # preallocated, never written
                 if item.position >= synced:
                     return self._cut(item.position, is_zero=item.is_zero)
                 self._report_gap(item, synced)
@@ -290,7 +290,7 @@ class Recovery:
         return True
 
     def _replay_group(self, file: ReadableFile, header: GroupHeader, synced: int) -> bool:
-        """Take over what is intact of a group; False when it belongs to a torn tail."""
+        """Replay the intact records of a group; False if it belongs to a torn tail."""
         if header.sequence <= self._result.sequence:
             return False  # left over from before an earlier cut
         directory = read_directory(file, header)
@@ -325,13 +325,13 @@ class Recovery:
         self._state.replay_group(directory, positions, payload, bad, report)
 
     def _cut(self, position: int, *, is_zero: bool) -> bool:
-        """End the log here; always False."""
+        """End the log at this position; always returns False."""
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         file = self._files.get(number)
         size = file.size()
         if not is_zero:
             logger.info(
-                "%s: a torn write is cut off (%d bytes that were never receipted)",
+                "%s: cutting off a torn write (%d bytes that were never confirmed)",
                 describe(position),
                 size - offset,
             )
@@ -343,7 +343,7 @@ class Recovery:
 
     # --- damage ---
     def _report(self, damage: Damage) -> bool:
-        """List the damage; False when it was known."""
+        """List the damage; False if it is listed already."""
         is_new = self._state.quarantine.add(damage)
         if is_new:
             logger.error("damage in the store %s: %s", self._folder, damage)
@@ -370,7 +370,7 @@ class Recovery:
         )
 
     def _report_mended(self, header: GroupHeader, directory: Directory) -> None:
-        """Say so when a bit of a group's head was wrong; nothing is lost by it."""
+        """Report a corrected bit in a group's header or directory; nothing is lost."""
         for part, was_mended in (("header", header.was_mended), ("directory", directory.was_mended)):
             if was_mended:
                 self._report(
@@ -388,9 +388,9 @@ class Recovery:
     def _report_record(
         self, directory: Directory, index: int, position: int, payload: memoryview, *, is_cataloged: bool
     ) -> None:
-        """Put what a record's damage harms into quarantine.
+        """List the damage of a record in the quarantine.
 
-        ``is_cataloged``: the record lies before the checkpoint, so that the catalog has what it said.
+        ``is_cataloged``: the record is before the checkpoint, so that the catalog has its content.
         """
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
         state = self._state
@@ -408,7 +408,7 @@ class Recovery:
             body = payload[start : start + directory.sizes[index]]
             name = key_name(body[:first], second)
             if name is not None and crc32c(whole := name + body[first:]) == directory.crcs[index]:
-                # It was one bit of the name, and two sums agree on that.
+                # One bit of the name is wrong: both checksums confirm the corrected name.
                 if not is_cataloged:
                     state.replay(kind, first, second, memoryview(whole), position, directory.crcs[index])
                 self._report(
@@ -430,30 +430,30 @@ class Recovery:
     def _report_key(
         self, kind: int, name: bytes | None, fingerprint: int, position: int, what: str, is_cataloged: bool
     ) -> None:
-        """A write of a key is damaged; its name may be too."""
+        """List a damaged write of a key, whose name may be damaged too."""
         keys = self._state.keys
         key = name.decode("utf-8", "replace") if name is not None else None
         lost = DamageLoss.DELTA if kind == MERGE else DamageLoss.VALUE
         if is_cataloged or (kind == RESTATE and not self._from_beginning):
-            lost = DamageLoss.NOTHING  # the catalog has what it said
+            lost = DamageLoss.NOTHING  # the catalog has the value
         damage = dataclasses.replace(
             self._damage(position, what, lost=lost),
             key=key,
             fingerprint=fingerprint if key is None else None,
         )
         if lost == DamageLoss.DELTA and key is not None:
-            keys.change(key).deltas.append(b"")  # in its place, for the others' places may mean something
+            keys.change(key).deltas.append(b"")  # keeps the positions of the other deltas
         if self._report(damage) and lost == DamageLoss.NOTHING:
             found = [key] if key is not None else keys.named({fingerprint}).get(fingerprint, [])
             self.unwritten_keys.update(found)
 
     def _resolve_names(self) -> None:
-        """Find out which keys the nameless losses belong to, where these keys are known at all."""
+        """Find the keys of losses whose names are lost, among the known keys."""
         quarantine = self._state.quarantine
         if quarantine.nameless:
             quarantine.resolve(self._state.keys.named(quarantine.nameless))
 
-    # --- the end ---
+    # --- end ---
     def _finish(self, present: list[int], synced: int) -> None:
         state, result = self._state, self._result
         for number in sorted(state.files - set(present)):
@@ -465,7 +465,7 @@ class Recovery:
             logger.info("removing dropped log files: %s", ", ".join(map(file_name, leftovers)))
             self._discard(leftovers)
         if synced > result.position:
-            # The end of what was receipted is lost; go on behind it, so that no position comes twice.
+            # The end of the confirmed log is lost; continue behind it, so that no position is reused.
             lost = synced - result.position if synced >> OFFSET_BITS == result.position >> OFFSET_BITS else 0
             self._lost_records += lost // RECORD_BYTES + 1
             if synced >> OFFSET_BITS in present:
@@ -476,7 +476,7 @@ class Recovery:
         last = max(present, default=0)
         number = result.position >> OFFSET_BITS
         if number not in present or number in self._foreign or last > number:
-            # Never write into, or over, a file that is not ours: the writer begins the next one.
+            # Never write into or over another file: the writer begins the next one.
             result.position = max(last, number) << OFFSET_BITS
         for ledger in state.end_replay():
             name = file_name(ledger.tail.positions[0] >> OFFSET_BITS) if len(ledger.tail) else "log"
@@ -495,12 +495,12 @@ class Recovery:
             self._files.get(number).truncate(offset)
             self._result.position = synced
         else:
-            # The file itself is gone: offset 0 of its number makes the writer begin the next one.
+            # The file itself is missing: offset 0 of its number makes the writer begin the next one.
             self._result.position = number << OFFSET_BITS
         self._result.sequence += self._lost_records
 
     def _forget_moved(self) -> None:
-        """Entries whose damaged bytes were replaced by others since are well."""
+        """Remove damage of entries that were rewritten since, and are intact."""
         quarantine = self._state.quarantine
         for damage in quarantine:
             number = file_number(damage.file)
@@ -512,7 +512,7 @@ class Recovery:
                 quarantine.discard(damage)
 
     def _report_missing_entries(self) -> None:
-        """Name the entries whose records are lost, known by the gap they leave in their ledger."""
+        """Report the entries whose records are lost, known by the gap in their ledger's ids."""
         for ledger in self._state.ledgers.values():
             tail = ledger.tail
             first: int | None = None
@@ -523,7 +523,7 @@ class Recovery:
                     self._report(
                         self._damage(
                             position,
-                            "entries before this place are lost",
+                            "entries before this position are lost",
                             ledger.ledger_id,
                             tail.first + first,
                             tail.first + index - 1,
@@ -533,10 +533,10 @@ class Recovery:
                     first = None
 
     def _write_tail_again(self, synced: int) -> None:
-        """Write and sync again what lies behind the mark.
+        """Write and sync the bytes behind the mark again.
 
         After a failed sync the system may show bytes, and names in the folder, that never reached the disk;
-        from here on they count as written, so they must be.
+        from here on they count as written, so they must be on the disk.
         """
         self._filesystem.sync_folder(self._folder)
         end = self._result.position
@@ -557,7 +557,7 @@ class Recovery:
 
 
 def _bad_records(directory: Directory, payload: memoryview) -> set[int]:
-    """Which records fail their checksum."""
+    """Return the indexes of records that fail their checksum."""
     ends = list(accumulate(directory.sizes))
     found = [crc32c(payload[end - size : end]) for end, size in zip(ends, directory.sizes, strict=True)]
     if found == directory.crcs.tolist():

@@ -1,20 +1,19 @@
-"""Giving space back: log files that are mostly garbage are emptied and deleted.
+"""Rewriting of log files that are mostly garbage, to free their space.
 
-What still lives in such a file is written again at the end of the log, by the ordinary way of records:
-entries as MOVED, keys as RESTATE, ledgers' creations as CREATE, and deletions again as long as older
-files could still hold what they delete. When all that is on disk, a DROP_FILE record says that the file
-may be missing, and once that is on disk too the file is deleted. A crash in between only leaves the file,
-or some records twice, which replay understands; the catalog is never needed to understand them.
+Live records of such a file are written again at the end of the log, as ordinary records: entries as MOVED,
+keys as RESTATE, ledgers' creations as CREATE, and deletions as long as older files could still hold the
+deleted record. When all are on disk, a DROP_FILE record states that the file may be missing, and once that is
+on disk too the file is deleted. A crash in between leaves the file, or duplicates of records, which replay
+handles without the catalog.
 
-Rewriting has a budget: what the owner writes and what rewriting sets free adds to it, what rewriting
-writes takes from it. So it can never keep itself busy, whatever the files hold. Where room is short
-(``is_eager``) there is none: whatever is worth it is done, and what was done does not come again.
+Rewriting has a budget: bytes written by the owner and bytes freed by rewriting add to it, bytes written by
+rewriting are subtracted. So rewriting cannot keep itself busy with any content. When space is
+short (``is_eager``) there is no budget: every file worth it is rewritten, which happens only once per file.
 
-The worker reads and checks the file, a slice at a time; the owner submits what still lives then. Appends
-are never held up by more than a slice. Damaged records hold nothing up, as long as it is known what they
-were: keys and ledgers are written anew from what the store knows of them. Two things keep a file, as the
-only evidence there is: a damaged entry that still lives, until somebody gives it up, and bytes that are no
-group of records at all.
+The worker reads and checks the file in slices; the owner then submits the records that are still live.
+Appends never wait for more than a slice. Damaged records of known keys and ledgers do not stop the rewriting:
+these are written again from the store's state. Two kinds of damage keep a file, as the only evidence left: a
+damaged live entry, until its loss is accepted, and bytes that are not a group of records at all.
 """
 
 from __future__ import annotations
@@ -61,18 +60,18 @@ Submit = Callable[[int, int, int, Buffer, Done | None], None]
 NewRecord = tuple[int, int, int, bytes]
 
 EAGER_LIVE_FRACTION = 0.8
-"""Where room is short a file is worth emptying up to this share; each time frees at least the rest."""
+"""When space is short, files with up to this live share are rewritten; each frees at least the rest."""
 _SLICE_BYTES = 1024 * 1024
 _SLICE_RECORDS = 1000
 
 
 class FileDamagedError(Exception):
-    """The file cannot be emptied: part of it cannot be read."""
+    """The file cannot be rewritten: part of it cannot be read."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class FileSlice:
-    """Some of what a file holds and what may still live."""
+    """Records of a file that may still be live, a limited number of them."""
 
     entries: list[tuple[int, int, bytes]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
@@ -92,7 +91,7 @@ class FileSlice:
 
 
 class LiveRecordReader:
-    """Reads a file's living parts in slices, on the worker's thread."""
+    """Reads the live records of a file in slices, on the worker's thread."""
 
     def __init__(self, file: File, number: int, size: int, seed: int, catalog: Catalog) -> None:
         self._file = file
@@ -106,7 +105,7 @@ class LiveRecordReader:
         self._chunk_ledger = -1
 
     def next_slice(self) -> FileSlice:
-        """The next slice; raises `FileDamagedError`."""
+        """Return the next slice; raises `FileDamagedError`."""
         return next(self._slices)
 
     def close(self) -> None:
@@ -133,7 +132,7 @@ class LiveRecordReader:
         yield current
 
     def _take(self, directory: Directory, index: int, position: int, into: FileSlice) -> None:
-        """Add record ``index`` to the slice if it may still live."""
+        """Add record ``index`` to the slice if it may still be live."""
         kind, first, second = directory.kinds[index], directory.firsts[index], directory.seconds[index]
         if kind in (ENTRY, MOVED):
             if self._lives(first, second, position):
@@ -158,7 +157,7 @@ class LiveRecordReader:
             into.settled.append(self._payload(directory, index, position))
 
     def _lives(self, ledger_id: int, entry_id: int, position: int) -> bool:
-        """Whether the catalog says that the entry is here; one that moved or was deleted is not."""
+        """Whether the catalog has the entry at this position; False if it was moved or deleted."""
         chunk = self._chunk
         if chunk is None or self._chunk_ledger != ledger_id or not 0 <= entry_id - chunk.first < len(chunk):
             chunk = self._chunk = self._catalog.chunk(ledger_id, entry_id)
@@ -173,7 +172,7 @@ class LiveRecordReader:
 
 
 def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecord | None:
-    """The record that says again what is under a key; None when there is nothing to say."""
+    """Return a record with the current value of a key; None if there is nothing to write."""
     value = state.keys.get(key)
     if value is None:
         if not with_deletion:
@@ -190,9 +189,9 @@ def restatement(state: StoreState, key: str, *, with_deletion: bool) -> NewRecor
 
 
 class LogRewriter:
-    """Empties one log file at a time. Its methods run on the owner's thread.
+    """Rewrites one log file at a time. Its methods run on the owner's thread.
 
-    ``submit`` takes a record into the order of writes; ``sizes`` are the log files there are, by number.
+    ``submit`` adds a record to the log; ``sizes`` are the existing log files' sizes, by number.
     """
 
     def __init__(
@@ -228,27 +227,27 @@ class LogRewriter:
         self._candidates: dict[int, int] = {}
         self.is_running = False
         self.is_eager = False
-        """Whether room is short: then files are emptied too that are mostly alive."""
+        """Whether space is short: then files that are mostly live are rewritten, too."""
         self._stopping = False
         self._budget_bytes = settings.log_file_bytes
         self._size_bytes = 0
         self._written_bytes = 0
 
     def earn(self, size_bytes: int) -> None:
-        """The owner wrote so much."""
+        """Add bytes written by the owner to the budget."""
         most = 4 * self._settings.log_file_bytes
         self._budget_bytes = min(most, self._budget_bytes + size_bytes)
 
     def stop(self) -> None:
-        """Begin nothing new; what runs ends at its next slice."""
+        """Start no more rewriting; a running one ends at its next slice."""
         self._stopping = True
 
     def look_again(self) -> None:
-        """Something was given up: a file that was kept for its sake may go now."""
+        """Reconsider files kept because of damage, after a loss was accepted."""
         self._left_alone.clear()
 
     def consider(self, sealed_before: int) -> None:
-        """Look for a file worth emptying among those before the given number (all of it in the catalog)."""
+        """Look for a file worth rewriting among those before the number, which are all in the catalog."""
         if self.is_running or self._stopping or (self._budget_bytes < 0 and not self.is_eager):
             return
         numbers = [n for n in self._sizes if n < sealed_before and n not in self._left_alone]
@@ -265,7 +264,7 @@ class LogRewriter:
     def _looked(self, sealed_before: int, error: Exception | None) -> None:
         number = self._choose() if error is None else 0
         if error is not None:
-            logger.warning("looking for log files to rewrite failed: %s", error)
+            logger.warning("cannot look for log files to rewrite: %s", error)
         if not number or self._stopping:
             self.is_running = False
             return
@@ -281,7 +280,7 @@ class LogRewriter:
         self._worker.submit(begin, lambda error: self._slice_read(number, sealed_before, error))
 
     def _choose(self) -> int:
-        """The file with the least living bytes, if emptying it is worth it; 0 when none is."""
+        """Return the file with the smallest live share, if rewriting it is worth it; else 0."""
         sizes = self._sizes
         candidates = {number: live for number, live in self._candidates.items() if number in sizes}
         if not candidates:
@@ -318,7 +317,7 @@ class LogRewriter:
         try:
             records = self._living(number)
         except Exception as unexpected:
-            # Whatever it is about this file, the others are still given back.
+            # The fault is in this file; other files are still rewritten.
             self._left_alone.add(number)
             logger.exception("%s is not rewritten: %s", file_name(number), unexpected)
             self._end()
@@ -336,7 +335,7 @@ class LogRewriter:
         self._slice = self._reader.next_slice()
 
     def _living(self, number: int) -> list[NewRecord]:
-        """The records that keep alive what is in the slice."""
+        """Return the records that preserve the live content of the slice."""
         state, part = self._state, self._slice
         records: list[NewRecord] = []
         has_older = any(other < number for other in self._sizes)
@@ -361,9 +360,9 @@ class LogRewriter:
         return records
 
     def _dropped(self, number: int, sealed_before: int, failure: StoreError | None) -> None:
-        """The file may be missing from now on: delete it, then look for the next."""
+        """Delete the file, which may be missing from now on, and look for the next one."""
         self._close_reader()
-        # What it wrote was counted as the owner's too, when it reached the disk: that is the third part.
+        # Written bytes were also added as the owner's when they reached the disk: hence three times.
         self.earn(self._size_bytes - 3 * self._written_bytes)
         if failure is not None:
             self._end()
@@ -372,7 +371,7 @@ class LogRewriter:
 
         def delete() -> None:
             self._filesystem.unlink(self._files.path(number))
-            # Whoever read at old places meanwhile has opened it again, and it would keep its room.
+            # A reader at an old position may have opened it again, which would keep its space.
             self._files.forget(number)
             self._filesystem.sync_folder(self._folder)
             self._freed()
@@ -380,9 +379,9 @@ class LogRewriter:
         def deleted(error: Exception | None) -> None:
             self.is_running = False
             if error is not None:
-                logger.warning("%s could not be deleted: %s", file_name(number), error)
+                logger.warning("cannot delete %s: %s", file_name(number), error)
                 return
-            logger.info("%s: nothing in it lived any more, it is deleted", file_name(number))
+            logger.info("deleted %s, which had no live records any more", file_name(number))
             self.consider(sealed_before)
 
         self._worker.submit(delete, deleted)

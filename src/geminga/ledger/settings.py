@@ -1,4 +1,4 @@
-"""What can be set about a store."""
+"""Settings of a store."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ class StoreSettings(ByFields):
     """Settings of a `geminga.ledger.store.FileStore`; every field has a default and a checked range."""
 
     sync: str = "always"
-    """When a write counts as done. ``always``: once fdatasync has returned (group commit). ``interval``: once
+    """When a write is confirmed. ``always``: once fdatasync has returned (group commit). ``interval``: once
     the operating system has it; fdatasync follows within ``sync_interval_seconds``. ``never``: once the
     operating system has it; it is synced only at checkpoints and when files roll over."""
     sync_interval_seconds: float = 1.0
     """See ``sync``."""
     group_bytes_max: int = 4 * MEBIBYTE
-    """How many bytes one group (one write, one sync) gathers at most."""
+    """Maximum size of one group (one write, one sync)."""
     folder_bytes_max: int = 0
-    """What the folder may take (0: all that the disk has); it is reported as the disk's size, and the owner
-    is to keep to it (`geminga.ledger.space`)."""
+    """Maximum size of the folder (0: the whole disk); reported as the size of the disk. The owner enforces it
+    by refusing entries (`geminga.ledger.space`)."""
     log_file_bytes: int = 128 * MEBIBYTE
     """Size at which a log file is closed and the next begun."""
     preallocate_bytes: int = 16 * MEBIBYTE
-    """How far a log file is allocated ahead; 0: not at all."""
+    """Size by which a log file is preallocated; 0: no preallocation."""
     cache_bytes: int = 24 * MEBIBYTE
     """Recent entries held in memory for readers at the tail."""
     index_cache_bytes: int = 8 * MEBIBYTE
-    """Memory for the part of the entry index that lies behind the last checkpoint."""
+    """Memory for the part of the entry index that is in the catalog."""
     read_threads: int = 2
-    """So many threads read what is not in memory, each one file position at a time."""
+    """Number of threads that read entries from the disk."""
     reads_waiting_max: int = 4096
-    """So many reads wait for them; more are refused."""
+    """Maximum number of pending reads; more are refused."""
     read_ahead_bytes_max: int = 32 * MEBIBYTE
-    """What they read ahead of the owner taking it."""
+    """Maximum size of read entries that the owner has not taken yet."""
     read_wait_seconds: float = 0.25
-    """How long the owner itself waits for a read that cannot be put off."""
+    """Time limit for the owner to wait for a read that cannot be deferred."""
     unreadable_seconds: float = 30.0
-    """An entry counts as damaged when the disk has failed to read it for so long; it is tried again until
-    then."""
+    """An entry counts as damaged after the disk has failed to read it for this time; until then reads are
+    retried."""
     checkpoint_log_bytes: int = 128 * MEBIBYTE
-    """A checkpoint is made after so many bytes, ``checkpoint_records`` or ``checkpoint_groups`` of new log,
-    whichever comes first: they bound how long a restart replays, to about half a second."""
+    """A checkpoint is made after this many bytes, ``checkpoint_records`` or ``checkpoint_groups`` of new log
+    (at the first of these limits): they limit the replay of a restart to about half a second."""
     checkpoint_records: int = 150_000
     """See ``checkpoint_log_bytes``."""
     checkpoint_groups: int = 15_000
     """See ``checkpoint_log_bytes``."""
     checkpoint_state_bytes: int = 16 * MEBIBYTE
-    """A checkpoint is made, too, when keys and ledgers that the catalog does not know yet take so much
+    """A checkpoint is also made when the keys and ledgers that are not in the catalog yet take this much
     memory."""
     checkpoint_idle_seconds: float = 30.0
-    """... and when ``checkpoint_idle_bytes`` of that have waited for so long while hardly anything was
-    written: the memory goes back to the system, and a restart has little to replay. 0: it waits for more."""
+    """A checkpoint is also made when ``checkpoint_idle_bytes`` of them have waited this long while hardly
+    anything was written: that frees memory and shortens the replay of a restart. 0: never."""
     checkpoint_idle_bytes: int = MEBIBYTE
     """See ``checkpoint_idle_seconds``."""
     rewrite_live_fraction: float = 0.25
@@ -66,8 +66,8 @@ class StoreSettings(ByFields):
     garbage_bytes_min: int = 64 * MEBIBYTE
     """See ``rewrite_live_fraction``."""
     deletion_delay_seconds: float = 1.0
-    """How soon after the last checkpoint another one is made for deleted ledgers, so that their space is
-    given back."""
+    """Shortest time between the last checkpoint and one for deleted ledgers, which lets their space be
+    freed."""
     verify_on_open: bool = False
     """Read and check the whole log when opening, not only what is behind the checkpoint."""
 

@@ -1,11 +1,11 @@
-"""How much room there is on the disk, measured where nobody waits for it.
+"""Free space on the disk, measured on background threads.
 
-The writer's thread measures when it has written a little, the worker's when the owner asks for it; the owner
-reads what was found last. A store may be given a limit of its own (`StoreSettings.folder_bytes_max`): what
-its folder may take then counts as its disk. It is the owner who keeps to it, by refusing entries in time.
+The writer's thread measures after some writes, the worker's when the owner requests it; the owner reads the
+last result. A store may have a limit of its own (`StoreSettings.folder_bytes_max`), which then counts as the
+size of its disk. The owner enforces it by refusing entries in time.
 
-A disk that is full nevertheless stops nothing for good: what was to be written waits, in its order, and is
-tried again (`journal`, `store`). While it does there is no room.
+A disk that is full nevertheless stops nothing for good: pending writes wait, in order, and are retried
+(`journal`, `store`). Until they succeed the free space is reported as 0.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from geminga.ledger.filesystem import FileSystem
 logger = logging.getLogger("geminga.ledger")
 
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)))
-"""What the system says when there is no room: on the disk, in a quota, or under a limit of the process."""
+"""Errors that report a lack of space: on the disk, in a quota, or under a limit of the process."""
 RETRY_SECONDS: Final = 0.25
-"""What did not fit is tried again this often."""
+"""Interval of retries of writes that found the disk full."""
 _FRESH_SECONDS: Final = 0.25
 _FRESH_PARTS: Final = 256
 _FRESH_BYTES_MIN: Final = 256 * 1024
 
 
 def is_no_space(error: BaseException) -> bool:
-    """Whether an error of the system or of the embedded database says that there is no room."""
+    """Whether an error of the system or of the embedded database reports a lack of space."""
     if isinstance(error, sqlite3.OperationalError):
         code = getattr(error, "sqlite_errorcode", None)
-        # The second is what the database makes of it when it extends its shared memory.
+        # SQLite reports the second when it cannot extend its shared memory.
         return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or "is full" in str(error)
     return isinstance(error, OSError) and error.errno in NO_SPACE
 
 
 class SpaceGauge:
-    """What was measured last, as ``space``; None until it was. Several threads may measure."""
+    """Last measurement, as ``space``; None before the first. Several threads may measure."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SpaceGauge:
         self.space: FreeSpace | None = None
 
     def wrote(self, size_bytes: int) -> None:
-        """So much was added to the folder; measures when that is worth it."""
+        """Count bytes added to the folder; measures if enough were added or time has passed."""
         self._written += size_bytes
         space = self.space
         unmeasured = self._written - self._measured_written
@@ -72,13 +72,13 @@ class SpaceGauge:
             self.measure()
 
     def measure(self) -> None:
-        """Look at the disk now. What cannot be learnt stays as it was."""
+        """Measure now. Keeps the last result if the system reports an error."""
         self._measured_at, self._measured_written = self._clock(), self._written
         try:
             total, free = self._filesystem.space(self._folder)
             used = self._filesystem.folder_bytes(self._folder)
         except OSError as error:
-            logger.debug("the room on the disk of %s is not known: %s", self._folder, error)
+            logger.debug("cannot measure the space on the disk of %s: %s", self._folder, error)
             return
         if self._bytes_max:
             total = min(total, self._bytes_max)

@@ -1,8 +1,8 @@
-"""What the store knows: ledgers, keys, and what of it the catalog does not know yet.
+"""State of a store: ledgers, keys, and their changes that are not in the catalog yet.
 
-Two things change it. A call of the owner (create, append, delete, put ...) changes it at once, for its
-place in the order of writes is fixed then. When the group with the call's record is on disk, `settle`
-adds where the bytes lie. After a restart `replay` does both from the log alone.
+The state changes in two ways. A call of the owner (create, append, delete, put ...) changes it at once, as
+its order among the writes is fixed then. When the group with the call's record is on disk, `settle` adds the
+positions of the bytes. After a restart `replay` does both from the log alone.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from geminga.ledger.settings import StoreSettings
 from geminga.ledger.steps import emptied, parts, taken
 
 _LEDGER_BYTES = 900
-"""What a ledger that changed takes in memory."""
+"""Memory of a changed ledger, in bytes."""
 _ENTRY_BYTES = 16
 
 RELEASED = -1
-"""The generation of a ledger that nobody uses: no checkpoint is older."""
+"""Generation of a released ledger: lower than that of every checkpoint."""
 NOBODY = ""
-"""The owner of a ledger whose own is lost to damage."""
+"""Owner of a ledger whose own owner is lost to damage."""
 
 
 class StoreCounts(NamedTuple):
-    """How much a store holds."""
+    """Numbers of log files, ledgers and keys in a store."""
 
     log_files: int
     log_bytes: int
@@ -69,7 +69,7 @@ class StoreCounts(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class LostTail:
-    """Ledgers below an id may have lost up to so many entries at their end: ids go on behind these."""
+    """Ledgers below an id may have lost ``entries_max`` entries at their end, whose ids `append` skips."""
 
     ledgers_below: int = 0
     entries_max: int = 0
@@ -117,7 +117,7 @@ class StoreState:
         self.bloom_filter.add_owner(ledger.owner)
 
     def adopt_ledger(self, ledger_id: int, owner: str) -> bool:
-        """Give a ledger whose owner was lost to damage one; False when there is none such."""
+        """Give an owner to a ledger whose owner was lost to damage; False for other ledgers."""
         if not self.exists(ledger_id) or self.ledgers[ledger_id].owner != NOBODY:
             return False
         self._uncatalog(NOBODY, ledger_id)
@@ -127,7 +127,7 @@ class StoreState:
         return True
 
     def _uncatalog(self, owner: str, ledger_id: int) -> None:
-        """Take a ledger off the list of those that the catalog does not know under their owner."""
+        """Remove a ledger from the list of those that the catalog does not have under their owner."""
         siblings = self._uncataloged.get(owner)
         if siblings is not None and ledger_id in siblings:
             siblings.remove(ledger_id)
@@ -135,7 +135,7 @@ class StoreState:
                 del self._uncataloged[owner]
 
     def ledger(self, ledger_id: int) -> LedgerState:
-        """The ledger, loaded if need be; raises `LedgerNotFound`."""
+        """Return the ledger, loaded if necessary; raises `LedgerNotFound`."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._load(ledger_id)
@@ -155,14 +155,14 @@ class StoreState:
         return ledger
 
     def step_over_doubt(self, ledger: LedgerState) -> None:
-        """Before the first append to a ledger that damage may have cut: its lost ids are not given again."""
+        """Skip the ids that may be lost, before the first append to a ledger that damage may have cut."""
         ledger.doubted = False
         ledger.next_entry += self.doubt.entries_max
         if not ledger.recent:
             ledger.recent_first = ledger.next_entry
 
     def release(self, ledger_ids: Iterable[int]) -> None:
-        """Nobody uses these for now: they leave memory at once, or when the catalog knows all of them."""
+        """Unload ledgers that are not in use, at once or when the catalog has their whole state."""
         for ledger_id in ledger_ids:
             ledger = self.ledgers.get(ledger_id)
             if ledger is None:
@@ -171,7 +171,7 @@ class StoreState:
             self._let_go(ledger)
 
     def _let_go(self, ledger: LedgerState) -> None:
-        """Forget what the catalog says too; nothing if it does not say all of it."""
+        """Unload a ledger if the catalog has its whole state."""
         ledger_id = ledger.ledger_id
         is_known = ledger.is_idle and ledger_id not in self._uncataloged.get(ledger.owner, ())
         if is_known and ledger_id not in self.index.moved and ledger_id not in self.index.moved_frozen:
@@ -179,13 +179,13 @@ class StoreState:
             del self.ledgers[ledger_id]
 
     def lost_entries_max(self, ledger_id: int) -> int:
-        """How many entries at the end of a ledger, which need not exist any more, damage may have taken."""
+        """Return how many entries at the end of a ledger, which may be deleted, damage may have destroyed."""
         ledger = self.ledgers.get(ledger_id)
         is_doubted = ledger.doubted if ledger is not None else ledger_id < self.doubt.ledgers_below
         return self.doubt.entries_max if is_doubted else 0
 
     def give_up(self, ledger_id: int, entry_id: int) -> None:
-        """Nobody waits for the entry any more."""
+        """Mark a lost entry whose loss is accepted."""
         if self.exists(ledger_id):
             self.index.moved.setdefault(ledger_id, {})[entry_id] = GIVEN_UP
 
@@ -217,8 +217,8 @@ class StoreState:
                 infos.append(StoredLedger(ledger_id, owner, found[1], found[2]))
         return infos
 
-    def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
-        """(file name, offset, size, checksum) of an entry; None when it has none."""
+    def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+        """Return (file name, offset, size, checksum) of an entry; None if it has no position."""
         located = self.index.locate(self.ledger(ledger_id), entry_id) if self.exists(ledger_id) else None
         if located is None:
             return None
@@ -228,13 +228,13 @@ class StoreState:
         return (name, position & OFFSET_MASK, chunk.sizes[index], chunk.crcs[index]) if position else None
 
     def ledgers_page(self, after: int) -> tuple[list[StoredLedger], int | None]:
-        """The next ledgers behind an id in order, and behind which the others are: None behind the last."""
+        """Return the next ledgers behind an id in order, and the id to continue after: None at the end."""
         after_next: int | None
         infos = self._catalog.ledgers_after(after, PAGE_LEDGERS)
         if len(infos) == PAGE_LEDGERS:
             after_next = infos[-1].ledger_id
         else:
-            # Those that the catalog does not know were made behind all that it knows.
+            # Ledgers that are not in the catalog were created after all that are.
             after = infos[-1].ledger_id if infos else after
             ids = (each for ids in self._uncataloged.values() for each in ids if each > after)
             young = nsmallest(PAGE_LEDGERS, ids)
@@ -245,16 +245,16 @@ class StoreState:
         return [self._newest(info) for info in infos], after_next
 
     def _newest(self, info: StoredLedger) -> StoredLedger:
-        """What is known of a ledger now, of which the catalog may know something older."""
+        """Return the current state of a ledger, as the catalog may have an older one."""
         ledger = self.ledgers.get(info.ledger_id)
         if ledger is None:
             return info
         return StoredLedger(ledger.ledger_id, ledger.owner, ledger.next_entry, ledger.size_bytes)
 
     def delete_ledger(self, ledger_id: int) -> bool:
-        """Forget a ledger; False when there is none.
+        """Delete a ledger; False if it does not exist.
 
-        Its places are kept until the deletion is on disk: a checkpoint in between still covers them.
+        Its positions are kept until the deletion is on disk, as a checkpoint before that still includes them.
         """
         try:
             ledger = self.ledger(ledger_id)
@@ -273,9 +273,9 @@ class StoreState:
             if len(ledger.tail):
                 self._dropped.append(ledger.tail)
 
-    # --- what reached the disk ---
+    # --- written groups ---
     def settle(self, group: Group) -> tuple[dict[int, int], int]:
-        """Note where a group's entries lie; returns how many each ledger had, and their bytes together."""
+        """Add the positions of a group's entries; returns the entries per ledger, and their total size."""
         self.unsaved_records += len(group.kinds)
         self.settled_groups += 1
         if group.kinds.count(ENTRY) == len(group.kinds):
@@ -286,7 +286,7 @@ class StoreState:
         return self._settle_mixed(group)
 
     def _settle_run(self, ledger_id: int, group: Group) -> None:
-        """All records are entries of one ledger."""
+        """Settle a group whose records are all entries of one ledger."""
         ledger = self.ledgers.get(ledger_id) or self._dying.get(ledger_id)
         if ledger is None:
             return
@@ -299,7 +299,7 @@ class StoreState:
             for entry_id, position, size, crc in zip(
                 group.seconds, group.positions, group.sizes, group.crcs, strict=True
             ):
-                ledger.place(entry_id, position, size, crc)
+                ledger.set_position(entry_id, position, size, crc)
         ledger.written_bytes += group.payload_bytes
         self._live_bytes[group.position >> OFFSET_BITS] += (
             group.payload_bytes + len(group.kinds) * RECORD_BYTES
@@ -325,7 +325,7 @@ class StoreState:
                     tail.sizes.append(size)
                     tail.crcs.append(crc)
                 else:
-                    ledger.place(second, position, size, crc)
+                    ledger.set_position(second, position, size, crc)
                 ledger.written_bytes += size
                 live_bytes += size
                 records += 1
@@ -360,10 +360,10 @@ class StoreState:
         bad: Set[int] = frozenset(),
         report: Callable[[int], None] | None = None,
     ) -> None:
-        """Take over a group of the log, as the calls and their settling did once.
+        """Replay a group of the log, as the calls and their settling did originally.
 
-        The ``bad`` records are left to ``report``, each in its turn, for what is written of a key behind its
-        loss makes it whole again.
+        ``report`` is called for each of the ``bad`` records in its turn, as a later write of the key makes it
+        whole again.
         """
         ledgers = self.ledgers
         live_bytes = start = 0
@@ -436,7 +436,7 @@ class StoreState:
             self.dropped_files.add(first)
 
     def is_at(self, ledger_id: int, entry_id: int, position: int) -> bool:
-        """Whether an entry lies there, as far as the index knows."""
+        """Whether the index has the entry at this position."""
         if not self.exists(ledger_id):
             return False
         located = self.index.locate(self.ledgers[ledger_id], entry_id)
@@ -450,14 +450,14 @@ class StoreState:
             try:
                 ledger = self.ledger(first)
             except LedgerNotFound:
-                # Its creation may come later in the log (rewritten), or its deletion.
+                # Its creation may follow later in the log (rewritten), or its deletion.
                 ledger = self._orphans[first] = LedgerState(first, "", 0, 0)
         self._live_bytes[position >> OFFSET_BITS] += size + RECORD_BYTES
         if second < ledger.tail.first:
             if kind == MOVED:
                 self.index.moved.setdefault(first, {})[second] = position
             return
-        before = ledger.place(second, position, size, crc)
+        before = ledger.set_position(second, position, size, crc)
         if before is None or before[0] == 0:
             ledger.written_bytes += size
         else:
@@ -490,7 +490,7 @@ class StoreState:
             self._mark_changed(ledger_id)
 
     def replay_create(self, ledger_id: int, owner: str) -> None:
-        """A ledger's creation, or its adoption. `NOBODY` when the owner is lost."""
+        """Replay a ledger's creation or adoption. `NOBODY` if the owner is lost."""
         self.next_ledger_id = max(self.next_ledger_id, ledger_id + 1)
         if ledger_id in self._deleted:
             return
@@ -504,7 +504,7 @@ class StoreState:
         self._mark_changed(ledger_id)
 
     def end_replay(self) -> list[LedgerState]:
-        """The ledgers that have entries but whose creation is lost; they belong to `NOBODY`."""
+        """End the replay; returns the ledgers with entries whose creation is lost, owned by `NOBODY`."""
         orphans = [orphan for orphan in self._orphans.values() if orphan.ledger_id not in self._deleted]
         self._orphans.clear()
         for orphan in orphans:
@@ -519,32 +519,32 @@ class StoreState:
     # --- checkpoints ---
     @property
     def unsaved_bytes(self) -> int:
-        """About what takes memory until the next checkpoint."""
+        """Approximate memory of the changes since the last checkpoint."""
         return (
             self.keys.unsaved_bytes + _LEDGER_BYTES * len(self._changed) + _ENTRY_BYTES * self.unsaved_records
         )
 
     def outgrows(self, settings: StoreSettings) -> bool:
-        """Whether so much is in memory alone that a checkpoint is due."""
+        """Whether the unsaved changes are large enough for a checkpoint."""
         return (
             self.unsaved_records >= settings.checkpoint_records
             or self.unsaved_bytes >= settings.checkpoint_state_bytes
         )
 
     def freeze_calls(self) -> int:
-        """Set apart what the owner's calls changed up to here; returns the checkpoint's number."""
+        """Freeze the changes of the owner's calls so far; returns the checkpoint's number."""
         self.checkpoint += 1
         self.keys.freeze(self.checkpoint)
         self._deleted_frozen, self._deleted = self._deleted, set()
         self._frozen_next_ledger_id = self.next_ledger_id
         return self.checkpoint
 
-    def freeze_places(
+    def freeze_positions(
         self, position: int, sequence: int, file_sizes: dict[int, int]
     ) -> tuple[CheckpointSnapshot, list[LedgerState]]:
-        """Set apart what was settled up to here; the checkpoint must write all of it.
+        """Freeze the settled positions so far, all of which the checkpoint must write.
 
-        `freeze_ledgers` adds the ledgers that are returned. Nothing may be settled before it has added all.
+        `freeze_ledgers` adds the returned ledgers. No group may be settled before all are added.
         """
         changed, self._changed = self._changed, []
         self.index.moved_frozen, self.index.moved = self.index.moved, {}
@@ -570,14 +570,14 @@ class StoreState:
         return snapshot, changed
 
     def freeze_ledgers(self, ledgers: Iterable[LedgerState], snapshot: CheckpointSnapshot) -> None:
-        """Add what was appended to some of the ledgers."""
+        """Add the changes of some ledgers to the snapshot."""
         for ledger in ledgers:
             lives = ledger.ledger_id in self.ledgers or ledger.ledger_id in self._dying
             if lives and ledger.changed:
                 snapshot.ledgers.append(ledger.freeze())
 
     def thaw(self, snapshot: CheckpointSnapshot) -> Iterator[object]:
-        """The catalog has the snapshot: what it holds need not stay in memory, and is taken out of it."""
+        """Free the changes that the catalog has, in steps."""
         yield from self.keys.thaw()
         self._deleted_frozen = set()
         yield from emptied(snapshot.deleted)
@@ -598,9 +598,9 @@ class StoreState:
         yield from self._evict()
 
     def _evict(self) -> Iterator[None]:
-        """Let go of ledgers that nobody uses, or used since the checkpoint before the last.
+        """Unload ledgers that are released, or unused since the checkpoint before the last.
 
-        Their recent entries go with them.
+        Their recent entries are unloaded with them.
         """
         before = self.checkpoint - 1
         for part in parts(list(self.ledgers.values())):
@@ -610,7 +610,7 @@ class StoreState:
             yield None
 
     def cast_doubt(self, records_max: int) -> None:
-        """Damage may have taken up to so many records: last entries of any ledger there is, or creations."""
+        """Note that damage may have destroyed this many records: last entries of any ledger, or creations."""
         if records_max:
             self.next_ledger_id += records_max
             self.doubt = LostTail(self.next_ledger_id, max(records_max, self.doubt.entries_max))
@@ -618,7 +618,7 @@ class StoreState:
                 ledger.doubted = True
 
     def load(self) -> None:
-        """Take over the catalog's numbers, before the log behind it is replayed."""
+        """Load the catalog's numbers, before the log behind it is replayed."""
         catalog = self._catalog
         self.checkpoint = catalog.number("number")
         self.next_ledger_id = catalog.number("next_ledger_id")

@@ -1,7 +1,7 @@
-"""Work in steps: what the owner's thread does for very many things is left now and then for its other work.
+"""Long work in steps, between which the owner's thread can do other work.
 
-A step is an iteration. `geminga.ledger.store.FileStore.poll` takes as many as there is time for, and goes on
-with the rest before it takes in anything else: so what is done in steps is done in its order all the same.
+A step is one iteration. `geminga.ledger.store.FileStore.poll` runs as many steps as there is time for, and
+continues with the rest before it processes the next group, so that the order is kept.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from geminga.ledger.api import Done
 from geminga.ledger.callbacks import run_callbacks
 
 AT_ONCE: Final = 512
-"""So many keys or ledgers are looked after in a step, which takes a millisecond at most."""
+"""Keys or ledgers per step, which takes at most a millisecond."""
 REPORTED_AT_ONCE: Final = 32
-"""So many callbacks are run in one: what follows of each, such as making a topic, may take 50 µs."""
+"""Callbacks per step: each may cause up to 50 µs of work, such as the creation of a topic."""
 
 T = TypeVar("T")
 
 
 def reported(dones: Sequence[Done | None], error: StoreError | None) -> Iterator[int]:
-    """Run callbacks in order, as `run_callbacks` does; a step says how many it ran."""
+    """Run callbacks in order, as `run_callbacks` does; each step yields how many it ran."""
     for start in range(0, len(dones), REPORTED_AT_ONCE):
         yield run_callbacks(dones[start : start + REPORTED_AT_ONCE], error)
 
 
-def parts(things: Iterable[T]) -> Iterator[list[T]]:
-    """The things, in lists of a step's length."""
+def parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """Split items into lists of a step's length."""
     part: list[T] = []
-    for thing in things:
-        part.append(thing)
+    for item in items:
+        part.append(item)
         if len(part) == AT_ONCE:
             yield part
             part = []
@@ -39,18 +39,18 @@ def parts(things: Iterable[T]) -> Iterator[list[T]]:
         yield part
 
 
-def taken(things: list[T]) -> Iterator[list[T]]:
-    """The same from the end, taken out of the list: nobody but who is given them holds them then."""
-    while things:
-        part = things[-AT_ONCE:]
-        del things[-AT_ONCE:]
+def taken(items: list[T]) -> Iterator[list[T]]:
+    """Remove items from the end and yield them, in lists of a step's length that only the caller holds."""
+    while items:
+        part = items[-AT_ONCE:]
+        del items[-AT_ONCE:]
         yield part
 
 
-def emptied(things: list[Any] | set[Any] | dict[Any, Any]) -> Iterator[None]:
-    """Let go of what is in there, the last first: to drop 100,000 objects at once takes 50 ms."""
-    while things:
-        take = things.popitem if isinstance(things, dict) else things.pop
-        for _ in range(min(AT_ONCE, len(things))):
+def emptied(items: list[Any] | set[Any] | dict[Any, Any]) -> Iterator[None]:
+    """Remove all items, the last first, in steps: dropping 100,000 objects at once takes 50 ms."""
+    while items:
+        take = items.popitem if isinstance(items, dict) else items.pop
+        for _ in range(min(AT_ONCE, len(items))):
             take()
         yield None

@@ -1,9 +1,9 @@
-"""The durable store: `FileStore`.
+"""Durable store: `FileStore`.
 
 Every byte is written once, into a log that all ledgers and keys share (`log`), by group commit off the
-owner's thread (`journal`). The state (`state`) says what it amounts to, checkpoints put that into the
-catalog (`catalog`), recovery (`recovery`) reads what came after, and rewriting (`rewriting`) gives back
-the space of what was deleted. docs/decisions/store-layout.md tells why.
+owner's thread (`journal`). The resulting state is in memory (`state`), checkpoints save it in the catalog
+(`catalog`), recovery (`recovery`) replays the log behind the last checkpoint, and rewriting (`rewriting`)
+frees the space of deleted records. docs/decisions/store-layout.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from geminga.ledger.worker import Worker
 logger = logging.getLogger("geminga.ledger")
 
 _AHEAD_CACHE_KIB = 128
-"""Of connections that read ahead: what they read is to be in the system's cache, not in theirs."""
+"""Cache of connections that read ahead: small, as they only fill the operating system's cache."""
 
 
 class FileStore:
-    """`geminga.ledger.api.EntryStore` in a folder. Create it with `FileStore.open`."""
+    """Implements `geminga.ledger.api.EntryStore` in a folder. Create it with `FileStore.open`."""
 
     @classmethod
     def open(
@@ -88,10 +88,10 @@ class FileStore:
         filesystem: FileSystem | None = None,
         threads: bool = True,
     ) -> FileStore:
-        """Open the store in ``folder``, made if it does not exist or is empty.
+        """Open the store in ``folder``, which is created if it does not exist or is empty.
 
         ``sync`` overrides ``settings.sync``. ``wakeup`` is called from any thread when `poll` has work.
-        Without ``threads`` all writing happens inside `poll`, in an order that repeats.
+        Without ``threads`` all writing happens inside `poll`, in a deterministic order.
 
         Raises `StoreLocked` when another process has it open, `NotAStore` when the folder holds other
         files, `StoreDamaged` when its superblock is unreadable, `StoreError` when the system refuses. Damage
@@ -197,7 +197,7 @@ class FileStore:
                 self._state.bloom_filter,
                 self._pool,
                 self._catalog_file.connect(_AHEAD_CACHE_KIB),
-                lambda error: logger.warning("the store's catalog cannot be counted in: %s", error),
+                lambda error: logger.warning("cannot add the store's catalog to its Bloom filter: %s", error),
             )
         self._reader = StoreEntryReader(
             self._state,
@@ -250,13 +250,13 @@ class FileStore:
             self._worker.start()
         if self._pool is not None:
             self._pool.start()
-        # The log must say everything, also what it said in bytes that are damaged now.
+        # The log must hold everything, including records whose bytes in the log are damaged now.
         self._settling.write_again(self._recovery.unwritten_keys, self._recovery.unwritten_ledgers)
         if recovered.replayed_groups > 1 or len(self._state.quarantine):
             self._checkpoints.begin()
 
     def _recover(self, store_id: bytes) -> Recovered:
-        """Take over what the catalog and the log behind it say."""
+        """Restore the state from the catalog and the log behind it."""
         state = self._state = StoreState(self._catalog, self.settings.index_cache_bytes)
         position = sequence = 0
         sizes: dict[int, int] = {}
@@ -276,15 +276,15 @@ class FileStore:
 
     tier = None
 
-    # --- what is wrong ---
+    # --- faults ---
     @property
     def failure(self) -> StoreError | None:
-        """Why the store stopped; None while it is well."""
+        """Return why the store stopped; None while it works."""
         return self._failure
 
     @property
     def damage(self) -> list[Damage]:
-        """What is known to be damaged, found when opening and when reading."""
+        """Return the known damage, found when opening and when reading."""
         return list(self._state.quarantine)
 
     @property
@@ -295,7 +295,7 @@ class FileStore:
     def is_behind(self) -> bool:
         return self._checkpoints.is_behind
 
-    # --- room ---
+    # --- disk space ---
     @property
     def space(self) -> FreeSpace | None:
         space, is_full = self._gauge.space, self._journal.full is not None or self._checkpoints.lacks_room
@@ -342,9 +342,9 @@ class FileStore:
         return self._settling.settle(name, done)
 
     def forget_damage(self, name: str) -> None:
-        """Take things off the list whose bytes were put right."""
-        for thing in self._state.quarantine.named(name):
-            self._state.quarantine.discard(thing)
+        """Remove damage whose bytes were corrected from the list."""
+        for damage in self._state.quarantine.named(name):
+            self._state.quarantine.discard(damage)
 
     # --- ledgers ---
     def owner_of(self, ledger_id: int) -> str | None:
@@ -392,7 +392,7 @@ class FileStore:
             self._state.step_over_doubt(ledger)
         ids = ledger.take(entries)
         dones = chain(repeat(None, len(ids) - 1), (done,))
-        # A list first: the writer takes from the front meanwhile, and adding a list is one step.
+        # A list first: the writer takes from the front meanwhile, and extending by a list is atomic.
         self._pending.extend(list(zip(repeat(ENTRY), repeat(ledger_id), ids, entries, dones)))
         if self._journal.idle:
             self._journal.wake()
@@ -414,7 +414,7 @@ class FileStore:
         ledger = self._state.ledger(ledger_id)
         return self._reader.fetch(ledger, first_entry_id, entries_max, bytes_max, ahead, done)
 
-    def places(
+    def positions(
         self,
         ledger_id: int,
         first_entry_id: int,
@@ -423,14 +423,14 @@ class FileStore:
         bytes_max: int,
         done: Callable[[EntryChunk | None], None],
     ) -> bool:
-        """Tell ``done`` where entries lie in the log's files, for somebody who reads them without the store:
-        within both limits, at least one. They may be moved before they are read, and their file deleted.
+        """Call ``done`` with the positions of entries in the log's files, for reading them without the store:
+        within both limits, at least one. Entries may be moved, and their file deleted, before they are read.
 
-        None, or False in place of telling: `fetch` is to be asked, for they are in memory, or nowhere. Raises
-        `StoreError`.
+        If the entries are in memory, or missing, returns False or calls ``done`` with None: use `fetch` then.
+        Raises `StoreError`.
         """
         ledger = self._state.ledger(ledger_id)
-        return self._reader.places(ledger, first_entry_id, entries_max, bytes_max, done)
+        return self._reader.positions(ledger, first_entry_id, entries_max, bytes_max, done)
 
     def bring(self, wanted: PrefetchRequest, done: Done) -> bool:
         if self._prefetcher is None or not self._state.bloom_filter.may_have_any(wanted):
@@ -462,7 +462,7 @@ class FileStore:
             self._checkpoints.deletions_wait = True
             self._submit(DELETE_LEDGER, existing[-1], 0, b"", done)
         elif done is not None:
-            # Nothing to write, but the callback keeps its place in the order.
+            # Nothing to write, but the callback keeps its order.
             self._submit(NOTHING, 0, 0, b"", done)
 
     # --- key-value map ---
@@ -512,15 +512,15 @@ class FileStore:
 
     # --- completion ---
     def _signal(self) -> None:
-        """Called by the writer and the worker when `poll` has work."""
+        """Wake the owner: called by the writer and the worker when `poll` has work."""
         if self._signaled:
             return
         self._signaled = True
         if self._wakeup is not None:
             try:
                 self._wakeup()
-            except RuntimeError as error:  # the owner's event loop is closed: it polls no more
-                logger.debug("the store's owner cannot be woken: %s", error)
+            except RuntimeError as error:  # the owner's event loop is closed, it will not poll again
+                logger.debug("cannot wake the store's owner: %s", error)
 
     def poll(self, enough: Callable[[], bool] = never) -> int:
         if self._polling:
@@ -562,7 +562,7 @@ class FileStore:
         return ran
 
     def _complete(self, outcome: Group | FailedRecords) -> Iterator[int]:
-        """Take in what the writer reports. Each step says how many callbacks it ran."""
+        """Process a result of the writer. Each step yields how many callbacks it ran."""
         if isinstance(outcome, FailedRecords):
             self._failure = self._refusal = self._failure or outcome.error
             yield from reported([record[4] for record in outcome.records], outcome.error)
@@ -573,7 +573,7 @@ class FileStore:
         yield from reported(outcome.dones, None)
 
     def _settle(self, group: Group) -> None:
-        """Note what is on the disk now."""
+        """Record that a group is on the disk."""
         counts, size_bytes = self._state.settle(group)
         self._checkpoints.wrote(group)
         if counts:
@@ -608,12 +608,12 @@ class FileStore:
         )
 
     def _disk_bytes(self) -> int:
-        """Bytes of the log's files, as far as they are written."""
+        """Return the size of the written part of the log's files."""
         number = self._writer.number
         return sum(size for n, size in self._sizes.items() if n != number) + self._writer.offset
 
     def checkpoint(self) -> None:
-        """Make a checkpoint now and wait for it; what a clean close does, for tests and tools."""
+        """Make a checkpoint now and wait for it, as a clean close does; for tests and tools."""
         self._check_running()
         self._drain()
         if self._failure is None:
@@ -621,9 +621,9 @@ class FileStore:
             self._drain()
 
     def _drain(self) -> None:
-        """Wait until nothing is pending and the worker is done, running callbacks on the way.
+        """Wait until nothing is pending and the worker is done, running callbacks meanwhile.
 
-        What there is no room for is not waited for.
+        Does not wait for records blocked by a full disk.
         """
         while True:
             self.poll()
@@ -637,7 +637,7 @@ class FileStore:
                 time.sleep(0.0002)
 
     def close(self) -> None:
-        """As the contract says; called from a callback, it closes when the callbacks at hand have run."""
+        """Close the store; called from a callback, it closes when the current callbacks have run."""
         if self._closed:
             return
         if self._polling:
@@ -662,7 +662,7 @@ class FileStore:
             with contextlib.suppress(OSError):
                 self._writer.close(clean=clean)
             self._files.close()
-            # A thread that the disk still keeps waiting uses its connection: it ends with the process.
+            # A thread stuck in a disk read uses its connection, which then ends with the process.
             if not still_read:
                 self._catalog_file.close()
             self._lock.release()
@@ -672,27 +672,27 @@ class FileStore:
         self._rewriter.stop()
 
     def abandon(self) -> None:
-        """Let go of the store as if the process had died; for looking at one. It must have no threads."""
+        """Close the files as if the process had died, for inspection. The store must have no threads."""
         self._closed = True
         self._failure = StoreStopped("the store is closed")
         self._files.close()
         self._catalog_file.close()
         self._lock.release()
 
-    # --- for looking at it ---
+    # --- inspection ---
     def has_given(self, ledger_id: int) -> bool:
-        """Whether there is or was a ledger of that id."""
+        """Whether a ledger with this id exists or existed."""
         return ledger_id < self._state.next_ledger_id
 
     def census(self) -> StoreCounts:
-        """How much there is. Goes through all keys."""
+        """Count log files, ledgers and keys. Reads all keys."""
         sizes = {**self._sizes, self._writer.number: self._writer.offset}
         keys = sum(1 for _ in self.scan(""))
         return StoreCounts(len(self._state.files), sum(sizes.values()), self._state.count_ledgers(), keys)
 
-    def place_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
-        """(file name, offset, size, checksum) of an entry, to look at its bytes; None when it has none."""
-        return self._state.place_of(ledger_id, entry_id)
+    def position_of(self, ledger_id: int, entry_id: int) -> tuple[str, int, int, int] | None:
+        """Return (file name, offset, size, checksum) of an entry, for reading its bytes; None without one."""
+        return self._state.position_of(ledger_id, entry_id)
 
     def __enter__(self) -> FileStore:
         return self

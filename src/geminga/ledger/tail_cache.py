@@ -1,4 +1,4 @@
-"""How much of the ledgers' newest entries stays in memory: the oldest of all ledgers go first."""
+"""Limit on the newest entries of ledgers in memory: the oldest of all ledgers are evicted first."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from array import array
 from geminga.ledger.state import StoreState
 
 _RECORD_OVERHEAD_BYTES = 200
-"""What an entry takes in memory besides its bytes."""
+"""Memory of an entry besides its bytes."""
 
 
 class TailCache:
-    """The account of what `geminga.ledger.state` holds of ledgers' ends, by the groups that it came in.
+    """Account of the recent entries that `geminga.ledger.state` holds, by the groups that added them.
 
-    It is kept in a few arrays: what it says of topics that have left memory long ago is little then, and does
-    not lie among what they have left.
+    The account is in a few arrays: small for topics that left memory long ago, and not scattered among the
+    memory that they have freed.
     """
 
     def __init__(self, state: StoreState, bytes_max: int) -> None:
@@ -22,15 +22,15 @@ class TailCache:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._groups = array("Q")
-        """Of each group in memory, the oldest first: its ledgers, bytes, and how many were settled then."""
+        """For each group in memory, oldest first: number of ledgers, bytes, and groups settled by then."""
         self._first_group = 0
         self._ledgers = array("Q")
-        """The groups' ledgers, and how many entries each of them has."""
+        """Ledgers of the groups, and their number of entries in each."""
         self._entries = array("Q")
         self._first_ledger = 0
 
     def holds(self, counts: dict[int, int], entries: int, size_bytes: int) -> None:
-        """A group was settled: so many entries, of ledgers, are in memory; the oldest may have to go."""
+        """Add a settled group with its entries per ledger; evicts the oldest entries if necessary."""
         size_held = size_bytes + entries * _RECORD_OVERHEAD_BYTES
         self._groups.extend((len(counts), size_held, self._state.settled_groups))
         self._ledgers.extend(counts)
@@ -46,7 +46,7 @@ class TailCache:
             self._bytes -= size_bytes
             for at in range(self._first_ledger, self._first_ledger + count):
                 ledger = ledgers.get(self._ledgers[at])
-                if ledger is not None and ledger.since < settled:  # it may have left, and come back since
+                if ledger is not None and ledger.since < settled:  # else it was unloaded and loaded since
                     entries = self._entries[at]
                     del ledger.recent[:entries]
                     ledger.recent_first += entries

@@ -1,5 +1,5 @@
-"""How busy a thread is, as the operating system counts it, stepping back behind it, and whether that helps:
-for work that is to leave room."""
+"""Load and priority of threads: how busy a thread is, how background threads lower their priority, and
+whether priorities help at all."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import time
 logger = logging.getLogger("geminga.ledger")
 
 STEP = 5
-"""By so much a thread that steps back is nicer, where threads have a niceness."""
+"""Niceness added to background threads (Linux)."""
 NICENESS_MAX = 19
 TURN_NANOSECONDS = 100_000_000
-"""The longest that Linux has."""
+"""Longest time slice that Linux allows: 0.1 s."""
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-"""The number of the system call, for C libraries do not know it: glibc does since 2.41."""
+"""Number of the system call, for which glibc has no function before 2.41."""
 
 
 def lower_priority(step: int = STEP) -> None:
-    """The calling thread leaves the processor to others that want it: publishing comes first."""
+    """Raise the niceness of the calling thread, so that publishing comes first."""
     if sys.platform == "linux":
         try:
             number = threading.get_native_id()
@@ -35,10 +35,10 @@ def lower_priority(step: int = STEP) -> None:
 
 
 def step_aside() -> None:
-    """The calling thread takes what processor time nobody else wants, where the system knows such threads.
+    """Give the calling thread only idle processor time (SCHED_IDLE on Linux).
 
-    To others that wake up, a processor that runs one of them is as good as one that runs nothing: they are
-    put there, and need not wait until it has had its turn, as they have to for whoever is merely nice.
+    The kernel treats a processor that runs such a thread like an idle one: other threads that wake up run
+    there at once, and do not wait for the end of its time slice, as for a thread that is only nice.
     """
     if sys.platform == "linux":
         _lengthen_turns()
@@ -49,10 +49,10 @@ def step_aside() -> None:
 
 
 def _lengthen_turns() -> None:
-    """Have the calling thread's turns be as long as Linux has them (since 6.12, before that they stay).
+    """Give the calling thread the longest time slice of Linux (since 6.12; no effect before).
 
-    In a session of its own it is the session that has turns, whatever its threads are, and who wakes up
-    during one waits, up to the next tick of the clock; but not who has shorter turns: he goes first.
+    In a session of its own the session has the time slice, not its threads, and a thread that
+    wakes up during it waits up to the next clock tick, unless it has a shorter time slice: it runs first.
     """
     number = _SCHED_SETATTR.get(os.uname().machine)
     if number is None:
@@ -67,8 +67,8 @@ def _lengthen_turns() -> None:
 
 
 def is_rationed(root: str = "/sys/fs/cgroup", listed: str = "/proc/self/cgroup") -> bool:
-    """Whether the processor time of this process and its children is limited by a quota of Linux's, as
-    containers have them: then what one takes another one lacks, whatever their priorities are."""
+    """Whether a Linux quota limits the processor time of this process and its children, as in containers: a
+    child's processor time is then taken from this process, at any priority."""
     found: list[str] = []
     try:
         with open(listed) as file:
@@ -84,7 +84,7 @@ def is_rationed(root: str = "/sys/fs/cgroup", listed: str = "/proc/self/cgroup")
 
 
 def _in_each(root: str, path: str, name: str) -> list[str]:
-    """What the files of a name say from a group up to the root; in a container the group may not be there."""
+    """Read a cgroup's files of a name up to the root; in a container the cgroup may not be visible."""
     found = []
     parts = [each for each in path.split("/") if each]
     for count in range(len(parts) + 1):
@@ -97,7 +97,7 @@ def _in_each(root: str, path: str, name: str) -> list[str]:
 
 
 class ThreadLoad:
-    """Of the thread that makes it. `take` may be called on any other, but on one at a time."""
+    """Load of the thread that creates it. Any thread may call `take`, one at a time."""
 
     def __init__(self) -> None:
         self._path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
@@ -105,8 +105,8 @@ class ThreadLoad:
         self._ran = self._seconds()
 
     def take(self) -> float | None:
-        """The part of the time since the last call in which the thread ran, or would have if there had been a
-        processor, 0 to 1; None where that is not known (not on Linux, or the thread has ended)."""
+        """Return the share of time since the last call (0 to 1) in which the thread ran or waited for a
+        processor; None if unknown (not on Linux, or the thread has ended)."""
         at, ran = time.monotonic(), self._seconds()
         before_at, before = self._at, self._ran
         self._at, self._ran = at, ran

@@ -1,8 +1,8 @@
-"""Writing a file on another thread than the one whose work it holds.
+"""Writing of a file on another thread than the one that produces its data.
 
-A thread that is left hardly any processor time must not be what others of this machine wait for. It would be
-where it writes to a journaling file system: whoever syncs a file, the store its log before all, waits for
-everybody who is about to change something there.
+A thread that gets hardly any processor time must not block others. It would when it writes to a journaling
+file system: a sync by any process, above all of the store's log, waits for all threads that are about to
+change files there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PIECES_WAITING_MAX = 4
 
 
 class ThreadedWriter:
-    """`StorageWriter` by a thread that does nothing else. What is raised there is raised by a later call."""
+    """`StorageWriter` on a separate thread. An exception there is raised by a later call."""
 
     def __init__(self, create: Callable[[], StorageWriter], thread: ThreadPoolExecutor) -> None:
-        """``create`` runs there, too. Raises what it raises."""
+        """``create`` runs on that thread, too; its exceptions are raised."""
         self._thread = thread
         self._gathered = bytearray()
         self._waiting: deque[Future[object]] = deque()
@@ -49,7 +49,7 @@ class ThreadedWriter:
             self._failure = self._failure or error
 
     def _check(self) -> None:
-        """What was written after something that was not is worth nothing."""
+        """Raise the first failure: data written after it is useless."""
         if self._failure is not None:
             raise self._failure
 

@@ -1,15 +1,15 @@
-"""What the store knows of offloaded ledgers, in its keys.
+"""Records of offloaded ledgers in the store's keys.
 
 ``offloaded/<owner>\\0<ledger>``
-    The record of a ledger whose file is complete, as the manifest has it. Who reads the ledger may read the
-    file; whether its entries are in the store too does not matter.
+    The record of a ledger whose file is complete, as in the manifest. The ledger may be read from the file,
+    whether its entries are in the store too or not.
 ``offloaded-by/<ledger>``
-    Whose it is, so that a ledger is found by its id.
+    The ledger's owner, to find a record by ledger id.
 ``offloading/<uuid>``
-    A file that may be there and is nobody's, unless the record above names it: written before the file is
-    begun, and before the record of one that is to go is taken away. Whatever happens, no file is forgotten.
+    A file that may exist and belongs to no ledger, unless a record names it: written before the file is
+    created, and before the record of a file to delete is removed. So no file is ever forgotten.
 
-Writes are in the order of the store's log, and a crash keeps a beginning of it: the order makes it safe.
+Writes reach the log in order, and a crash keeps a prefix of them, so their order makes this safe.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = logging.getLogger("geminga.ledger")
 
 _REMEMBERED_MAX = 4096
 _OWNED_MAX = 8192
-"""Records that are remembered by their owners, each of whom counts as one, too: most have none."""
+"""Maximum number of remembered records, plus one for each owner: most owners have no record."""
 _RECORDS, _OWNERS, _SUSPECTS = "offloaded/", "offloaded-by/", "offloading/"
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanCandidate:
-    """A file that is nobody's, unless a record names it."""
+    """File that belongs to no ledger, unless a record names it."""
 
     owner: str
     ledger: int
@@ -50,18 +50,18 @@ def _owner_key(ledger_id: int) -> str:
 
 
 class TierCatalog:
-    """See the module; on the owner's thread. What it writes keeps its place in the order of the store's."""
+    """Records of offloaded ledgers; on the owner's thread. Writes are ordered with the store's own."""
 
     def __init__(self, store: EntryStore) -> None:
         self._store = store
         self._remembered: OrderedDict[int, OffloadedLedger | None] = OrderedDict()
         self._owners: OrderedDict[str, dict[int, OffloadedLedger]] = OrderedDict()
-        """All that is offloaded of those who were asked for last: who offloads asks for it each time."""
+        """All records of the owners asked for last, as each offload asks for its owner's."""
         self._owned = 0
-        """How many those are, and their records."""
+        """Number of these owners and records together."""
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
-        """The record of a ledger, None when it is not offloaded."""
+        """Return the record of a ledger, None if it is not offloaded."""
         if ledger_id in self._remembered:
             self._remembered.move_to_end(ledger_id)
             return self._remembered[ledger_id]
@@ -80,20 +80,20 @@ class TierCatalog:
         return None if owner is None else owner.base.decode()
 
     def of_owner(self, owner: str) -> list[OffloadedLedger]:
-        """What is offloaded of an owner, in order."""
+        """Return the records of an owner, in order."""
         known = self._owners.get(owner)
         if known is None:
             found = (_record(value.base) for _, value in self._store.scan(f"{_RECORDS}{owner}\x00"))
             known = self._owners[owner] = {each.ledger: each for each in found if each is not None}
             self._owned += 1 + len(known)
         self._owners.move_to_end(owner)
-        # One of them may have more: its own are never scanned anew for each ledger.
+        # A single owner may exceed the limit, so that its records are not scanned for each ledger.
         while len(self._owners) > 1 and self._owned > _OWNED_MAX:
             self._owned -= 1 + len(self._owners.popitem(last=False)[1])
         return sorted(known.values(), key=lambda each: each.ledger)
 
     def everything(self) -> Iterator[tuple[str, OffloadedLedger]]:
-        """(owner, record) of all that is offloaded; may be read in steps, as `EntryStore.scan`."""
+        """Iterate over (owner, record) of all offloaded ledgers, in steps, as `EntryStore.scan` does."""
         for key, value in self._store.scan(_RECORDS):
             record = _record(value.base)
             if record is not None:
@@ -101,12 +101,12 @@ class TierCatalog:
 
     # --- changes ---
     def suspect(self, suspect: OrphanCandidate, done: Done | None = None) -> None:
-        """There may be a file from now on that is nobody's."""
+        """Note that a file may exist from now on that belongs to no ledger."""
         value = json.dumps({"owner": suspect.owner, "ledger": suspect.ledger, "file": suspect.file}).encode()
         self._store.put(_SUSPECTS + suspect.uuid, value, done)
 
     def put(self, owner: str, record: OffloadedLedger, done: Done | None = None) -> None:
-        """The file is complete, and the ledger's."""
+        """Record that the file is complete, and belongs to the ledger."""
         self._store.put(_owner_key(record.ledger), owner.encode())
         self._store.put(_key(owner, record.ledger), json.dumps(record.as_json()).encode())
         self._store.delete(_SUSPECTS + record.uuid, done)
@@ -117,7 +117,7 @@ class TierCatalog:
             owned[record.ledger] = record
 
     def give_up(self, owner: str, record: OffloadedLedger, file: str, done: Done | None = None) -> None:
-        """The ledger is not offloaded any more, its file is to go."""
+        """Remove the record of a ledger whose file is to be deleted."""
         self.suspect(OrphanCandidate(owner, record.ledger, record.uuid, file))
         self._store.delete(_key(owner, record.ledger))
         self._store.delete(_owner_key(record.ledger), done)
@@ -127,11 +127,11 @@ class TierCatalog:
             self._owned -= 1
 
     def cleared(self, uuid: str, done: Done | None = None) -> None:
-        """The file is not there."""
+        """Note that the file does not exist."""
         self._store.delete(_SUSPECTS + uuid, done)
 
     def all_suspects(self) -> list[OrphanCandidate]:
-        """Files that may be nobody's."""
+        """Return files that may belong to no ledger."""
         found = []
         for key, value in list(self._store.scan(_SUSPECTS)):
             try:
@@ -143,7 +143,7 @@ class TierCatalog:
         return found
 
     def suspects(self) -> list[OrphanCandidate]:
-        """Files that are nobody's. A suspicion that is none is taken away."""
+        """Return files that belong to no ledger. Removes suspicions about files that belong to one."""
         found = []
         for suspect in self.all_suspects():
             record = self.record(suspect.ledger)

@@ -1,31 +1,30 @@
-"""Whether the place of offloaded ledgers is this store's to change: one store holds it, its copies borrow.
+"""Claim on the storage of offloaded ledgers: one store may change the files, its copies only read them.
 
-A copy of a store knows of the same files. If it trimmed or swept as the store does, the store would lose what
-it has nowhere else. So a place is *claimed* (`geminga.offload.claim`), and who does not hold the claim reads
-there and changes nothing: neither is anything written, nor deleted, nor are entries let go of for a file that
-somebody else may delete.
+A copy of a store knows of the same files. If it trimmed or swept like the original, the original would lose
+its only copy of entries. So a storage location is *claimed* (`geminga.offload.claim`), and a store without
+the claim *borrows* the files: it reads them, but writes and deletes none, and keeps its local entries, as the
+holder of the claim may delete the files.
 
-What an opening finds decides:
+The claim that an opening finds decides:
 
 =========================================  =============================================================
-no claim, and nothing of ours              it is claimed
-no claim, where we have files, or had it   looked at until there is one: the place may not be mounted
-ours, on another place than where they are looked at until it is that one: it is the folder below it
-that of another instance, or store         borrowed: this is a copy (`geminga.ledger.identity`)
-ours, of a session that we do not know     borrowed: this is an older state of a store that went on elsewhere
-ours, closed                               it is claimed again
-ours, still open                           looked at until it has not changed for so long that whoever held
-                                           it is dead; it changes: borrowed, for this is the copy of a disk
+no claim, and no files of ours             take the claim
+no claim, but we have files or had it      wait for a claim: the storage may not be mounted
+ours, but of another storage location      wait for the right one: this is the folder below the mount point
+another instance's or store's              borrow: this is a copy (`geminga.ledger.identity`)
+ours, from an unknown session              borrow: this is an older state of a store that continued elsewhere
+ours, closed                               take the claim again
+ours, still open                           wait: if it stays unchanged for QUIET_SECONDS, its holder is dead:
+                                           take it; if it changes, borrow: this is the copy of a disk
 =========================================  =============================================================
 
-The holder renews its claim, and reads it once more before each change. Nobody has to trust another one's
-clock, and no change waits for anything but the place. What a store that borrows would delete stays on its
-list (`geminga.ledger.tier_catalog`), for the day on which somebody says that the other one is gone:
-`take_over`. Two that see a place free in the same instant are told apart a moment later, by which of both
-wrote last.
+The holder renews its claim, and reads it before each change. No store depends on another one's clock, and
+changes wait only for the storage itself. A store that borrows keeps a list of the files it would delete
+(`geminga.ledger.tier_catalog`), until an administrator confirms that the other store is gone: `take_over`.
+If two stores claim at the same moment, both read the claim again, and the one that wrote last holds it.
 
-A place that is full has no room for another file, so the claim is written over where it is: its holder must
-not seem dead, and what it deletes is what gives room back.
+If the storage is full there is no space for another file, so the claim is overwritten in the existing file:
+its holder must not seem dead, as its deletions are what frees space.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ from geminga.offload.storage import OffloadStorage
 logger = logging.getLogger("geminga.ledger")
 
 BEAT_SECONDS = 15.0
-"""So often the holder renews its claim, and who waits looks at it."""
+"""Interval at which the holder renews its claim, and a waiting store reads it."""
 QUIET_SECONDS = 50.0
-"""A claim that was left open and has not changed for so long is a dead one's."""
+"""Time after which an open claim that has not changed counts as abandoned."""
 
 
 class StorageNotClaimed(StoreError):
-    """The place is not this store's to change."""
+    """The store does not hold the claim on the storage."""
 
 
 class ClaimState(Enum):
@@ -66,11 +65,11 @@ class ClaimState(Enum):
 
 
 class StorageClaim:
-    """See the module. `state` and `why` may be read by any thread; all else waits for the place."""
+    """Claim of one store. Any thread may read `state` and `why`; all methods wait for the storage."""
 
     def __init__(
         self,
-        place: OffloadStorage,
+        storage: OffloadStorage,
         filesystem: FileSystem,
         folder: str,
         store_name: str,
@@ -79,10 +78,10 @@ class StorageClaim:
     ) -> None:
         self.state = ClaimState.ASKING
         self.has_files = False
-        """Whether the store has files there: then a place without a claim is not the one that it knows."""
-        self.why = f"whose {place.location} is, is not known yet"
-        """Why the place is not ours to change; for people."""
-        self._place = place
+        """Whether the store has files there: then a storage location without a claim is a different one."""
+        self.why = f"{storage.location}: the claim has not been read yet"
+        """Message that says why the store may not change the storage."""
+        self._storage = storage
         self._filesystem = filesystem
         self._folder = folder
         self._store = store_name
@@ -90,11 +89,11 @@ class StorageClaim:
         self._lock = threading.Lock()
         self._identity: StoreIdentity | None = None
         self._ours: Claim | None = None
-        """What we wrote last."""
+        """Claim that we wrote last."""
         self._seen: tuple[Claim, float] | None = None
-        """A claim that may be a dead one's, and since when it has not changed."""
+        """Claim that may be abandoned, and since when it has not changed."""
         self.problem = ""
-        """Why the claim could not be looked at when it was last tried; empty when it could."""
+        """Error of the last attempt to read or renew the claim; empty after a success."""
         self._due = float("-inf")
         self._is_done = False
         self._stop = threading.Event()
@@ -102,7 +101,7 @@ class StorageClaim:
 
     # --- life ---
     def start(self, decided: Callable[[], None]) -> None:
-        """Look and renew on a thread of its own; ``decided`` is called there when the state changes."""
+        """Read and renew the claim on a separate thread, which calls ``decided`` on changes of `state`."""
         self._thread = threading.Thread(
             target=self._run, args=(decided,), name="geminga-offload-claim", daemon=True
         )
@@ -117,9 +116,9 @@ class StorageClaim:
             self._let_go()
 
     def close(self, *, is_done: bool, seconds_max: float) -> None:
-        """Renew it no more; ``is_done``: nothing is changed any more, so that the next opening need not wait.
+        """Stop renewing the claim. ``is_done``: no changes are pending; the next opening then need not wait.
 
-        A place that does not answer is waited for ``seconds_max``.
+        Waits up to ``seconds_max`` for storage that does not answer.
         """
         self._is_done = is_done
         self._stop.set()
@@ -130,11 +129,11 @@ class StorageClaim:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing asks the place any more."""
+        """Whether no request to the storage is pending."""
         return self._thread is None or not self._thread.is_alive()
 
     def keep(self) -> bool:
-        """What is due by now: to look, or to renew. Whether there is news in `state` or `problem`."""
+        """Read or renew the claim if it is due; returns whether `state` or `problem` changed."""
         if self._clock() < self._due:
             return False
         before = self.state, self.problem
@@ -144,8 +143,8 @@ class StorageClaim:
                 self.problem = ""
             except (OSError, ClaimUnreadable, StorageNotClaimed) as error:
                 self._complain(error)
-            except Exception as error:  # what a place's library raises
-                logger.debug("looking at a claim failed", exc_info=True)
+            except Exception as error:  # exceptions of a storage library
+                logger.debug("cannot read the claim", exc_info=True)
                 self._complain(error)
         self._due = self._clock() + BEAT_SECONDS
         return (self.state, self.problem) != before
@@ -153,15 +152,15 @@ class StorageClaim:
     def _complain(self, error: Exception) -> None:
         if str(error) != self.problem:
             self.problem = str(error)
-            logger.warning("%s: the claim on it cannot be looked at now: %s", self._place.location, error)
+            logger.warning("%s: cannot read or renew the claim now: %s", self._storage.location, error)
 
-    # --- what holds ---
+    # --- checks ---
     def check(self) -> None:
-        """Return when the place is ours to change at this moment. Raises `StorageNotClaimed` or `OSError`."""
+        """Return if the store holds the claim at this moment. Raises `StorageNotClaimed` or `OSError`."""
         with self._lock:
             if self.state is ClaimState.HELD:
                 try:
-                    found = claims.load(self._place)
+                    found = claims.load(self._storage)
                 except ClaimUnreadable as error:
                     raise StorageNotClaimed(str(error)) from error
                 if self._is_ours(found):
@@ -170,17 +169,17 @@ class StorageClaim:
                     self._check_home(self._known(), found)
                     self._borrow(found, "was taken over meanwhile")
                 else:
-                    raise StorageNotClaimed(f"the claim on {self._place.location} is gone: is it mounted?")
+                    raise StorageNotClaimed(f"the claim on {self._storage.location} is gone: is it mounted?")
             raise StorageNotClaimed(self.why)
 
     def _let_go(self) -> None:
         with self._lock:
             if self.state is ClaimState.HELD and self._ours is not None:
                 try:
-                    if self._is_ours(claims.load(self._place)):
+                    if self._is_ours(claims.load(self._storage)):
                         self._save(replace(self._ours, open=False))
                 except Exception as error:
-                    logger.debug("%s: the claim stays open: %s", self._place.location, error)
+                    logger.debug("%s: the claim stays open: %s", self._storage.location, error)
                 self.state, self.why = ClaimState.ASKING, "the store is closed"
 
     def _is_ours(self, found: Claim | None) -> bool:
@@ -189,11 +188,11 @@ class StorageClaim:
     def _look(self) -> None:
         if self.state is ClaimState.BORROWED:
             return
-        found = claims.load(self._place)
+        found = claims.load(self._storage)
         if found is None and (self.has_files or self.state is ClaimState.HELD):
             what = "has ledgers there" if self.has_files else "has claimed it"
             raise StorageNotClaimed(
-                f"{self._place.location} holds no claim, and this store {what}: is it mounted? If what was "
+                f"{self._storage.location} holds no claim, and this store {what}: is it mounted? If what was "
                 f"there is lost, run 'geminga store claim {self._folder}'"
             )
         identity = self._known()
@@ -210,36 +209,36 @@ class StorageClaim:
         if found is None or self._is_ours(found):
             self._take(identity, found)
         elif found.store != self._store:
-            self._borrow(found, "holds ledgers of another store, and each store needs a place of its own")
+            self._borrow(found, "holds ledgers of another store, and each store needs a location of its own")
         elif found.instance != identity.instance:
             self._borrow(found, "belongs to the store that this one is a copy of")
         elif found.session not in identity.sessions.get(found.place, ()):
-            self._borrow(found, "belongs to a later state of this store, or to a copy that went on")
+            self._borrow(found, "belongs to a later state of this store, or to a copy that continued")
         elif not found.open:
             self._take(identity, found)
         elif self._seen is None:
             self._seen = found, self._clock()
-            self.why = f"{self._place.location} was left open by {found.who}: whether that runs is looked at"
+            self.why = f"{self._storage.location} was left open by {found.who}: checking if that still runs"
         elif found != self._seen[0]:
-            # The copy of a disk. It may outlive the other one, and must not be taken for it then.
+            # This is the copy of a disk. It needs another instance, as it may outlive the original.
             self._identity = StoreIdentity(new_id())
             identities.save(self._filesystem, self._folder, self._identity)
-            self._borrow(found, "belongs to a store that runs, and that this one is a copy of")
+            self._borrow(found, "belongs to a running store that this one is a copy of")
         elif self._clock() - self._seen[1] >= QUIET_SECONDS:
             self._take(identity, found)
 
     def _check_home(self, identity: StoreIdentity, found: Claim) -> None:
-        """Raises `StorageNotClaimed` for a claim that was left in the folder in which the place is to be mounted."""
+        """Raise `StorageNotClaimed` for a claim in the folder on which the storage should be mounted."""
         is_mine = found.store == self._store and found.instance == identity.instance
         if is_mine and identity.home and found.place != identity.home:
             raise StorageNotClaimed(
-                f"{self._place.location} is one that this store claimed before, and not the one that has its "
-                "ledgers: is it mounted? If what was there is lost, run 'geminga store claim "
+                f"{self._storage.location} was claimed by this store before, but its ledgers are at another "
+                "location: is it mounted? If those are lost, run 'geminga store claim "
                 f"{self._folder}'"
             )
 
     def _known(self) -> StoreIdentity:
-        """Who we are, which a copy becomes here."""
+        """Return our identity; a copy of a store gets its own one here."""
         if self._identity is None:
             found = identities.look(self._filesystem, self._folder)
             if found is None:
@@ -249,17 +248,17 @@ class StorageClaim:
         return self._identity
 
     def _take(self, identity: StoreIdentity, found: Claim | None) -> None:
-        """Claim the place. That we are about to is durable before anybody sees it."""
+        """Take the claim. The new session is saved in the store before the claim is written."""
         session = new_id()
-        place = new_id() if found is None else found.place
+        location_id = new_id() if found is None else found.place
         sessions = (session,) if found is None else (session, found.session)
-        renewed = identity.with_session(place, sessions)
+        renewed = identity.with_session(location_id, sessions)
         identities.save(self._filesystem, self._folder, renewed)
         self._identity = renewed
         who = f"{socket.gethostname()}:{self._folder}"
         since_ms = time.time_ns() // 1_000_000
-        self._save(Claim(place, self._store, renewed.instance, session, 0, True, who, since_ms))
-        written = claims.load(self._place)
+        self._save(Claim(location_id, self._store, renewed.instance, session, 0, True, who, since_ms))
+        written = claims.load(self._storage)
         if not self._is_ours(written):
             assert written is not None
             self._borrow(written, "was claimed at the same time")
@@ -267,23 +266,23 @@ class StorageClaim:
         self.state, self.why, self._seen = ClaimState.HELD, "", None
 
     def _save(self, claim: Claim) -> None:
-        self._ours = claim  # also when the place fails: it may have it all the same
+        self._ours = claim  # also if writing fails: the storage may have it nevertheless
         try:
-            claims.save(self._place, claim)
+            claims.save(self._storage, claim)
         except OSError as error:
             if not is_no_space(error):
                 raise
-            # Who holds a place that is full would seem dead, and who finds it could not even delete.
+            # Without this the holder of full storage would seem dead, and no store could delete files.
             try:
-                claims.save_in_place(self._place, claim)
+                claims.save_in_place(self._storage, claim)
             except OSError as refused:
                 raise error from refused
 
     def _borrow(self, found: Claim, what: str) -> None:
         self.state = ClaimState.BORROWED
         self.why = (
-            f"{self._place.location} {what} ({_said(found)}): files are read there, and nothing is "
-            "written or deleted"
+            f"{self._storage.location} {what} ({_said(found)}): this store only reads its files, and "
+            "writes or deletes nothing"
         )
         advice = f". If that store is gone for good, run 'geminga store claim {self._folder}'"
         logger.warning("%s%s", self.why, advice if found.store == self._store else "")
@@ -294,12 +293,12 @@ def _said(claim: Claim) -> str:
     return f"{claim.who}, {'open' if claim.open else 'closed'}, since {since}"
 
 
-def whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
-    """Whose a place is if it is not that of the store in a folder, in a sentence; changes nothing.
+def whose(storage: OffloadStorage, filesystem: FileSystem, folder: str, store_name: str) -> str:
+    """Return who holds the claim, in a sentence; empty if the store in a folder does. Changes nothing.
 
     Raises `OSError` or `ClaimUnreadable`.
     """
-    found = claims.load(place)
+    found = claims.load(storage)
     if found is None:
         return ""
     identity = identities.look(filesystem, folder)
@@ -310,11 +309,11 @@ def whose(place: OffloadStorage, filesystem: FileSystem, folder: str, store_name
         and found.session in known
     ):
         return ""
-    return f"{place.location} is claimed by {_said(found)}: to this store its files are borrowed"
+    return f"{storage.location} is claimed by {_said(found)}: this store only reads its files"
 
 
 def take_over(
-    place: OffloadStorage,
+    storage: OffloadStorage,
     filesystem: FileSystem,
     folder: str,
     store_name: str,
@@ -322,27 +321,27 @@ def take_over(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Make a place that of the store in ``folder``, whoever held it; nobody may have the store open.
+    """Claim the storage for the store in ``folder``, even from another holder; no process may have it open.
 
-    What the other one still needs there may be deleted from now on. Raises `StorageNotClaimed` while it runs, which
-    takes up to a minute to be seen, and `OSError`.
+    Files that the previous holder still needs may be deleted from now on. Raises `StorageNotClaimed` while
+    that holder runs, which takes up to a minute to find out, and `OSError`.
     """
-    mine = StorageClaim(place, filesystem, folder, store_name, clock=clock)
+    mine = StorageClaim(storage, filesystem, folder, store_name, clock=clock)
     try:
-        found = claims.load(place)
+        found = claims.load(storage)
     except ClaimUnreadable as error:
-        logger.warning("%s; it is written anew", error)
+        logger.warning("%s; writing a new claim", error)
         found = None
     if found is not None and found.store != store_name:
         raise StorageNotClaimed(
-            f"{place.location} holds ledgers of another store ({_said(found)}), and each store needs a "
-            "place of its own"
+            f"{storage.location} holds ledgers of another store ({_said(found)}), and each store needs a "
+            "location of its own"
         )
     began = clock()
     while found is not None and found.open and clock() - began < QUIET_SECONDS:
         sleep(BEAT_SECONDS / 3)
-        if claims.load(place) != found:
-            raise StorageNotClaimed(f"{place.location} is in use by {_said(found)}: stop that broker first")
+        if claims.load(storage) != found:
+            raise StorageNotClaimed(f"{storage.location} is in use by {_said(found)}: stop that broker first")
     mine._take(mine._known(), found)
     if mine.state is not ClaimState.HELD:
         raise StorageNotClaimed(mine.why)

@@ -1,4 +1,4 @@
-"""Looking at what a store has in cheap storage: whether all of it is there, whole, and nothing else."""
+"""Check of a store's offload storage: whether all files exist, are intact, and belong to a ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOPICS = "topic/"
 
 
 class UnrecordedLedger(NamedTuple):
-    """A ledger that is offloaded, and that the store knows nothing of."""
+    """Offloaded ledger of which the store has no record."""
 
     owner: str
     record: OffloadedLedger
@@ -23,16 +23,16 @@ class UnrecordedLedger(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.owner}: ledger {self.record.ledger} is in {self.record.file}, and the store has lost the "
-            "record of it: repair puts it back"
+            "record of it: repair restores the record"
         )
 
 
-def check_place(
-    place: OffloadStorage, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
+def check_storage(
+    storage: OffloadStorage, catalog: TierCatalog, store_name: str, *, is_borrowed: bool = False
 ) -> Iterator[str]:
-    """What is wrong with the files of a store's ledgers, a sentence each. Reads all of them.
+    """Describe the faults of the files of a store's ledgers, a sentence each. Reads all files.
 
-    Where they are borrowed (`geminga.ledger.tier_claim`) what else lies there is another store's.
+    If the files are borrowed (`geminga.ledger.tier_claim`), other files in the storage are not checked.
     """
     owners: dict[str, list[OffloadedLedger]] = {}
     for owner, record in catalog.everything():
@@ -40,44 +40,44 @@ def check_place(
     suspected = {suspect.file for suspect in catalog.all_suspects()}
     for owner, records in owners.items():
         folder = folder_of(owner)
-        where = f"{place.location}/{folder}"
+        where = f"{storage.location}/{folder}"
         for record in records:
-            wrong = _wrong(place, f"{folder}/{record.file}", record)
+            wrong = _wrong(storage, f"{folder}/{record.file}", record)
             if wrong:
                 yield f"{owner}: ledger {record.ledger} is not whole in {where}/{record.file}: {wrong}"
         if is_borrowed:
             continue
         try:
-            found = manifest.load(place, owner)
-            own, names = manifest.files_of(place, owner), place.names(folder)
+            found = manifest.load(storage, owner)
+            own, names = manifest.files_of(storage, owner), storage.names(folder)
         except (OSError, ManifestUnreadable) as error:
             yield f"{owner}: {error}"
             continue
         if found is None or found.store != store_name or list(found.ledgers) != records:
-            yield f"{where}/{MANIFEST} does not name what is offloaded; the next offload mends it"
+            yield f"{where}/{MANIFEST} does not list the offloaded ledgers; the next offload repairs it"
         kept = {*own, *(record.file for record in records)}
         for name in names:
             if name not in kept:
-                fate = "the broker deletes it" if name in suspected else "nobody knows it"
-                yield f"{where}/{name} is of no ledger; {fate}"
+                fate = "the broker deletes it" if name in suspected else "the store has no record of it"
+                yield f"{where}/{name} belongs to no ledger; {fate}"
 
 
 def forgotten(
-    place: OffloadStorage, store: FileStore, catalog: TierCatalog, store_name: str
+    storage: OffloadStorage, store: FileStore, catalog: TierCatalog, store_name: str
 ) -> Iterator[UnrecordedLedger]:
-    """Ledgers that a manifest names, of which the store has lost the record: nothing but damage does that.
+    """Return ledgers that a manifest lists and whose record the store has lost, which only damage can cause.
 
-    What is deleted on purpose is suspected first (`geminga.ledger.tier_catalog`), and then left out of the
-    manifest. A store that was brought back from a backup never had what the manifest says of its later life:
-    an id that was not given to a ledger yet, or again to another one, is none of these. Asks the place for
-    the manifest of every topic; raises `OSError`.
+    A ledger that is deleted on purpose first becomes a suspicion (`geminga.ledger.tier_catalog`), and is then
+    removed from the manifest. A store restored from a backup may find later ledgers in the manifest, whose
+    ids it has not given yet, or given to other ledgers: these do not count. Reads the manifest of every
+    topic; raises `OSError`.
     """
     suspected = {suspect.uuid for suspect in catalog.all_suspects()}
     for key in store.names(_TOPICS):
         owner = key[len(_TOPICS) :]
         if not owner.startswith("persistent://"):
             continue
-        found = manifest.load(place, owner)
+        found = manifest.load(storage, owner)
         if found is None or (found.store, found.topic) != (store_name, owner):
             continue
         known = {record.uuid for record in catalog.of_owner(owner)}
@@ -87,11 +87,11 @@ def forgotten(
                 yield UnrecordedLedger(owner, record)
 
 
-def _wrong(place: OffloadStorage, path: str, record: OffloadedLedger) -> str:
+def _wrong(storage: OffloadStorage, path: str, record: OffloadedLedger) -> str:
     try:
-        read, close = place.reader(path)
+        read, close = storage.reader(path)
     except FileNotFoundError:
-        return "it is not there"
+        return "the file is missing"
     except OSError as error:
         return str(error)
     try:

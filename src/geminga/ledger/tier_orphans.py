@@ -1,9 +1,9 @@
-"""Deleting the files of offloaded ledgers that are nobody's: of ledgers that are gone, or left by errors.
+"""Deletion of offloaded files that belong to no ledger: of deleted ledgers, or left by errors.
 
-A file is taken out of the manifest, deleted, and forgotten, in this order, so that nothing ever names what is
-not there. But the manifest needs room to be written, and a place that is full would stay full: then files go
-first. Who reads the manifest meanwhile asks the broker for what is not there. What cannot be deleted is
-tried again, for the store's keys say that it may be there (`geminga.ledger.tier_catalog`).
+A file is removed from the manifest, deleted, and its suspicion removed, in this order, so that a manifest
+never names a missing file. But writing the manifest needs space: if the storage is full, files are deleted
+first; a reader of the manifest then asks the broker about missing files. Failed deletions are retried, as the
+suspicion stays in the store's keys (`geminga.ledger.tier_catalog`).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from geminga.offload.storage import OffloadStorage, folder_of
 logger = logging.getLogger("geminga.ledger")
 
 AGAIN_SECONDS = 60.0
-"""So long after files could not be deleted it is tried again."""
+"""Interval of retries after files could not be deleted."""
 CLAIM_CHECKED_SECONDS = 5.0
-"""So long after the claim was read files are deleted without reading it again."""
+"""Time after a check of the claim in which files are deleted without another check."""
 
 
 class SweptTier(Protocol):
-    """What this needs of the tiered store."""
+    """Parts of the tiered store that the sweeper uses."""
 
-    place: OffloadStorage
+    storage: OffloadStorage
     catalog: TierCatalog
     store_name: str
     claim: StorageClaim
 
     @property
     def may_sweep(self) -> bool:
-        """Else the next start finds the files, or whoever the place is to belong to."""
+        """Whether files may be deleted now; else the next start or the next holder of the claim does it."""
 
     def under_way(self) -> Set[str]:
-        """The ids of files that are being written."""
+        """Return the ids of files that are being written."""
 
     def listing(self, owner: str, without: Set[str]) -> Callable[[], None]:
-        """What brings the manifest up to what there is, without some files, on the worker's thread."""
+        """Return a job for the worker's thread that updates the manifest and leaves out some files."""
 
     def work(self, job: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
         """Run a job on the worker's thread, ``then`` on the owner's."""
@@ -53,13 +53,13 @@ class SweptTier(Protocol):
 
 
 class OrphanSweeper:
-    """See the module; on the owner's thread."""
+    """Deletes files that belong to no ledger; on the owner's thread."""
 
     def __init__(self, tier: SweptTier) -> None:
         self._tier = tier
 
     def sweep(self) -> None:
-        """Delete what nobody owns. Raises `StoreError`."""
+        """Delete files that belong to no ledger. Raises `StoreError`."""
         if not self._tier.may_sweep:
             return
         under_way = self._tier.under_way()
@@ -71,32 +71,32 @@ class OrphanSweeper:
             self.remove_files(owner, suspects)
 
     def sweep_again(self) -> None:
-        """The same, later if it can't be done now."""
+        """Delete files that belong to no ledger; retries later on errors."""
         try:
             self.sweep()
         except StoreError as error:
-            logger.debug("files that are nobody's are looked for later: %s", error)
+            logger.debug("retrying the deletion of unused offloaded files later: %s", error)
             self._later()
 
     def _later(self) -> None:
         self._tier.call_in(AGAIN_SECONDS, self.sweep_again)
 
     def remove_files(self, owner: str, suspects: list[OrphanCandidate]) -> None:
-        """Take files that are nobody's out of the manifest, delete and forget them; later if need be."""
+        """Remove files from the manifest, delete them, and remove their suspicions; retries on errors."""
         tier = self._tier
         if not tier.may_sweep:
             return
         try:
             save = tier.listing(owner, {each.uuid for each in suspects})
         except StoreError as unread:
-            logger.error("files of ledgers that are gone cannot be deleted now: %s", unread)
+            logger.error("cannot delete files of deleted ledgers now: %s", unread)
             self._later()
             return
 
         def removed(error: Exception | None) -> None:
             if error is not None:
                 logger.error(
-                    "%s: files of ledgers that are gone cannot be deleted now: %s", tier.place.location, error
+                    "%s: cannot delete files of deleted ledgers now: %s", tier.storage.location, error
                 )
                 self._later()
                 return
@@ -104,9 +104,7 @@ class OrphanSweeper:
                 for each in suspects:
                     tier.catalog.cleared(each.uuid)
             except StoreError as refused:
-                logger.error(
-                    "files of offloaded ledgers are deleted, which cannot be written down: %s", refused
-                )
+                logger.error("offloaded files are deleted, but the store cannot record it: %s", refused)
 
         tier.work(lambda: self._remove(owner, suspects, save), removed)
 
@@ -114,9 +112,9 @@ class OrphanSweeper:
     def _remove(self, owner: str, suspects: list[OrphanCandidate], save: Callable[[], None]) -> None:
         tier, folder, is_full = self._tier, folder_of(owner), False
         tier.claim.check()
-        found = manifest.replaceable_head(tier.place, owner)
+        found = manifest.replaceable_head(tier.storage, owner)
         if found is None or (found.store, found.topic) == (tier.store_name, owner):
-            # Also where nothing changes: what a crash left of the last one's writing goes with it.
+            # Done even if nothing changes, as saving also removes pages left by a crash.
             try:
                 save()
             except OSError as error:
@@ -128,6 +126,6 @@ class OrphanSweeper:
             if time.monotonic() - checked > CLAIM_CHECKED_SECONDS:
                 tier.claim.check()
                 checked = time.monotonic()
-            tier.place.delete(f"{folder}/{each.file}")
+            tier.storage.delete(f"{folder}/{each.file}")
         if is_full:
             save()

@@ -1,8 +1,8 @@
-"""Reading offloaded ledgers, on threads of their own: a store far away keeps no reader of the disk waiting.
+"""Reading of offloaded ledgers, on separate threads, so that remote storage does not delay reads of the disk.
 
-A few files stay open, and the groups of entries that were read last stay in memory, for readers go on where
-they were. What is wrong with a file is said, and nothing is stepped over for a file that is not there or does
-not answer; entries that are there and wrong are reported as damaged.
+A few files stay open, and the groups of entries read last stay in memory, as readers usually continue. Errors
+of a file are reported; a file that is missing or does not answer is never skipped. Entries with wrong bytes
+are reported as damaged.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ logger = logging.getLogger("geminga.ledger")
 FILES_MAX = 8
 """Files that stay open."""
 GROUPS_BYTES_MAX = 32 * 1024 * 1024
-"""Of groups that stay in memory, besides the one that was read last."""
+"""Size of the groups that stay in memory, besides the one read last."""
 UNREADABLE_SECONDS = 30.0
-"""What is wrong when it is read is read again for so long: the way may be bad, and not the file."""
+"""Time for which wrong bytes are read again: the network may be at fault, not the file."""
 SUSPECTS_MAX = 1_000
 
 _Group = tuple[int, list[bytes], frozenset[int], int]
-"""First entry, entries, places of the lost ones, bytes."""
+"""First entry, entries, indexes of the lost ones, size in bytes."""
 
 
 @dataclass(slots=True)
 class OffloadedRead:
-    """What a read gave: entries, or what is in the way. It is a `geminga.ledger.read_pool.Answer`."""
+    """Result of a read: entries, or an error. Implements `geminga.ledger.read_pool.ReadResult`."""
 
     entries: list[bytes]
     damage: Damage | None = None
@@ -48,7 +48,7 @@ class OffloadedRead:
 
 
 class _OpenFile:
-    """``lock`` is held by who reads, which may take long: nobody waits for it but to read, too."""
+    """Open file. ``lock`` is held while it is read, which may take long; only other readers wait for it."""
 
     __slots__ = ("file", "is_unwanted", "lock")
 
@@ -58,27 +58,27 @@ class _OpenFile:
         self.is_unwanted = False
 
     def let_go(self) -> None:
-        """Close the file, or have whoever reads it close it; waits for nobody."""
+        """Close the file now, or when its reader is done; never waits."""
         self.is_unwanted = True
         if self.lock.acquire(blocking=False):
             self.close()
             self.lock.release()
 
     def close(self) -> None:
-        """By who holds the lock."""
+        """Close the file; the caller holds the lock."""
         file, self.file = self.file, None
         if file is not None:
             try:
                 file.close()
             except OSError as error:
-                logger.debug("an offloaded ledger's file cannot be closed: %s", error)
+                logger.debug("cannot close an offloaded ledger's file: %s", error)
 
 
 class TierReader:
-    """See the module; its calls are for any thread, and wait."""
+    """Reads offloaded ledgers. Its calls are for any thread, and wait for the storage."""
 
-    def __init__(self, place: OffloadStorage, clock: Callable[[], float] = time.monotonic) -> None:
-        self._place = place
+    def __init__(self, storage: OffloadStorage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._storage = storage
         self._clock = clock
         self._suspects: OrderedDict[tuple[str, int | None], tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
@@ -90,11 +90,11 @@ class TierReader:
     def job(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
     ) -> Callable[[], OffloadedRead]:
-        """The reading of entries from ``first`` on, within both limits, at least one."""
+        """Return a job that reads entries from ``first`` on, within both limits, at least one."""
         return lambda: self._read(path, record, max(first, 0), entries_max, bytes_max)
 
     def at_hand(self, path: str, first: int, entries_max: int, bytes_max: int) -> list[bytes] | None:
-        """The same at once, if it is in memory and well; else None. Waits for nothing."""
+        """Return the entries if they are in memory and intact; else None. Does not wait."""
         with self._lock:
             opened = self._files.get(path)
             file = None if opened is None else opened.file
@@ -110,7 +110,7 @@ class TierReader:
     def _read(
         self, path: str, record: OffloadedLedger, first: int, entries_max: int, bytes_max: int
     ) -> OffloadedRead:
-        where = f"ledger {record.ledger} is offloaded to {self._place.location}/{path}"
+        where = f"ledger {record.ledger} is offloaded to {self._storage.location}/{path}"
         if first >= record.entries or entries_max <= 0:
             return OffloadedRead([])
         try:
@@ -130,12 +130,12 @@ class TierReader:
         return OffloadedRead(_cut(entries, lost, at, entries_max, bytes_max))
 
     def _wrong(self, where: str, damage: Damage) -> OffloadedRead:
-        """Entries that are there and wrong: given up when they have been so for a while, read by read."""
+        """Return an error for wrong bytes; damage once they were wrong in all reads of UNREADABLE_SECONDS."""
         key, now = (damage.file, damage.first_entry_id), self._clock()
         with self._lock:
             since, last = self._suspects.pop(key, (now, now))
             if now - last > UNREADABLE_SECONDS:
-                since = now  # they were well meanwhile, or nobody asked
+                since = now  # they were intact meanwhile, or not read
             self._suspects[key] = since, now
             while len(self._suspects) > SUSPECTS_MAX:
                 self._suspects.popitem(last=False)
@@ -175,7 +175,7 @@ class TierReader:
     def _read_group(
         self, opened: _OpenFile, path: str, record: OffloadedLedger, entry_id: int
     ) -> tuple[int, _Group, bool]:
-        """The group that an entry is in: its number, what is in there, and whether that was in memory."""
+        """Return the group of an entry: its number, its content, and whether it was in memory."""
         if opened.file is None:
             opened.file = self._open(path, record)
         number = opened.file.group_of(entry_id)
@@ -191,7 +191,7 @@ class TierReader:
             raise
 
     def _open(self, path: str, record: OffloadedLedger) -> LedgerFile:
-        source = self._place.open(path)
+        source = self._storage.open(path)
         try:
             file = LedgerFile(source)
         except BaseException:
@@ -199,7 +199,7 @@ class TierReader:
             raise
         if (file.summary.uuid, file.summary.entries) != (record.uuid, record.entries):
             file.close()
-            raise NotOffloaded("the file is another one")
+            raise NotOffloaded("the file belongs to another ledger")
         return file
 
     def _load(self, file: LedgerFile, record: OffloadedLedger, path: str, number: int) -> _Group:
@@ -216,13 +216,13 @@ class TierReader:
         assert found is not None
         if found.other:
             logger.warning(
-                "%s: %d entries of ledger %d are delivered uncompressed: their codec compresses otherwise "
-                "than it did when they were offloaded", path, len(found.other), record.ledger,
+                "%s: %d entries of ledger %d are delivered uncompressed: their codec now compresses "
+                "differently than when they were offloaded", path, len(found.other), record.ledger,
             )  # fmt: skip
         return first, found.entries, frozenset(found.bad), sum(map(len, found.entries))
 
     def forget(self, path: str) -> None:
-        """The file goes, or is gone. Waits for nobody who reads it."""
+        """Drop a file that is deleted, or is to be deleted. Does not wait for its readers."""
         with self._lock:
             opened = self._files.pop(path, None)
             if opened is not None:
@@ -233,7 +233,7 @@ class TierReader:
             opened.let_go()
 
     def close(self) -> None:
-        """Close what is open. Waits for nobody who reads."""
+        """Close all files. Does not wait for readers."""
         with self._lock:
             files = list(self._files.values())
             self._files.clear()
@@ -251,14 +251,14 @@ class _GroupDamaged(Exception):
 def _cut(
     entries: list[bytes], lost: frozenset[int], at: int, entries_max: int, bytes_max: int
 ) -> list[bytes]:
-    """The entries from a place on within both limits, at least one, up to the first that is lost."""
+    """Return the entries from an index on within both limits, at least one, up to the first lost one."""
     found: list[bytes] = []
     size = 0
-    for place in range(at, min(len(entries), at + entries_max)):
-        size += len(entries[place])
-        if place in lost or (found and size > bytes_max):
+    for index in range(at, min(len(entries), at + entries_max)):
+        size += len(entries[index])
+        if index in lost or (found and size > bytes_max):
             break
-        found.append(entries[place])
+        found.append(entries[index])
     return found
 
 

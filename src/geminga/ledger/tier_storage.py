@@ -1,4 +1,4 @@
-"""Opening the place that ledgers are offloaded to, by its location."""
+"""Opening of the offload storage at a location."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from geminga.offload.storage import OffloadStorage
 
 
 def place_at(location: str, *, fails_soon: bool = True) -> OffloadStorage:
-    """The place of a location: a folder, or a URL that Arrow or fsspec know.
+    """Open the storage at a location: a folder, or a URL that Arrow or fsspec support.
 
-    ``fails_soon``: requests are given up after half a minute, for a broker tries again anyway. Raises
+    ``fails_soon``: requests time out after half a minute, as a broker retries anyway. Raises
     `InvalidConfiguration`.
     """
     files, path = resolve(location)

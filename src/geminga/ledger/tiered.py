@@ -1,15 +1,14 @@
-"""A store whose closed ledgers may be elsewhere: `TieredStore`, the store of files with a place behind it.
+"""Store with offloaded ledgers: `TieredStore`, a `FileStore` with an offload storage behind it.
 
-To who reads, a ledger is in the store, whether its entries lie in the log or in a file of the place
-(`geminga.offload`): the log is asked first, because it is near, and what is damaged there is read from the
-place. Deleting a ledger deletes its file too. What moves ledgers is asked for by the owner: `offload`
-(`geminga.ledger.offloading` has the order of its steps) and `drop_local`, which reads the file once more and
-compares its checksum before the store lets go of the entries.
+To readers a ledger is in the store, whether its entries are in the log or in an offloaded file
+(`geminga.offload`): the log is read first, because it is local, and damaged entries are read from the file.
+Deleting a ledger deletes its file too. The owner moves ledgers: with `offload` (`geminga.ledger.offloading`
+has the order of its steps) and `drop_local`, which reads the file once more and compares its checksum before
+the store deletes the entries.
 
-The place is only spoken to on other threads. One worker writes, deletes and checks, in order; readers have
-threads of their own. The place is changed by the store that holds the claim on it alone
-(`geminga.ledger.tier_claim`): while that is not known what would change it waits, and a copy of a store only
-reads there.
+All requests to the storage run on other threads. One worker writes, deletes and checks, in order; readers
+have their own threads. Only the store that holds the claim on the storage changes it
+(`geminga.ledger.tier_claim`): changes wait until the claim is decided, and a copy of a store only reads.
 """
 
 from __future__ import annotations
@@ -59,19 +58,19 @@ READ_THREADS = 2
 READS_WAITING_MAX = 1024
 READ_AHEAD_BYTES_MAX = 32 * 1024 * 1024
 READ_WAIT_SECONDS = 0.02
-"""So long the owner waits for what cannot be put off; who was told that it takes longer asks again."""
+"""Time that the owner waits for a read that cannot be deferred; after `StoreBusy` it asks again."""
 LOOKS_BYTES_MAX = 8 * 1024 * 1024
-"""Of single entries that were asked for: a search that has to ask again finds what it has seen."""
+"""Size of remembered entries that were read alone: a search that has to retry finds them again."""
 STOP_SECONDS_MAX = 10.0
 
 
 class TieredStore:
-    """`geminga.ledger.api.EntryStore` over another one, with `geminga.ledger.api.Tier`."""
+    """`geminga.ledger.api.EntryStore` over another store, and `geminga.ledger.api.Tier`."""
 
     def __init__(
         self,
         local: FileStore,
-        place: OffloadStorage,
+        storage: OffloadStorage,
         *,
         wakeup: Callable[[], None] | None = None,
         threads: bool = True,
@@ -79,26 +78,26 @@ class TieredStore:
     ) -> None:
         """``wakeup`` is called from any thread when `poll` has work, as that of the store is.
 
-        Without ``threads`` everything happens inside `poll`. What a crash left behind is cleared away.
+        Without ``threads`` all work runs inside `poll`. Leftovers of a crash are deleted.
         """
         self._local = local
-        self.place = place
+        self.storage = storage
         self.store_name = local.store_id.hex()
         self._wakeup = wakeup
         self._finished: deque[Callable[[], None]] = deque()
         self._worker = Worker(self._finished, self._signal)
         self._pool: ReadPool[OffloadedRead] | None = None
         self.catalog = TierCatalog(local)
-        self._reader = TierReader(place)
-        self.claim = StorageClaim(place, local.filesystem, local.folder, self.store_name, clock=clock)
+        self._reader = TierReader(storage)
+        self.claim = StorageClaim(storage, local.filesystem, local.folder, self.store_name, clock=clock)
         self.claim.has_files = bool(self.catalog.all_suspects()) or any(
             True for _ in self.catalog.everything()
         )
-        self._manifests = ManifestWriter(place, self.store_name)
+        self._manifests = ManifestWriter(storage, self.store_name)
         self._load: ThreadLoad | None = None
-        """Of the owner's thread."""
+        """Load of the owner's thread."""
         self._undecided: list[Callable[[], None]] = []
-        """What waits until it is known whether the place is ours to change."""
+        """Changes that wait until the claim on the storage is decided."""
         self._under_way: dict[int, Offloading] = {}
         self._sweeper = OrphanSweeper(self)
         self._looks: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
@@ -106,12 +105,12 @@ class TieredStore:
         self._is_closing = False
         self.rests = CpuThrottle(threads=threads)
         has_disk = isinstance(local.filesystem, RealFileSystem)
-        self.makers = OffloadWriters(place, local.folder, is_alone=not (threads and has_disk))
+        self.makers = OffloadWriters(storage, local.folder, is_alone=not (threads and has_disk))
         self._clock = clock
         self._due: dict[Callable[[], None], float] = {}
-        """What is to be called by `poll`, and when."""
+        """Functions for `poll` to call, and when."""
         self._ledgers_offloaded = self._bytes_offloaded = self._failures = 0
-        # What is called most goes straight to the store.
+        # The most frequent calls go straight to the store.
         self.append = local.append
         self.append_run = local.append_run
         self.merge = local.merge
@@ -142,16 +141,16 @@ class TieredStore:
 
     @property
     def location(self) -> str:
-        """Where ledgers are offloaded to, without secrets."""
-        return self.place.location
+        """Return the address of the offload storage, without secrets."""
+        return self.storage.location
 
     @property
     def borrowed(self) -> str:
-        """Why the place is not this store's to change; empty when it is, or that is not known yet."""
+        """Return why this store may not change the storage; empty if it may, or the claim is undecided."""
         return self.claim.why if self.claim.state is ClaimState.BORROWED else ""
 
     def _claim_changed(self) -> None:
-        """On any thread."""
+        """Schedule `_decided` for the next poll; on any thread."""
         self._finished.append(self._decided)
         self._signal()
 
@@ -162,34 +161,34 @@ class TieredStore:
         self._sweeper.sweep_again()
 
     def _when_decided(self, change: Callable[[StoreError | None], None]) -> None:
-        """Have the place changed when it is known to be ours; else ``change`` is told why it is not."""
+        """Call ``change`` when the claim is decided: with None if this store holds it, or with an error."""
         claim = self.claim
         if claim.state is not ClaimState.ASKING:
             change(StorageNotClaimed(self.borrowed) if self.borrowed else None)
         elif claim.problem:
-            change(StorageNotClaimed(f"{self.location} does not say whose it is: {claim.problem}"))
+            change(StorageNotClaimed(f"cannot find out who may change {self.location}: {claim.problem}"))
         else:
             self._undecided.append(lambda: self._when_decided(change))
 
     def offloaded(self, owner: str) -> list[OffloadedLedger]:
-        """What is offloaded of an owner, in the order of the ledgers."""
+        """Return the offloaded ledgers of an owner, in the order of their ids."""
         return self.catalog.of_owner(owner)
 
     def record(self, ledger_id: int) -> OffloadedLedger | None:
-        """What is offloaded of a ledger; None when it is not."""
+        """Return the record of an offloaded ledger; None if the ledger is not offloaded."""
         return self.catalog.record(ledger_id)
 
     def is_local(self, ledger_id: int) -> bool:
         return self._local.owner_of(ledger_id) is not None
 
     def local_ledgers(self, owner: str) -> set[int]:
-        """The ledgers of an owner whose entries are in the log."""
+        """Return the ledgers of an owner whose entries are in the log."""
         return {info.ledger_id for info in self._local.ledgers(owner)}
 
     def offload(self, owner: str, ledger_id: int, now_ms: int, done: Done, *, offset: int) -> None:
-        """Offload a ledger that is not written to any more; ``done`` is told when it is durable.
+        """Offload a closed ledger; ``done`` is called when the file is durable.
 
-        Raises `StoreError`; `OffloadFailed` when that is done already or under way.
+        Raises `StoreError`; `OffloadFailed` if the ledger is offloaded already or the offload is pending.
         """
         if self._is_closing:
             raise OffloadFailed("the store is being closed")
@@ -225,15 +224,15 @@ class TieredStore:
             raise StorageNotClaimed(self.borrowed)
 
     def cancel(self, owner: str, why: str) -> None:
-        """Stop what is under way for an owner."""
+        """Cancel the pending offloads of an owner."""
         for each in list(self._under_way.values()):
             if each.owner == owner:
                 each.cancel(why)
 
     def drop_local(self, owner: str, ledger_id: int, done: Done) -> None:
-        """Delete a ledger's entries from the log, if its file is what was written.
+        """Delete a ledger's entries from the log, if its file is intact.
 
-        Else the error says what is wrong, and the ledger counts as not offloaded: its entries are here.
+        Otherwise reports the fault, and the ledger counts as not offloaded: its entries stay in the store.
         """
         record = self.catalog.record(ledger_id)
         if record is None:
@@ -244,26 +243,26 @@ class TieredStore:
 
         def check() -> None:
             try:
-                read, close = self.place.reader(path)
+                read, close = self.storage.reader(path)
             except FileNotFoundError:
-                self.claim.check()  # else nothing is there: the place is not mounted
+                self.claim.check()  # raises if the storage is not mounted
                 wrong.append("it is not there")
                 return
             try:
                 wrong.append(check_file(read, record.file_bytes, record.crc32c))
             finally:
                 close()
-            self.claim.check()  # else it may be gone a moment later
+            self.claim.check()  # without the claim, another store may delete the file
 
         def found_wrong(is_whole: bool) -> None:
             text = f"{self.location}/{path} is not what was offloaded: {wrong[0]}"
             if not is_whole:
-                done(OffloadFailed(f"{text}; it is kept, for not all of the ledger can be read in the store"))
+                done(OffloadFailed(f"{text}; it is kept, as the store cannot read the whole ledger itself"))
                 return
             try:
                 if self.catalog.record(ledger_id) == record:
                     logger.error(
-                        "%s; ledger %d stays in the store and is to be offloaded anew", text, ledger_id
+                        "%s; ledger %d stays in the store and will be offloaded again", text, ledger_id
                     )
                     self._give_up(owner, [record])
                 done(OffloadFailed(text))
@@ -295,9 +294,9 @@ class TieredStore:
         self._when_decided(decided)
 
     def _read_here(self, owner: str, record: OffloadedLedger, at: int, then: Callable[[bool], None]) -> None:
-        """Read a ledger in the store from an entry on; ``then`` is told whether all of it is there and well.
+        """Read a ledger in the store from an entry on; ``then`` receives whether it is complete and intact.
 
-        Else its file is not to go, whatever is wrong with it.
+        If not, its file must be kept, even a damaged one.
         """
         ahead = ReadAhead(PIECE_ENTRIES, PIECE_BYTES)
 
@@ -324,7 +323,7 @@ class TieredStore:
         then(at >= record.entries and self._local.owner_of(record.ledger) == owner)
 
     def _give_up(self, owner: str, records: list[OffloadedLedger]) -> None:
-        """Their files are to go, when that is durable."""
+        """Remove the records, and delete the files once that is durable."""
         suspects = [OrphanCandidate(owner, each.ledger, each.uuid, each.file) for each in records]
 
         def given_up(error: StoreError | None) -> None:
@@ -336,10 +335,10 @@ class TieredStore:
             self.catalog.give_up(owner, record, record.file, given_up if number == len(records) - 1 else None)
 
     def listing(self, owner: str, without: Set[str] = frozenset()) -> Callable[[], None]:
-        """What brings the manifest up to what there is now, to be run by the worker; ``without`` these files.
+        """Return a job for the worker that updates the manifest, and leaves out the files in ``without``.
 
-        It names what is recorded and what is on its way to that. While something in the store is damaged, it
-        goes on naming ledgers of which the store has lost the record: nothing else tells that they are there.
+        The manifest lists recorded ledgers and finished ones whose record is pending. If the store has
+        damage, it also keeps ledgers whose record the store has lost, as nothing else names them.
         """
         known = {each.ledger: each for each in self.catalog.of_owner(owner)}
         for way in self._under_way.values():
@@ -355,7 +354,7 @@ class TieredStore:
 
         def save() -> None:
             self.claim.check()
-            found = manifest.load(self.place, owner) if may_be_lost else None
+            found = manifest.load(self.storage, owner) if may_be_lost else None
             is_ours = found is not None and (found.store, found.topic) == (self.store_name, owner)
             lost = [each for each in found.ledgers if is_lost(each)] if found is not None and is_ours else []
             self._manifests.save(owner, [*known.values(), *lost])
@@ -366,7 +365,7 @@ class TieredStore:
         self._sweeper.remove_files(owner, suspects)
 
     def sweep(self) -> None:
-        """Delete files that nobody owns: what a crash, or a place that did not answer, has left."""
+        """Delete files that belong to no ledger, left by a crash or by storage that did not answer."""
         self._sweeper.sweep()
 
     @property
@@ -393,7 +392,7 @@ class TieredStore:
         if self._pool is not None:
             time.sleep(seconds)
 
-    def places(
+    def positions(
         self,
         ledger_id: int,
         first: int,
@@ -401,14 +400,16 @@ class TieredStore:
         bytes_max: int,
         done: Callable[[EntryChunk | None], None],
     ) -> bool:
-        return self._local.places(ledger_id, first, entries_max=entries_max, bytes_max=bytes_max, done=done)
+        return self._local.positions(
+            ledger_id, first, entries_max=entries_max, bytes_max=bytes_max, done=done
+        )
 
     def _signal(self) -> None:
         if self._wakeup is not None:
             try:
                 self._wakeup()
-            except RuntimeError as error:  # the owner's event loop is closed: it polls no more
-                logger.debug("the store's owner cannot be woken: %s", error)
+            except RuntimeError as error:  # the owner's event loop is closed, it will not poll again
+                logger.debug("cannot wake the store's owner: %s", error)
 
     # --- reading ---
     def _path(self, record: OffloadedLedger) -> str:
@@ -445,7 +446,7 @@ class TieredStore:
         return found
 
     def _cut_here(self, ledger_id: int, entry_id: int) -> OffloadedLedger | None:
-        """The record of a ledger whose end, with that entry, damage has taken here and not there."""
+        """Return the record of a ledger whose end damage has cut here, if its file has the entry."""
         record = self.catalog.record(ledger_id)
         return record if record is not None and entry_id < record.entries else None
 
@@ -466,7 +467,7 @@ class TieredStore:
         done: Fetched,
     ) -> list[bytes] | None:
         def local_done(entries: list[bytes], error: StoreError | None) -> None:
-            # It may have been let go of while the disk was asked.
+            # It may have been deleted locally while the disk was read.
             if isinstance(error, LedgerNotFound | EntriesDamaged):
                 try:
                     record = self.catalog.record(ledger_id)
@@ -531,7 +532,7 @@ class TieredStore:
         return [] if found and self.catalog.record(ledger_id) is not None else found
 
     def lost_entries_max(self, ledger_id: int) -> int:
-        # Also of one that is offloaded: what damage took before that is not in the file either.
+        # Also for an offloaded ledger: entries lost before the offload are not in the file either.
         return self._local.lost_entries_max(ledger_id)
 
     def delete_ledgers(self, ledger_ids: Sequence[int], done: Done | None = None) -> None:
@@ -548,7 +549,7 @@ class TieredStore:
             self._give_up(owner, records)
         self._local.delete_ledgers(ledger_ids, done)
 
-    # --- the rest is the store's ---
+    # --- calls of the store ---
     @property
     def failure(self) -> StoreError | None:
         return self._local.failure
@@ -631,7 +632,7 @@ class TieredStore:
         return ran
 
     def call_in(self, seconds: float, what: Callable[[], None]) -> None:
-        """Have ``what`` called in so many seconds, and not before, whatever was said of it."""
+        """Schedule ``what`` to be called by `poll` in ``seconds``; replaces an earlier schedule of it."""
         self._due[what] = self._clock() + seconds
         self._worker.alarm(seconds)
 
@@ -642,14 +643,14 @@ class TieredStore:
             del self._due[what]
             run_callback(what)
         if due and self._due:
-            self._worker.alarm(min(self._due.values()) - now)  # there is one alarm, which has rung
+            self._worker.alarm(min(self._due.values()) - now)  # the single alarm has expired
 
     def _let_makers_rest(self) -> None:
         if not self._under_way:
             self._worker.submit(self.makers.rest, lambda _: None)
 
     def close(self) -> None:
-        """As the contract says. What is being offloaded is given up, the next start clears it away."""
+        """Close the store. Pending offloads are cancelled; the next start deletes their files."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -665,7 +666,7 @@ class TieredStore:
         refusal = OffloadedRead([], error=OffloadFailed("the store is closed"))
         has_read = self._pool is None or self._pool.stop(refusal, max(0.0, until - time.monotonic()))
         if not (is_done and has_read and self.claim.is_over):
-            logger.warning("%s does not answer: it is not waited for", self.location)
+            logger.warning("%s does not answer: closing without waiting for it", self.location)
             exits.unfinished.add(self.location)
         while self._finished:
             run_callback(self._finished.popleft())

@@ -1,6 +1,6 @@
-"""Files that are read once, in passing: what the system keeps of them in memory is what it kept before.
+"""Files that are read once, without changing what the operating system caches.
 
-A ledger that is offloaded is old. To read it must not push out of memory what others read again and again.
+An offloaded ledger is old. Reading it must not evict pages that are read repeatedly from the page cache.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 from geminga.ledger.filesystem import RealFile, RealFileSystem, open_file
 
 _CAN_TELL = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether the system tells what it has in memory, as Linux does."""
+"""Whether the system reports which pages are cached, as Linux does."""
 
 
 class UncachedFile(RealFile):
-    """To be read in large pieces, each once."""
+    """File for reading once, in large pieces."""
 
     __slots__ = ()
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         if _CAN_TELL:
-            # Nothing is read ahead: it would count as what was there before.
+            # No read-ahead, as its pages would look like pages cached before.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -34,20 +34,20 @@ class UncachedFile(RealFile):
         return data
 
     def is_in_memory(self, offset: int, size: int) -> bool:
-        """Whether a piece of the file is in memory, by its ends and its middle; also where nobody tells."""
+        """Whether start, middle and end of a range are cached; also True if the system cannot report it."""
         probe = bytearray(1)
-        for place in (offset, offset + size // 2, offset + max(size - 1, 0)):
+        for at in (offset, offset + size // 2, offset + max(size - 1, 0)):
             try:
-                os.preadv(self._fd, [probe], place, os.RWF_NOWAIT)
+                os.preadv(self._fd, [probe], at, os.RWF_NOWAIT)
             except BlockingIOError:
                 return False
-            except OSError:  # this file system does not tell
+            except OSError:  # this file system cannot report it
                 return True
         return True
 
 
 class UncachedFileSystem(RealFileSystem):
-    """The operating system's files, to be read in passing."""
+    """The operating system's files, opened as `UncachedFile` for reading."""
 
     def open_to_read(self, path: str) -> UncachedFile:
         return UncachedFile(open_file(path, os.O_RDONLY))

@@ -1,4 +1,4 @@
-"""The store's second thread: checkpoints and the reading part of rewriting."""
+"""Second thread of the store: checkpoints and the reading part of rewriting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Finish = Callable[[Exception | None], None]
 
 
 def _nothing() -> None:
-    """Only wakes the thread."""
+    """Do nothing: the job only wakes the thread."""
 
 
 class Worker:
@@ -44,14 +44,14 @@ class Worker:
         self._queue.put((job, finish))
 
     def run_queued(self) -> None:
-        """Run what is queued, here and now."""
+        """Run the queued jobs on the calling thread."""
         while not self._queue.empty():
             item = self._queue.get()
             if item is not None and item[1] is not None:
                 self._execute(item[0], item[1])
 
     def stop(self, seconds_max: float | None = None) -> bool:
-        """Finish what is queued and end the thread; whether it ended within ``seconds_max``."""
+        """Finish the queued jobs and end the thread; returns whether it ended within ``seconds_max``."""
         if self._thread is None:
             self.run_queued()
             return True
@@ -62,9 +62,9 @@ class Worker:
         return has_ended
 
     def alarm(self, seconds: float) -> None:
-        """Signal the owner in so many seconds, once, or before; needs the thread.
+        """Signal the owner once, in ``seconds`` or earlier; needs the thread.
 
-        There is one alarm, the earliest. Whoever wants another one asks again when it has rung.
+        There is a single alarm, the earliest. For a later one, ask again after it.
         """
         when = time.monotonic() + seconds
         if self._thread is not None and (self._alarm_at is None or when < self._alarm_at):
@@ -76,9 +76,9 @@ class Worker:
             pass
 
     def _serve(self) -> bool:
-        """The next job, or alarm; False at the end.
+        """Run the next job or alarm; False at the end.
 
-        What a job holds is let go of before the next one is waited for: a checkpoint's is all that it wrote.
+        References to the job are dropped before waiting for the next one, as a checkpoint's job is large.
         """
         alarm_at = self._alarm_at
         try:
@@ -103,8 +103,8 @@ class Worker:
         except Exception as raised:
             error = raised
         except BaseException as raised:
-            # Libraries raise such too (a panic of a compiled one). The thread goes on: who waits for the job
-            # would wait for ever, and nobody would be told.
+            # Compiled libraries raise these too (a panic). The thread continues, so that the caller of the
+            # job gets the error instead of waiting for ever.
             if self._thread is None:
                 raise
             error = RuntimeError(f"a job of the store's thread ended with {raised!r}")

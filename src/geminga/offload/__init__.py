@@ -1,1 +1,1 @@
-"""Closed ledgers as Parquet: messages in columns for any reader, and every entry's exact bytes for ours."""
+"""Closed ledgers as Parquet: messages in columns for any reader, exact bytes of entries for brokers."""

@@ -1,4 +1,4 @@
-"""A place for offloaded ledgers on any file system that Arrow or fsspec know."""
+"""Storage for offloaded ledgers on any file system that Arrow or fsspec support."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from geminga.offload.storage import StorageWriter
 
 
 class ArrowStorage:
-    """Any file system that Arrow or fsspec know, by its location (`geminga.filesystems.resolve`)."""
+    """File system that Arrow or fsspec support, by its location (`geminga.filesystems.resolve`)."""
 
     def __init__(self, location: str, *, fails_soon: bool = False) -> None:
-        """``fails_soon``: for who tries again anyway (`geminga.filesystems.resolve_soon_failing`). Raises
+        """``fails_soon``: for callers that retry (`geminga.filesystems.resolve_soon_failing`). Raises
         `InvalidConfiguration`."""
         self.location = without_secrets(location)
         self._files, self._root = (resolve_soon_failing if fails_soon else resolve)(location)
-        # What is in memory is there for this process alone, whatever fsspec calls it.
+        # An in-memory file system exists in this process only, under any fsspec name.
         self.elsewhere: str | None = None if "memory" in self._files.type_name else location
 
     def _path(self, path: str) -> str:

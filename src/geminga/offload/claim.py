@@ -1,14 +1,12 @@
-"""The claim on a place: which store's the files there are, and whether a broker has that store open.
+"""Claim on a storage location: the store that owns the files, and whether a broker has that store open.
 
-It lies in the place's own folder as ``_claim.json`` (names with ``_`` in front are no data to Spark and
-Arrow)::
+It is the JSON file ``_claim.json`` at the location (Spark and Arrow skip names that start with ``_``), with
+the ids of location (``place``), store, copy of the store (``instance``) and opening (``session``), and with
+``{"version": 1, "beats": ..., "open": true, "since_ms": ..., "who": "host:/folder"}``.
 
-    {"version": 1, "place": id of the place, "store": id of the store, "instance": which copy of the store,
-     "session": which opening of it, "beats": ..., "open": true, "since_ms": ..., "who": "host:/folder"}
-
-A store and its copies have the same id. ``instance`` tells them apart, ``session`` one life of a store from
-another that goes on from the same moment (a disk that was cloned or rolled back). ``beats`` grows for as long
-as the store is open.
+A store and its copies have the same ``store``. ``instance`` distinguishes the copies, ``session`` the
+openings of a store, also of two that continue from the same state (a disk that was cloned or rolled back).
+``beats`` grows while the store is open.
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ from geminga.offload.storage import OffloadStorage
 VERSION = 1
 CLAIM = "_claim.json"
 _PADDED_BYTES = 512
-"""Most disks write so much as a whole."""
+"""Size that most disks write atomically."""
 
 
 class ClaimUnreadable(Exception):
-    """A claim that is not one, or of a version that is not known."""
+    """The file is no claim, or has an unknown version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """See the module."""
+    """Content of the claim file; the module describes the fields."""
 
     place: str
     store: str
@@ -44,12 +42,12 @@ class Claim:
     since_ms: int
 
 
-def load(place: OffloadStorage) -> Claim | None:
-    """The claim on a place; None where nobody has claimed it. Raises `OSError` or `ClaimUnreadable`."""
-    data = place.read(CLAIM)
+def load(storage: OffloadStorage) -> Claim | None:
+    """Return the claim on a storage location; None without one. Raises `OSError` or `ClaimUnreadable`."""
+    data = storage.read(CLAIM)
     if data is None:
         return None
-    where = f"{place.location}/{CLAIM}"
+    where = f"{storage.location}/{CLAIM}"
     try:
         kept = json.loads(data)
         version = kept.pop("version")
@@ -57,28 +55,28 @@ def load(place: OffloadStorage) -> Claim | None:
             found = Claim(**kept)
             texts = (found.place, found.store, found.instance, found.session, found.who)
             if not all(isinstance(each, str) for each in texts):
-                raise ValueError("a name that is none")
+                raise ValueError("a field that must be text is not")
             return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClaimUnreadable(f"{where} cannot be read: {error!r}") from error
     raise ClaimUnreadable(f"{where} is of version {version}; {VERSION} can be read")
 
 
-def save(place: OffloadStorage, claim: Claim) -> None:
-    """Make it the claim on the place. Raises `OSError`."""
-    place.replace(CLAIM, _encoded(claim))
+def save(storage: OffloadStorage, claim: Claim) -> None:
+    """Write the claim on the storage location. Raises `OSError`."""
+    storage.replace(CLAIM, _encoded(claim))
 
 
-def save_in_place(place: OffloadStorage, claim: Claim) -> None:
-    """The same over the claim that is there, in the room that it takes: for a place that has no other. Raises
-    `OSError`, also where that cannot be."""
-    there = place.read(CLAIM)
+def save_in_place(storage: OffloadStorage, claim: Claim) -> None:
+    """Overwrite the existing claim within its size, for storage that is full. Raises `OSError`, also if the
+    storage does not support that."""
+    there = storage.read(CLAIM)
     data = _encoded(claim)
     if there is not None and len(data) > len(there):
         data = json.dumps(_fields(claim), separators=(",", ":")).encode().ljust(len(there))
     if there is None or len(data) > len(there):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{place.location}/{CLAIM}")
-    place.overwrite(CLAIM, data.ljust(len(there)))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{storage.location}/{CLAIM}")
+    storage.overwrite(CLAIM, data.ljust(len(there)))
 
 
 def _fields(claim: Claim) -> dict[str, object]:
@@ -86,8 +84,8 @@ def _fields(claim: Claim) -> dict[str, object]:
 
 
 def _encoded(claim: Claim) -> bytes:
-    """With spaces, so that whatever becomes of it later takes no more room, and what changes while a store is
-    open lies in the first block: a crash in the midst of writing it over leaves the one or the other."""
+    """Encode a claim padded with spaces, so that changes need no more space. Fields that change while a store
+    is open are in the first block: a crash during an overwrite leaves the old or the new claim."""
     fields = _fields(claim)
     who = json.dumps(fields.pop("who"))
     head, rest = json.dumps(fields, indent=1)[:-2] + ",", f'\n "who": {who}\n}}'

@@ -1,12 +1,12 @@
-"""What a ledger's entries are besides their messages' columns: enough to give every byte of them back.
+"""Envelopes of entries: all their bytes that are not in the messages' columns.
 
-`part` takes entries and gives their messages as a record batch and a `EntryEnvelope`; `joined` makes the same
-entries of both. Nothing is believed: `part` joins what it has cut and compares, and an entry that would come
-out otherwise (encrypted, a chunk, a marker, an order of its own) is kept whole in the residue. So is
-one whose payload was compressed in a way that cannot be repeated; what it takes is its bytes once more.
+`EntrySplitter.split` splits entries into a record batch of their messages and an `EntryEnvelope`; `joined`
+restores the entries from both. Each split is verified by joining it again: an entry that would come
+out differently (encrypted, a chunk, a marker, with fields in another order) is stored whole in the envelope.
+So is an entry whose payload was compressed in a way that cannot be repeated, which stores its bytes twice.
 
-The checksum of every entry goes along, and is checked when it is joined. Should a codec's later version
-compress otherwise than the one that parted the entry, its messages are given uncompressed (`JoinedEntries.other`).
+The envelope has the checksum of every entry, which is checked when the entry is joined. If a later version of
+a codec compresses differently, the messages are delivered uncompressed (`JoinedEntries.other`).
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ COLUMNS = (
     "producer_name", "topic", "partition", "ledger_id", "entry_id", "batch_index", "batch_size",
     "schema_version",
 )  # fmt: skip
-"""The columns of a message that are kept."""
+"""Columns of a message that are stored."""
 JOINED_COLUMNS = (
     "value", "key", "ordering_key", "properties", "event_time", "publish_time", "sequence_id",
 )  # fmt: skip
-"""Those of them that entries are joined from."""
+"""Columns that entries are joined from."""
 CHUNK_BYTES_MAX = 64 * 1024 * 1024
-"""Chunks of messages that are not complete yet are kept up to so many bytes; what is larger has no row."""
+"""Limit on incomplete chunked messages in memory; a larger message has no row."""
 
 _WHOLE, _CHECKED, _BATCH = 1, 2, 4
 _WAY_SHIFT = 3
 _SYNC_FLUSHED = -6
-"""Zlib as Java's client ends its streams, at level 6."""
+"""Zlib level 6 as the Java client ends its streams."""
 _WAYS = (
     (NONE, 0), (LZ4, 0), (ZLIB, 6), (ZLIB, _SYNC_FLUSHED), (ZSTD, 3), (SNAPPY, 0), (ZSTD, 1), (ZSTD, 2),
     (ZSTD, 4), (ZSTD, 5), (ZSTD, 6), (ZSTD, 9), (ZLIB, 1), (ZLIB, 9), (ZSTD, 15), (ZSTD, 19),
 )  # fmt: skip
-"""How payloads are compressed: codec and level, as our clients and those in C++ and Python do it, and Java's
-with LZ4 (mostly) and ZLIB. The place of each way is in files that exist: only add to it, up to 32."""
+"""Ways of compression: codec and level, as Geminga's, the C++ and Python clients use, and Java's with LZ4
+(mostly) and ZLIB. Files store the index of a way: only append to the list, up to 32."""
 _FAILURES_MAX = 8
-"""A codec that could not be repeated so often is tried for one entry in ..."""
+"""After this many failures a codec is tried only for one in _RETRIED_ENTRIES entries."""
 _RETRIED_ENTRIES = 64
 _UNCOMPRESSED_MAX = 32 * 1024 * 1024
-"""So much is laid open at once, if it is more than one entry."""
+"""Limit on decompressed bytes in one split, if it has more than one entry."""
 ROW_BYTES = 128
-"""About what a message takes in columns besides what it holds: a few bytes of a batch may be one."""
+"""Approximate memory of a row besides its content, which may be only a few bytes of a batch."""
 ROWS_MAX = 1_000_000
-"""An entry with more messages has no rows. No client makes batches like that, and a few kilobytes that
-somebody has compressed may hold any number of empty messages."""
+"""Maximum number of messages in an entry with rows. No client writes larger batches, but a few compressed
+kilobytes of a hostile client may contain any number of empty messages."""
 
 _MAGIC_AND_CRC = Struct(">HI")
 _SIZE = Struct(">I")
@@ -78,10 +78,10 @@ _HEAD = Struct("<4sIIQ")
 _SECTION = Struct("<QQ")
 _MAGIC = b"GRS1"
 _PART_SIZE_BYTES = 2
-"""Before each part of an entry's tags (`geminga.offload.envelope_kernels`)."""
+"""Length field before each part of an entry's tags (`geminga.offload.envelope_kernels`)."""
 _INNER_BASE64, _OUTER_BASE64 = re.compile(rb"\x30[^\0]|\xb0", re.DOTALL), re.compile(rb"\x88[\x01\x81]")
-"""Where there is none of these there is no field 6 of a batch's message, or 17 of one outside, that is true:
-their tags, also encoded in more bytes than need be."""
+"""Patterns of ``partition_key_b64_encoded`` in tags: field 6 of a message in a batch, 17 of a single one.
+Without a match it is not true in any message; tags in more bytes than necessary match, too."""
 _LEVEL = 3
 
 
@@ -89,14 +89,14 @@ _LEVEL = 3
 def _kernels() -> Any:
     from geminga.offload import envelope_kernels
 
-    compiled.use()  # what is compiled here anyway needs the same
+    compiled.use()  # compiles the kernels that this module needs anyway
     return envelope_kernels
 
 
 @dataclass(slots=True)
 class EntryEnvelope:
-    """Of entries that follow each other. ``counts``: rows of each; ``joined_bytes``: of all metadata and
-    payloads that are joined, uncompressed."""
+    """Envelope of consecutive entries. ``counts``: rows of each entry; ``joined_bytes``: uncompressed size of
+    all metadata and payloads that are joined."""
 
     flags: NDArray[np.uint8]
     counts: NDArray[np.int32]
@@ -108,14 +108,14 @@ class EntryEnvelope:
     joined_bytes: int
 
     def is_of(self, index: int, entry: bytes) -> bool:
-        """Whether an entry is the one that was parted, as far as its checksum tells."""
+        """Whether an entry is the one that was split, according to its checksum."""
         crc = int(self.crcs[index])
         if self.flags[index] & _CHECKED:
             return bytes(entry[: _MAGIC_AND_CRC.size]) == _MAGIC_AND_CRC.pack(MAGIC_CHECKSUM, crc)
         return crc32c(entry) == crc
 
     def has_chunks(self) -> bool:
-        """Whether some entry is a chunk of a message."""
+        """Whether an entry is a chunk of a message."""
         entries: list[RawEntry] = []
         at = 0
         for size in self.whole_sizes[self.whole_sizes > 0].tolist():
@@ -124,7 +124,7 @@ class EntryEnvelope:
         return bool(entries) and bool((entry_heads(entries)[:, columnar_fields.CHUNK_COUNT] > 1).any())
 
     def may_have_base64_keys(self) -> bool:
-        """Whether some message may say that its key is base64 of bytes, for which there is no column."""
+        """Whether a message may have a base64-encoded key of bytes, which has no column."""
         if self.whole:
             return True
         if not (self.flags & _BATCH).any():
@@ -132,14 +132,14 @@ class EntryEnvelope:
         at = 0
         for flag, size in zip(self.flags.tolist(), self.tag_sizes.tolist(), strict=True):
             tags, at = self.tags[at : at + size], at + size
-            # A batch's own metadata is the first part.
+            # The first part is the batch's own metadata.
             first = _PART_SIZE_BYTES + int.from_bytes(tags[:_PART_SIZE_BYTES]) if flag & _BATCH else 0
             if (_INNER_BASE64 if flag & _BATCH else _OUTER_BASE64).search(tags, first) is not None:
                 return True
         return False
 
     def encode(self) -> bytes:
-        """As bytes, compressed."""
+        """Encode and compress the envelope."""
         sections = [
             self.flags.tobytes(), self.counts.astype("<i4").tobytes(), self.crcs.astype("<u4").tobytes(),
             self.tags, self.tag_sizes.astype("<i4").tobytes(), self.whole,
@@ -153,55 +153,55 @@ class EntryEnvelope:
 
     @classmethod
     def decode(cls, data: bytes) -> EntryEnvelope:
-        """The way back. Raises `CorruptPayload`."""
+        """Decode the result of `encode`. Raises `CorruptPayload`."""
         try:
             magic, entries, sections, joined_bytes = _HEAD.unpack_from(data)
             if magic != _MAGIC or sections != 7:
-                raise CorruptPayload(f"a residue begins with {magic!r} and {sections} sections")
+                raise CorruptPayload(f"an envelope begins with {magic!r} and {sections} sections")
             at, found = _HEAD.size, []
             for _ in range(sections):
                 size, packed = _SECTION.unpack_from(data, at)
                 at += _SECTION.size
                 out = bytearray(size)
                 if size and cramjam.zstd.decompress_into(data[at : at + packed], out) != size:
-                    raise CorruptPayload("a section of a residue is cut")
+                    raise CorruptPayload("a section of an envelope is cut")
                 found.append(bytes(out))
                 at += packed
             flags, counts, crcs, tags, tag_sizes, whole, whole_sizes = found
-            residue = cls(
+            envelope = cls(
                 np.frombuffer(flags, np.uint8), np.frombuffer(counts, "<i4"), np.frombuffer(crcs, "<u4"),
                 tags, np.frombuffer(tag_sizes, "<i4"), whole, np.frombuffer(whole_sizes, "<i4"), joined_bytes,
             )  # fmt: skip
         except CorruptPayload:
             raise
         except Exception as error:
-            raise CorruptPayload(f"a residue cannot be read: {error}") from error
-        each = (residue.flags, residue.counts, residue.crcs, residue.tag_sizes, residue.whole_sizes)
+            raise CorruptPayload(f"an envelope cannot be read: {error}") from error
+        each = (envelope.flags, envelope.counts, envelope.crcs, envelope.tag_sizes, envelope.whole_sizes)
         if any(len(one) != entries for one in each):
-            raise CorruptPayload("the sections of a residue do not fit together")
-        return residue
+            raise CorruptPayload("the sections of an envelope do not fit together")
+        return envelope
 
 
 class SplitEntries(NamedTuple):
-    """Entries in two parts. ``closed``: how many have no rows though they hold messages. ``is_plain``: the
-    rows say everything that there is to know of the messages."""
+    """Messages and envelope of entries. ``closed``: number of entries that hold messages but have no rows.
+    ``is_plain``: the rows contain all information of the messages."""
 
     messages: list[pa.RecordBatch]
-    residue: EntryEnvelope
+    envelope: EntryEnvelope
     closed: int
     is_plain: bool
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes until it is written."""
+        """Approximate memory until the entries are written."""
         rows = sum(each.num_rows for each in self.messages)
         columns = sum(each.nbytes for each in self.messages)
-        return int(columns + rows * ROW_BYTES + len(self.residue.whole))
+        return int(columns + rows * ROW_BYTES + len(self.envelope.whole))
 
 
 @dataclass(slots=True)
 class EntrySplitter:
-    """Parts the entries of one ledger, in order."""
+    """Splits the entries of one ledger, in order."""
 
     topic: str
     partition: int
@@ -211,20 +211,20 @@ class EntrySplitter:
     _failures: dict[int, int] = field(default_factory=dict)
     _tried: int = 0
 
-    def part(self, first_entry_id: int, entries: Sequence[bytes]) -> Iterator[SplitEntries]:
-        """Part entries, of which there is at least one, a piece at a time: compressed, they may hold far more
-        than there is memory."""
+    def split(self, first_entry_id: int, entries: Sequence[bytes]) -> Iterator[SplitEntries]:
+        """Split one or more entries, in several pieces: compressed entries may be larger than the memory when
+        decompressed."""
         raw = [
             RawEntry(self.topic, self.partition, self.ledger_id, first_entry_id + index, entry)
             for index, entry in enumerate(entries)
         ]
-        for messages, residue, closed, is_plain in self._pieces(raw):
+        for messages, envelope, closed, is_plain in self._pieces(raw):
             self._bound_chunks()
             rows = [messages] if messages is not None and messages.num_rows else []
-            yield SplitEntries(rows, residue, closed, is_plain)
+            yield SplitEntries(rows, envelope, closed, is_plain)
 
     def _pieces(self, raw: list[RawEntry]) -> Any:
-        """(messages or None, residue, closed, is_plain) of runs of entries that are parted together."""
+        """Yield (messages or None, envelope, closed, is_plain) of runs of entries that are split together."""
         before = self._chunks.copy()
         try:
             heads = entry_heads(raw)
@@ -245,9 +245,9 @@ class EntrySplitter:
                         yield from self._pieces(raw[start:stop])
                 return
             laid = lay_open(raw, COLUMNS, chunks=self._chunks)
-            # What is in chunks may have begun in an earlier ledger, or end in a later one.
+            # A chunked message may have begun in an earlier ledger, or end in a later one.
             is_plain = laid.says_keys and not (heads[:, fields.CHUNK_COUNT] > 1).any()
-            piece = laid.messages, self._residue(raw, laid), 0, bool(is_plain)
+            piece = laid.messages, self._envelope(raw, laid), 0, bool(is_plain)
         except (CorruptPayload, CryptoError, _TooLargeOpen):
             self._chunks = before
             if len(raw) == 1:
@@ -259,7 +259,7 @@ class EntrySplitter:
             return
         yield piece
 
-    def _residue(self, raw: list[RawEntry], laid: LaidOpen) -> EntryEnvelope:
+    def _envelope(self, raw: list[RawEntry], laid: LaidOpen) -> EntryEnvelope:
         kernels, fields = _kernels(), columnar_fields
         heads, payloads, count = laid.heads, laid.payloads, len(raw)
         has_checksum = heads[:, fields.CHECKSUM] >= 0
@@ -313,7 +313,7 @@ class EntrySplitter:
         )  # fmt: skip
 
     def _way(self, laid: LaidOpen, index: int) -> int:
-        """How the payload of an entry was compressed, as a place in `_WAYS`; -1 when none gives its bytes."""
+        """Return the index in `_WAYS` of the payload's compression; -1 if none gives the same bytes."""
         fields, head = columnar_fields, laid.heads[index]
         codec = int(head[fields.COMPRESSION])
         self._tried += 1
@@ -324,10 +324,10 @@ class EntrySplitter:
         ways = self._ways.get(codec)
         if ways is None:
             ways = self._ways[codec] = [way for way, (each, _) in enumerate(_WAYS) if each == codec]
-        for place, way in enumerate(ways):
+        for index_of_way, way in enumerate(ways):
             if _compressed(way, plain) == packed:
-                if place:
-                    ways.insert(0, ways.pop(place))  # whoever published this publishes more of it
+                if index_of_way:
+                    ways.insert(0, ways.pop(index_of_way))  # the same producer's entries are likely to follow
                 self._failures[codec] = 0
                 return way
         self._failures[codec] = self._failures.get(codec, 0) + 1
@@ -341,7 +341,7 @@ class EntrySplitter:
 
 
 class _TooLargeOpen(Exception):
-    """More than is to be laid open at once."""
+    """The entries would be too large when decompressed."""
 
 
 def _compressed(way: int, plain: bytes) -> bytes:
@@ -362,18 +362,18 @@ def _kept_whole(raw: Sequence[RawEntry]) -> EntryEnvelope:
     )  # fmt: skip
 
 
-def concatenated(residues: Sequence[EntryEnvelope]) -> EntryEnvelope:
-    """The residue of entries that follow each other; there is at least one."""
-    if len(residues) == 1:
-        return residues[0]
+def concatenated(envelopes: Sequence[EntryEnvelope]) -> EntryEnvelope:
+    """Concatenate the envelopes of consecutive entries; at least one."""
+    if len(envelopes) == 1:
+        return envelopes[0]
 
     def put(name: str) -> Any:
-        return np.concatenate([getattr(each, name) for each in residues])
+        return np.concatenate([getattr(each, name) for each in envelopes])
 
     return EntryEnvelope(
-        put("flags"), put("counts"), put("crcs"), b"".join(each.tags for each in residues), put("tag_sizes"),
-        b"".join(each.whole for each in residues), put("whole_sizes"),
-        sum(each.joined_bytes for each in residues),
+        put("flags"), put("counts"), put("crcs"), b"".join(each.tags for each in envelopes), put("tag_sizes"),
+        b"".join(each.whole for each in envelopes), put("whole_sizes"),
+        sum(each.joined_bytes for each in envelopes),
     )  # fmt: skip
 
 
@@ -381,7 +381,7 @@ def concatenated(residues: Sequence[EntryEnvelope]) -> EntryEnvelope:
 
 
 class _Columns(NamedTuple):
-    """The columns of messages as the kernels want them."""
+    """Columns of messages as arrays for the kernels."""
 
     numbers: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -397,13 +397,13 @@ _EMPTY = np.zeros(1, np.uint8)
 
 
 def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(bytes, bounds) of an array of bytes or text; a null is empty."""
+    """Return (bytes, bounds) of an array of bytes or text; a null is empty."""
     if array.null_count == len(array):
         return _EMPTY, np.zeros(len(array) + 1, np.int64)
     buffers = array.buffers()
     offsets = np.frombuffer(buffers[1], np.int32)[array.offset : array.offset + len(array) + 1]
     if array.null_count:
-        # What lies under a null need not be nothing.
+        # The range of a null may contain bytes.
         sizes = np.diff(offsets)
         if int(sizes[np.asarray(array.is_null().to_numpy(zero_copy_only=False))].sum()):
             return _bytes_of(array.fill_null(b"" if pa.types.is_binary(array.type) else ""))
@@ -449,7 +449,7 @@ def _join(
     counts: NDArray[Any],
     joined_bytes: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    # A field is written where there is room for the largest; what does not fit was not like this.
+    # A field is written only if its largest size fits; the original entry fits in the array.
     out = np.empty(joined_bytes + 64, np.uint8)
     metadata_ends, payload_ends = np.empty(len(ends), np.int64), np.empty(len(ends), np.int64)
     _kernels().join(
@@ -461,32 +461,32 @@ def _join(
 
 
 class JoinedEntries(NamedTuple):
-    """Entries again. ``bad`` are places among them that are lost (their entry is empty), ``other`` those
-    whose messages are right and whose bytes are not those of before."""
+    """Restored entries. ``bad`` are the indexes of lost entries (which are empty), ``other`` of entries whose
+    messages are right but whose bytes differ from the original."""
 
     entries: list[bytes]
     bad: list[int]
     other: list[int]
 
 
-def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> JoinedEntries:
-    """The entries that were parted. Raises `CorruptPayload` when messages and residue do not belong together.
+def joined(messages: Sequence[pa.RecordBatch], envelope: EntryEnvelope) -> JoinedEntries:
+    """Restore split entries. Raises `CorruptPayload` when messages and envelope do not belong together.
 
     ``messages`` may have any of `COLUMNS`, but has `JOINED_COLUMNS`.
     """
-    count = len(residue.flags)
-    if int(residue.counts.sum()) != sum(batch.num_rows for batch in messages):
+    count = len(envelope.flags)
+    if int(envelope.counts.sum()) != sum(batch.num_rows for batch in messages):
         raise CorruptPayload("an offloaded ledger's rows are not those that its entries had")
-    ends = np.cumsum(residue.tag_sizes, dtype=np.int64)
-    flags = residue.flags
-    if (ends[-1] if count else 0) != len(residue.tags) or int(residue.whole_sizes.sum()) != len(
-        residue.whole
+    ends = np.cumsum(envelope.tag_sizes, dtype=np.int64)
+    flags = envelope.flags
+    if (ends[-1] if count else 0) != len(envelope.tags) or int(envelope.whole_sizes.sum()) != len(
+        envelope.whole
     ):
-        raise CorruptPayload("the parts of a residue do not fit together")
-    tags = np.frombuffer(residue.tags, np.uint8) if residue.tags else _EMPTY
-    if len(residue.tags):
+        raise CorruptPayload("the parts of an envelope do not fit together")
+    tags = np.frombuffer(envelope.tags, np.uint8) if envelope.tags else _EMPTY
+    if len(envelope.tags):
         out, metadata_ends, payload_ends = _join(
-            _columns(messages), tags, ends, (flags & _BATCH) != 0, residue.counts, residue.joined_bytes
+            _columns(messages), tags, ends, (flags & _BATCH) != 0, envelope.counts, envelope.joined_bytes
         )
         data = out.data
         metadata, payload = metadata_ends.tolist(), payload_ends.tolist()
@@ -495,10 +495,10 @@ def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> Joined
     found = JoinedEntries([], [], [])
     begin = whole_at = 0
     for index, (kind, crc, end, size) in enumerate(
-        zip(flags.tolist(), residue.crcs.tolist(), payload, residue.whole_sizes.tolist(), strict=True)
+        zip(flags.tolist(), envelope.crcs.tolist(), payload, envelope.whole_sizes.tolist(), strict=True)
     ):
         if kind & _WHOLE:
-            entry = residue.whole[whole_at : whole_at + size]
+            entry = envelope.whole[whole_at : whole_at + size]
             whole_at += size
             is_right = crc32c(entry) == crc
         elif end < 0:
@@ -507,7 +507,7 @@ def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> Joined
             middle = metadata[index]
             entry, is_right = _entry(kind, crc, data[begin:middle], data[middle:end])
             if not is_right and kind >> _WAY_SHIFT:
-                # What was read has been checked: it is the codec that works otherwise than it did.
+                # The columns' checksums were verified, so the codec compresses differently now.
                 entry, is_right = _uncompressed(data[begin:middle], data[middle:end]), True
                 found.other.append(index)
             begin = end
@@ -519,7 +519,7 @@ def joined(messages: Sequence[pa.RecordBatch], residue: EntryEnvelope) -> Joined
 
 
 def _entry(kind: int, crc: int, metadata: memoryview, payload: memoryview) -> tuple[bytes, bool]:
-    """An entry, and whether it is the one that was parted."""
+    """Return an entry, and whether it is the one that was split."""
     head = _SIZE.pack(len(metadata)) + metadata
     way = kind >> _WAY_SHIFT
     body = payload if not way else _compressed(way, bytes(payload))
@@ -530,7 +530,7 @@ def _entry(kind: int, crc: int, metadata: memoryview, payload: memoryview) -> tu
 
 
 def _uncompressed(metadata: memoryview, payload: memoryview) -> bytes:
-    """The entry as its producer would have sent it without compression."""
+    """Return the entry as its producer would have sent it without compression."""
     fields = pb.MessageMetadata.FromString(bytes(metadata))
     fields.ClearField("compression")
     return build_entry(fields.SerializeToString(), payload)

@@ -1,11 +1,11 @@
-"""Compiled loops that part entries from what their messages' columns hold already, and join them again.
+"""Compiled loops that split entries into message columns and envelopes, and join them again.
 
-What is left of an entry is its *residue*: the tags of its metadata and of each message's, and whatever no
-column holds. In place of every field that a column holds there is its tag alone. A part of the residue (the
-entry's metadata, then each message's) has its size in front, two bytes, big endian.
+The envelope of an entry has the tags of its metadata and of each message's metadata, and all fields without a
+column. Of a field with a column it has the tag alone. Each part of the envelope (the entry's metadata, then
+each message's) is preceded by its size, two bytes, big endian.
 
-`cut` does not judge: whoever calls it joins the result again and compares. An entry that comes out other than
-it was is kept as it is.
+`cut` does not verify its result: its caller joins it again and compares. An entry that comes out differently
+is stored whole.
 """
 
 # numba infers the types of these functions; annotations would neither be read nor checked.
@@ -25,19 +25,19 @@ _TAG_BYTES = 5
 
 @inlined
 def _is_inner_hole(field):
-    """Of SingleMessageMetadata: what a column holds."""
+    """Whether a column holds this field of SingleMessageMetadata."""
     return field == 1 or field == 2 or field == 3 or field == 5 or field == 7 or field == 8
 
 
 @inlined
 def _is_outer_hole(field):
-    """Of MessageMetadata, of a message that is alone in its entry."""
+    """Whether a column holds this field of MessageMetadata, for a message that is alone in its entry."""
     return field == 2 or field == 3 or field == 4 or field == 6 or field == 9 or field == 12 or field == 18
 
 
 @inlined
 def _cut_part(buffer, position, end, is_outer, out, at):
-    """Write the residue of one metadata to ``out`` at ``at``; where it ends there, or -1."""
+    """Write the envelope of one metadata to ``out`` at ``at``; returns its end, or -1."""
     start = at
     at += 2
     while position < end:
@@ -64,10 +64,10 @@ def _cut_part(buffer, position, end, is_outer, out, at):
 
 @kernel
 def cut(buffer, heads, data, counts, is_kept_whole, out, ends):
-    """Write the residues of entries to ``out``; ``ends[i]`` is where that of entry ``i`` ends.
+    """Write the envelopes of entries to ``out``; ``ends[i]`` is the end of entry ``i``'s.
 
-    ``data[i]`` is (start, end) of its payload in ``buffer``, uncompressed. One that cannot be cut has
-    ``is_kept_whole`` set and no residue.
+    ``data[i]`` is (start, end) of its payload in ``buffer``, uncompressed. For an entry that cannot be cut,
+    sets ``is_kept_whole`` and writes no envelope.
     """
     at = np.int64(0)
     for i in range(len(heads)):
@@ -99,7 +99,7 @@ def cut(buffer, heads, data, counts, is_kept_whole, out, ends):
                 at = _cut_part(buffer, position, position + size, False, out, at)
                 if at < 0:
                     break
-                # The scan of the messages has proved sizes; the announced payload is among the fields.
+                # The sizes were verified when messages were scanned; the payload's size is in a field.
                 payload = _payload_size(buffer, position, position + size)
                 position += size + payload
                 if payload < 0 or position > end:
@@ -140,10 +140,10 @@ def _varint_size(value):
 
 @inlined
 def _join_part(
-    residue, position, end, is_outer, row, payload_size, numbers, offsets, keys, ordering_keys,
+    envelope, position, end, is_outer, row, payload_size, numbers, offsets, keys, ordering_keys,
     property_rows, property_keys, property_values, out, at,
 ):  # fmt: skip
-    """Write one metadata to ``out`` at ``at``; where it ends there, or -1 where something does not fit.
+    """Write one metadata to ``out`` at ``at``; returns its end, or -1 if sizes do not fit.
 
     ``numbers``: rows of (sequence id, publish time, event time). ``offsets``: rows of bounds in ``keys`` and
     ``ordering_keys``.
@@ -152,19 +152,19 @@ def _join_part(
     next_property = property_rows[row]
     while position < end:
         tag_start = position
-        tag, position = _varint(residue, position, end)
+        tag, position = _varint(envelope, position, end)
         if position < 0 or at + _TAG_BYTES + _VARINT_BYTES > room:
             return np.int64(-1)
-        memcpy(out, at, residue, tag_start, position - tag_start)
+        memcpy(out, at, envelope, tag_start, position - tag_start)
         at += position - tag_start
         field = tag >> 3
         is_hole = _is_outer_hole(field) if is_outer else _is_inner_hole(field)
         if not is_hole:
             start = position
-            position = _skip(residue, position, end, tag & 7)
+            position = _skip(envelope, position, end, tag & 7)
             if position < 0 or at + position - start > room:
                 return np.int64(-1)
-            memcpy(out, at, residue, start, position - start)
+            memcpy(out, at, envelope, start, position - start)
             at += position - start
         elif field == (6 if is_outer else 2):
             size = offsets[row + 1, 0] - offsets[row, 0]
@@ -211,24 +211,24 @@ def _join_part(
 
 
 @inlined
-def _part_end(residue, position, end):
-    """Where the part at ``position`` ends; -1 when it is cut."""
+def _part_end(envelope, position, end):
+    """Return the end of the part at ``position``; -1 if the part is cut."""
     if end - position < 2:
         return np.int64(-1)
-    stop = position + 2 + (np.int64(residue[position]) << 8 | np.int64(residue[position + 1]))
+    stop = position + 2 + (np.int64(envelope[position]) << 8 | np.int64(envelope[position + 1]))
     return stop if stop <= end else np.int64(-1)
 
 
 @kernel
 def join(
-    residue, ends, is_batch, counts, numbers, offsets, values, keys, ordering_keys, property_rows,
+    envelope, ends, is_batch, counts, numbers, offsets, values, keys, ordering_keys, property_rows,
     property_keys, property_values, out, metadata_ends, payload_ends,
 ):  # fmt: skip
-    """Write metadata and payload of every entry that has a residue to ``out``, one after the other.
+    """Write metadata and payload of every entry that has an envelope to ``out``, one after the other.
 
-    ``offsets`` are bounds a row: of key, ordering key, value. Fills where each entry's metadata and payload
-    end in ``out``; an entry without residue has nothing there, and one that cannot be joined -1 in
-    ``payload_ends``. Columns are (bytes, bounds) pairs for properties. Nothing is written beyond ``out``.
+    ``offsets`` are bounds per row: of key, ordering key, value. Fills in the ends of each entry's metadata
+    and payload in ``out``; an entry without envelope is empty there, and an entry that cannot be joined has
+    -1 in ``payload_ends``. Properties are (bytes, bounds) pairs. Never writes beyond ``out``.
     """
     row = np.int64(0)
     at = np.int64(0)
@@ -246,15 +246,15 @@ def join(
         if position == end:
             continue
         start = at
-        stop = _part_end(residue, position, end)
+        stop = _part_end(envelope, position, end)
         is_well = stop >= 0 and row < len(offsets)
         if is_well and not is_batch[i]:
             is_well = rows == 1
             if is_well:
                 size = offsets[row, 2] - offsets[first_row, 2]
                 at = _join_part(
-                    residue, position + 2, stop, True, first_row, size, numbers, offsets, keys, ordering_keys,
-                    property_rows, property_keys, property_values, out, at,
+                    envelope, position + 2, stop, True, first_row, size, numbers, offsets, keys,
+                    ordering_keys, property_rows, property_keys, property_values, out, at,
                 )  # fmt: skip
                 metadata_ends[i] = at
                 is_well = at >= 0 and at + size <= room
@@ -265,20 +265,20 @@ def join(
             size = stop - position - 2
             is_well = at + size <= room
             if is_well:
-                memcpy(out, at, residue, position + 2, size)
+                memcpy(out, at, envelope, position + 2, size)
                 at += size
                 metadata_ends[i] = at
             each = first_row
             while is_well and each < row:
                 position = stop
-                stop = _part_end(residue, position, end)
+                stop = _part_end(envelope, position, end)
                 is_well = stop >= 0 and at + 4 <= room
                 if not is_well:
                     break
                 size = offsets[each + 1, 2] - offsets[each, 2]
                 head = at
                 at = _join_part(
-                    residue, position + 2, stop, False, each, size, numbers, offsets, keys, ordering_keys,
+                    envelope, position + 2, stop, False, each, size, numbers, offsets, keys, ordering_keys,
                     property_rows, property_keys, property_values, out, at + 4,
                 )  # fmt: skip
                 is_well = at >= 0 and at + size <= room
@@ -300,18 +300,18 @@ def join(
 
 
 @inlined
-def _are_same(one, at, other, place, size):
-    """Whether two ranges are equal. All bytes are looked at: so the processor takes many at once. Unsigned
-    places are what numba does not count from the end, which it would have to ask about for each byte."""
+def _are_same(one, at, other, start, size):
+    """Whether two ranges are equal. Compares all bytes without a branch, so that the loop is vectorized.
+    Unsigned indexes spare numba a check for negative ones per byte."""
     different = np.uint8(0)
     for j in range(np.uint64(size)):
-        different |= one[np.uint64(at) + j] ^ other[np.uint64(place) + j]
+        different |= one[np.uint64(at) + j] ^ other[np.uint64(start) + j]
     return different == 0
 
 
 @kernel
 def compare(out, metadata_ends, payload_ends, buffer, heads, data, is_kept_whole):
-    """Set ``is_kept_whole`` for entries that were joined into something else; how many there are."""
+    """Set ``is_kept_whole`` for entries that were joined differently; returns their number."""
     begin = np.int64(0)
     wrong = 0
     for i in range(len(heads)):
@@ -327,7 +327,7 @@ def compare(out, metadata_ends, payload_ends, buffer, heads, data, is_kept_whole
                 is_same = _are_same(out, begin, buffer, first, last - first) and _are_same(
                     out, middle, buffer, data[i, 0], end - middle
                 )
-            begin = end  # one that could not be joined has left nothing
+            begin = end  # an entry that could not be joined is empty
         if not is_same:
             is_kept_whole[i] = True
             wrong += 1

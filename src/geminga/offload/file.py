@@ -1,21 +1,21 @@
-"""The file that a ledger is offloaded to: Parquet for everybody, with the residues of its entries in between.
+"""File of an offloaded ledger: Parquet for any reader, with the envelopes of the entries in between.
 
-The rows are the ledger's messages, in order, in the columns of `geminga.offload.entry_envelope.COLUMNS`; any reader
-of Parquet reads them. Entries go in *groups* of about `GROUP_BYTES`, a row group each. The residue of a
-group's entries (`geminga.offload.entry_envelope`) lies behind its row group, where the format leaves what is between
-row groups to whoever writes it. The footer's ``geminga.offload`` says where, as JSON::
+The rows are the ledger's messages, in order, with the columns `geminga.offload.entry_envelope.COLUMNS`; any
+Parquet reader can read them. Entries are in *groups* of about `GROUP_BYTES`, a row group each. The envelope
+of a group (`geminga.offload.entry_envelope`) is behind its row group, where Parquet allows other bytes. The
+footer's ``geminga.offload`` has the offsets, as JSON::
 
     {"version": 1, "topic": ..., "partition": ..., "ledger": ..., "uuid": ..., "entries": ...,
      "messages": ..., "closed": ..., "entry_bytes": ..., "publish": [first, last] or null,
      "event": [first, last] or null, "plain": ...,
      "groups": [[first entry, entries, rows, row group or -1, offset, size, crc32c], ...]}
 
-``closed`` counts entries that hold messages and have no rows, encrypted ones before all; ``entry_bytes`` is
-what the entries took in the ledger. ``plain``: the rows say all that there is to know of the ledger's
-messages: nothing is encrypted or in chunks, and every key is the text in the column. A group whose entries
-have no rows has no row group.
+``closed`` counts entries that hold messages but have no rows, mostly encrypted ones; ``entry_bytes`` is the
+size of the entries in the store. ``plain``: the rows contain all information of the ledger's messages: no
+message is encrypted or chunked, and every key is the text in the column. A group whose entries have no rows
+has no row group.
 
-An entry is given byte for byte, or not at all: pages, residues and entries are checked against checksums.
+An entry is returned byte for byte, or not at all: pages, envelopes and entries have verified checksums.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ METADATA_KEY = b"geminga.offload"
 GROUP_BYTES = 8 * 1024 * 1024
 """Bytes of entries in a group, unless one entry is larger."""
 GROUP_MEMORY_BYTES = 64 * 1024 * 1024
-"""About what a group may take in memory, unless one entry takes more: who reads it has all of it at once."""
+"""Approximate memory limit of a group, unless one entry takes more: a reader loads a whole group."""
 GROUP_ENTRIES_MAX = 65_536
 COMPRESSION_LEVEL = 3
 
@@ -70,17 +70,17 @@ _ENCODINGS = {
 
 
 class Sink(Protocol):
-    """What a file is written to, in order."""
+    """Output of a file, written in order."""
 
     def write(self, data: Any) -> object: ...
 
 
 class NotOffloaded(Exception):
-    """The file is not one that a ledger was offloaded to, or of a version that is not known."""
+    """The file is no offloaded ledger, or has an unknown version."""
 
 
 def schema() -> pa.Schema:
-    """The columns of an offloaded ledger: message columns, with text in place of dictionaries."""
+    """Return the schema of an offloaded ledger: message columns, with text instead of dictionaries."""
     fields = []
     for each in message_schema(COLUMNS):
         kind = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
@@ -90,7 +90,7 @@ def schema() -> pa.Schema:
 
 @dataclass(slots=True)
 class FileSummary:
-    """What a file holds. Times are (first, last) in milliseconds since 1970, None where there are none."""
+    """Summary in a file's footer. Times are (first, last) in milliseconds since 1970, or None."""
 
     topic: str
     partition: int
@@ -109,12 +109,12 @@ class FileSummary:
         return json.dumps({"version": VERSION, **self.as_json(), "groups": self.groups}).encode()
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the groups."""
+        """Return all fields but the groups."""
         return {name: getattr(self, name) for name in self.__slots__ if name != "groups"}
 
     @classmethod
     def decode(cls, data: bytes) -> FileSummary:
-        """Raises `NotOffloaded`."""
+        """Decode a summary. Raises `NotOffloaded`."""
         try:
             kept = json.loads(data)
             version = kept.pop("version")
@@ -131,17 +131,17 @@ class FileSummary:
 
 
 class _Position:
-    """What the Parquet writer writes to: it counts, for residues are written in between."""
+    """Output of the Parquet writer, which counts bytes because envelopes are written in between."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.at = 0
         self.crc = 0
         self.tail: tuple[int, int] | None = None
-        """The size and CRC32C of what is written since this was last set to (0, 0)."""
+        """Size and CRC32C of the bytes written since this was last set to (0, 0)."""
         self.closed = False
         self.is_over = False
-        """Nothing reaches the sink any more."""
+        """Whether writes are discarded."""
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
@@ -173,8 +173,8 @@ class _Position:
 
 
 class WrittenFile(NamedTuple):
-    """What was written: ``size`` bytes with the CRC32C ``crc``. ``tail``: the same of the Parquet footer at
-    the end, with its size and magic: pages have checksums of their own, and this has none."""
+    """Result of writing: ``size`` bytes with the CRC32C ``crc``. ``tail``: size and CRC32C of the Parquet
+    footer at the end, with its size and magic, as it has no checksum of its own, unlike pages."""
 
     summary: FileSummary
     size: int
@@ -188,23 +188,23 @@ class LedgerWriter:
     def __init__(self, sink: Sink, *, topic: str, partition: int, ledger_id: int, uuid: str) -> None:
         self._position = _Position(sink)
         self._schema = schema()
-        # Residues go through it too: it counts by itself where the next page begins.
+        # Envelopes are written through it too, as it tracks the offset of the next page.
         self._file = pa.PythonFile(self._position, mode="w")
         self._writer = pq.ParquetWriter(
             self._file, self._schema, version="2.6", compression="zstd",
             compression_level=COMPRESSION_LEVEL, use_dictionary=list(_DICTIONARIES),
             column_encoding=_ENCODINGS, write_page_checksum=True, store_schema=True,
         )  # fmt: skip
-        self._parter = EntrySplitter(topic, partition, ledger_id)
+        self._splitter = EntrySplitter(topic, partition, ledger_id)
         self._summary = FileSummary(topic, partition, ledger_id, uuid, plain=True)
         self._row_groups = 0
         self._waiting: list[SplitEntries] = []
         self._waiting_bytes = self._waiting_memory_bytes = self._waiting_entries = 0
 
     def add(self, entries: Sequence[bytes]) -> None:
-        """Add entries that follow each other; they are parted at once, and written with their group.
+        """Add consecutive entries; they are split at once, and written with their group.
 
-        Raises what the sink raises.
+        Raises the sink's exceptions.
         """
         piece: list[bytes] = []
         for entry in entries:
@@ -212,33 +212,33 @@ class LedgerWriter:
             self._waiting_bytes += len(entry)
             is_full = self._waiting_entries + len(piece) >= GROUP_ENTRIES_MAX
             if is_full or self._waiting_bytes >= GROUP_BYTES:
-                self._part(piece)
+                self._split(piece)
                 piece = []
                 self._flush()
         if piece:
-            self._part(piece)
+            self._split(piece)
 
-    def _part(self, entries: Sequence[bytes]) -> None:
+    def _split(self, entries: Sequence[bytes]) -> None:
         summary = self._summary
-        for parted in self._parter.part(summary.entries, entries):
-            count = len(parted.residue.flags)
-            self._waiting.append(parted)
+        for piece in self._splitter.split(summary.entries, entries):
+            count = len(piece.envelope.flags)
+            self._waiting.append(piece)
             self._waiting_entries += count
-            self._waiting_memory_bytes += parted.memory_bytes
+            self._waiting_memory_bytes += piece.memory_bytes
             summary.entries += count
             if self._waiting_memory_bytes >= GROUP_MEMORY_BYTES:
                 self._flush()
         summary.entry_bytes += sum(map(len, entries))
 
     def _flush(self) -> None:
-        """Write the group that waits."""
+        """Write the pending group."""
         waiting, self._waiting = self._waiting, []
         entries, self._waiting_entries = self._waiting_entries, 0
         self._waiting_bytes = self._waiting_memory_bytes = 0
         if not entries:
             return
         summary = self._summary
-        batches = [batch for parted in waiting for batch in parted.messages]
+        batches = [batch for piece in waiting for batch in piece.messages]
         rows = sum(batch.num_rows for batch in batches)
         row_group = -1
         if rows:
@@ -248,17 +248,17 @@ class LedgerWriter:
             self._row_groups += 1
             summary.publish = _span(summary.publish, table.column("publish_time"))
             summary.event = _span(summary.event, table.column("event_time"))
-        residue = concatenated([parted.residue for parted in waiting]).encode()
+        envelope = concatenated([piece.envelope for piece in waiting]).encode()
         at = self._position.at
-        self._file.write(residue)
+        self._file.write(envelope)
         first = summary.entries - entries
-        summary.groups.append([first, entries, rows, row_group, at, len(residue), crc32c(residue)])
+        summary.groups.append([first, entries, rows, row_group, at, len(envelope), crc32c(envelope)])
         summary.messages += rows
-        summary.closed += sum(parted.closed for parted in waiting)
-        summary.plain = summary.plain and all(parted.is_plain for parted in waiting)
+        summary.closed += sum(piece.closed for piece in waiting)
+        summary.plain = summary.plain and all(piece.is_plain for piece in waiting)
 
     def close(self) -> WrittenFile:
-        """Write what is waiting and the footer."""
+        """Write the pending group and the footer."""
         self._flush()
         self._writer.add_key_value_metadata({METADATA_KEY: self._summary.encode()})
         self._position.tail = 0, 0
@@ -267,7 +267,7 @@ class LedgerWriter:
         return WrittenFile(self._summary, self._position.at, self._position.crc, self._position.tail)
 
     def abandon(self) -> None:
-        """Write nothing more, and let go of what waits. Arrow's writer would end its file when it goes."""
+        """Write nothing more, and drop pending entries. Closes Arrow's writer, which writes on deletion."""
         self._position.is_over = True
         self._waiting.clear()
         with contextlib.suppress(Exception):
@@ -300,9 +300,9 @@ DERIVED = {
     "key_bytes": ("key",),
     "message_id": ("ledger_id", "entry_id", "partition", "batch_index", "batch_size"),
 }
-"""Columns of messages that are made of those in the file."""
+"""Columns of messages that are computed from those in the file."""
 _FEW_WORDS = ("producer_name", "topic", "schema_version")
-"""Columns that messages have as dictionaries."""
+"""Columns that are dictionaries in messages."""
 
 
 def _needed(column: str) -> tuple[str, ...]:
@@ -315,10 +315,10 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 class LedgerFile:
-    """An offloaded ledger, opened. ``source``: a file that can be read at any place. Used by one thread."""
+    """Open file of an offloaded ledger. ``source``: a file with random access. Used by one thread."""
 
     def __init__(self, source: BinaryIO | pa.NativeFile) -> None:
-        """Raises `NotOffloaded`, or what reading raises."""
+        """Raises `NotOffloaded`, or the source's exceptions."""
         self._source = source
         try:
             self._parquet = pq.ParquetFile(
@@ -335,40 +335,40 @@ class LedgerFile:
         self._firsts = [group[0] for group in self.summary.groups]
 
     def group_of(self, entry_id: int) -> int:
-        """The place of the group that an entry is in."""
+        """Return the index of the group with an entry."""
         return bisect_right(self._firsts, entry_id) - 1
 
     def first_of(self, group: int) -> int:
-        """The first entry of a group."""
+        """Return the first entry of a group."""
         return self._firsts[group]
 
     def entries(self, group: int) -> JoinedEntries:
-        """The entries of a group. Raises `CorruptPayload`, or what reading raises."""
-        residue, entries = self._residue(group), self.summary.groups[group][1]
+        """Return the entries of a group. Raises `CorruptPayload`, or the source's exceptions."""
+        envelope, entries = self._envelope(group), self.summary.groups[group][1]
         table = self._rows(group, JOINED_COLUMNS)
-        found = joined([] if table is None else table.combine_chunks().to_batches(), residue)
+        found = joined([] if table is None else table.combine_chunks().to_batches(), envelope)
         if len(found.entries) != entries:
             raise CorruptPayload(f"{len(found.entries)} entries are where {entries} should be")
         return found
 
     def has(self, entry_id: int, entry: bytes) -> bool:
-        """Whether an entry is the one of this id, by its checksum: little is read for it. Raises
-        `CorruptPayload`, or what reading raises."""
+        """Whether an entry is the one of this id, by its checksum, which needs little reading. Raises
+        `CorruptPayload`, or the source's exceptions."""
         group = self.group_of(entry_id)
-        return self._residue(group).is_of(entry_id - self.first_of(group), entry)
+        return self._envelope(group).is_of(entry_id - self.first_of(group), entry)
 
     def messages(self, group: int, columns: Sequence[str]) -> tuple[pa.RecordBatch, NDArray[np.int32]] | None:
-        """The messages of a group, with these of `COLUMNS` and `DERIVED`, as `wire.columnar.decode_entries`
-        would give them, and how many of them each entry has. None where the columns are not all that there is
-        to know: an entry is a chunk, or has no message there, being encrypted, a marker, or unreadable; or
-        keys are wanted as bytes and may be base64.
+        """Return the messages of a group, with these of `COLUMNS` and `DERIVED`, as
+        `wire.columnar.decode_entries` would return them, and the number of messages per entry. None if the
+        columns do not contain everything: an entry is a chunk, or has no rows (encrypted, a marker, or
+        unreadable); or keys are requested as bytes and may be base64.
 
-        Raises `CorruptPayload`, or what reading raises.
+        Raises `CorruptPayload`, or the source's exceptions.
         """
-        residue = self._residue(group)
-        counts = residue.counts
+        envelope = self._envelope(group)
+        counts = envelope.counts
         rows = self.summary.groups[group][2]
-        if not len(counts) or int(counts.min()) < 1 or int(counts.sum()) != rows or residue.has_chunks():
+        if not len(counts) or int(counts.min()) < 1 or int(counts.sum()) != rows or envelope.has_chunks():
             return None
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), counts
@@ -382,7 +382,7 @@ class LedgerFile:
             if each.name == "message_id":
                 arrays.append(message_ids(*(part.to_numpy().astype(np.int64) for part in parts)))
             elif each.name == "key_bytes":
-                if parts[0].null_count < rows and residue.may_have_base64_keys():
+                if parts[0].null_count < rows and envelope.may_have_base64_keys():
                     return None
                 arrays.append(parts[0].cast(each.type))
             else:
@@ -390,18 +390,18 @@ class LedgerFile:
                 arrays.append(parts[0].dictionary_encode() if is_plain else parts[0])
         return pa.RecordBatch.from_arrays(arrays, schema=wanted), counts
 
-    def _residue(self, group: int) -> EntryEnvelope:
+    def _envelope(self, group: int) -> EntryEnvelope:
         first, entries, _, _, at, size, crc = self.summary.groups[group]
         self._source.seek(at)
         data = self._source.read(size)
         if len(data) != size or crc32c(data) != crc:
             raise CorruptPayload(
-                f"the residue of entries {first} to {first + entries - 1} fails its checksum"
+                f"the envelope of entries {first} to {first + entries - 1} fails its checksum"
             )
         return EntryEnvelope.decode(data)
 
     def _rows(self, group: int, columns: Sequence[str]) -> pa.Table | None:
-        """None for a group whose entries have no rows."""
+        """Read the rows of a group; None if its entries have no rows."""
         first, entries, _, row_group, *_ = self.summary.groups[group]
         if row_group < 0:
             return None

@@ -1,8 +1,8 @@
-"""The manifest of a topic's offloaded ledgers: which there are, in which files, and what is in them.
+"""Manifest of a topic's offloaded ledgers: their files and statistics.
 
-It lies in the topic's folder as ``manifest.json`` and is for whoever reads the ledgers without the broker::
+It is the file ``manifest.json`` in the topic's folder, for readers of the ledgers without a broker::
 
-    {"version": 2, "store": id of the store that they are from, "topic": ...,
+    {"version": 2, "store": id of the store that offloaded the ledgers, "topic": ...,
      "pages": [{"file": "_manifest-...json", "first": 17, "last": 80, "count": 64, "digest": ...}, ...],
      "ledgers": [
         {"ledger": 81, "offset": ..., "file": "ledger-...parquet", "file_bytes": ..., "crc32c": ...,
@@ -10,17 +10,17 @@ It lies in the topic's folder as ``manifest.json`` and is for whoever reads the 
          "publish": [first, last], "event": [first, last], "offloaded_ms": ..., "plain": ...,
          "tail": [size, crc32c]}, ...]}
 
-The newest ledgers are in it, the others in pages, which have ``ledgers`` alone: so a ledger that is offloaded
-costs the writing of a page's worth at most, however many there are. A page is never changed. What it holds
-tells its name, and which others replace it the manifest says, in one step.
+The newest ledgers are in the manifest, the others in pages, which contain only ``ledgers``: so an offload
+writes at most about a page, however many ledgers there are. A page is never changed. Its name depends on its
+content, and one write of the manifest replaces pages by others.
 
-Ledgers are in order. ``offset`` is the place of a ledger's first entry in all of the topic's history: where
-one ends at the offset at which another begins, nothing lies between. ``file_bytes`` and ``crc32c`` are the
-file's; ``entry_bytes`` is what the entries took in the ledger; ``closed`` counts entries without rows, as
-encrypted ones are; ``plain`` says that nobody needs more than the rows (`geminga.offload.file`; where it
-is missing, somebody may); ``tail`` is of the Parquet footer with its size and magic. Times are milliseconds
-since 1970; a span is null where no message has one. ``digest`` is of the uuids of a page's ledgers. Version
-1, all in one file, is read too.
+Ledgers are in order. ``offset`` is the number of entries before the ledger in the topic's whole history: if a
+ledger ends at the offset at which the next begins, no ledger is missing in between. ``file_bytes`` and
+``crc32c`` are the file's; ``entry_bytes`` is the size of the entries in the store; ``closed`` counts entries
+without rows, such as encrypted ones; ``plain`` is true if the rows are all that a reader needs
+(`geminga.offload.file`; false if missing); ``tail`` is the Parquet footer with its size and magic. Times are
+milliseconds since 1970; a span is null if no message has the time. ``digest`` is a digest of the uuids of a
+page's ledgers. Version 1, all in one file, can be read too.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ logger = logging.getLogger("geminga.offload")
 VERSION = 2
 PAGE_LEDGERS = 64
 PAGE_PREFIX = "_manifest-"
-"""Of names: what begins with ``_`` is no data to Spark and Arrow."""
+"""File name prefix of pages; Spark and Arrow skip names that start with ``_``."""
 _TIDY_MAX = 10_000
 
 
 class ManifestUnreadable(Exception):
-    """A manifest that is not one, or of a version that is not known."""
+    """The file is no manifest, or has an unknown version."""
 
 
 class ManifestNewer(ManifestUnreadable):
-    """One of a later version, which is not to be replaced."""
+    """The manifest has a later version, and must not be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadedLedger:
-    """One ledger, as the manifest and the store's catalog name it; see the module."""
+    """Record of one offloaded ledger, in the manifest and in the store; the module describes the fields."""
 
     ledger: int
     offset: int
@@ -77,7 +77,7 @@ class OffloadedLedger:
 
     @classmethod
     def of_json(cls, kept: dict[str, Any]) -> OffloadedLedger:
-        """Raises `ManifestUnreadable`."""
+        """Decode a record. Raises `ManifestUnreadable`."""
         try:
             known = {name: value for name, value in kept.items() if name in cls.__slots__}
             pairs: dict[str, Any] = {
@@ -92,7 +92,7 @@ class OffloadedLedger:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPage:
-    """A page, as the manifest names it; see the module."""
+    """Reference to a page in the manifest; the module describes the fields."""
 
     file: str
     first: int
@@ -103,7 +103,7 @@ class ManifestPage:
 
 @dataclass(frozen=True, slots=True)
 class ManifestHead:
-    """What ``manifest.json`` itself says: the newest ledgers, and where the others are named."""
+    """Content of ``manifest.json`` itself: the newest ledgers, and references to the pages."""
 
     store: str
     topic: str
@@ -113,7 +113,7 @@ class ManifestHead:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """See the module."""
+    """All offloaded ledgers of a topic, those in pages included."""
 
     store: str
     topic: str
@@ -153,13 +153,13 @@ def path_of(topic: str) -> str:
     return f"{folder_of(topic)}/{MANIFEST}"
 
 
-def load_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
-    """The manifest without its pages; None when nothing is offloaded. Raises as `load` does."""
+def load_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
+    """Return the manifest without its pages; None if no ledger is offloaded. Raises as `load` does."""
     path = path_of(topic)
-    data = place.read(path)
+    data = storage.read(path)
     if data is None:
         return None
-    where = f"{place.location}: {path}"
+    where = f"{storage.location}: {path}"
     kept = _decode(data, where)
     try:
         return ManifestHead(kept["store"], kept["topic"], kept["pages"], kept["ledgers"])
@@ -167,24 +167,24 @@ def load_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
         raise ManifestUnreadable(f"{where} cannot be read: {error!r}") from error
 
 
-def replaceable_head(place: OffloadStorage, topic: str) -> ManifestHead | None:
-    """The same for who is to write it: a damaged one is none. Raises `OSError` or `ManifestNewer`."""
+def replaceable_head(storage: OffloadStorage, topic: str) -> ManifestHead | None:
+    """Return the manifest for replacing it: None if damaged. Raises `OSError` or `ManifestNewer`."""
     try:
-        return load_head(place, topic)
+        return load_head(storage, topic)
     except ManifestNewer:
         raise
     except ManifestUnreadable as error:
-        logger.warning("%s; it is written anew", error)
+        logger.warning("%s; it is written again", error)
         return None
 
 
-def load(place: OffloadStorage, topic: str) -> Manifest | None:
-    """What is offloaded of a topic; None when nothing is. Raises `OSError` or `ManifestUnreadable`."""
-    head = load_head(place, topic)
+def load(storage: OffloadStorage, topic: str) -> Manifest | None:
+    """Return the offloaded ledgers of a topic; None without any. Raises `OSError` or `ManifestUnreadable`."""
+    head = load_head(storage, topic)
     while head is not None:
         ledgers: list[OffloadedLedger] = []
         for page in head.pages:
-            found = _load_page(place, topic, page)
+            found = _load_page(storage, topic, page)
             if found is None:
                 break
             ledgers += found
@@ -192,62 +192,62 @@ def load(place: OffloadStorage, topic: str) -> Manifest | None:
             ledgers += head.ledgers
             ledgers.sort(key=lambda each: each.ledger)
             return Manifest(head.store, head.topic, tuple(ledgers))
-        # It may have been replaced, and the manifest with it.
-        before, head = head, load_head(place, topic)
+        # The page may have been replaced, together with the manifest.
+        before, head = head, load_head(storage, topic)
         if head == before:
-            raise ManifestUnreadable(f"{place.location}: {folder_of(topic)}/{page.file} is not there")
+            raise ManifestUnreadable(f"{storage.location}: {folder_of(topic)}/{page.file} is not there")
     return None
 
 
-def _load_page(place: OffloadStorage, topic: str, page: ManifestPage) -> tuple[OffloadedLedger, ...] | None:
+def _load_page(storage: OffloadStorage, topic: str, page: ManifestPage) -> tuple[OffloadedLedger, ...] | None:
     path = f"{folder_of(topic)}/{page.file}"
-    data = place.read(path)
+    data = storage.read(path)
     if data is None:
         return None
-    found: tuple[OffloadedLedger, ...] = _decode(data, f"{place.location}: {path}")["ledgers"]
+    found: tuple[OffloadedLedger, ...] = _decode(data, f"{storage.location}: {path}")["ledgers"]
     if (len(found), _digest(found)) != (page.count, page.digest):
-        raise ManifestUnreadable(f"{place.location}: {path} is not what the manifest names")
+        raise ManifestUnreadable(f"{storage.location}: {path} is not what the manifest names")
     return found
 
 
-def files_of(place: OffloadStorage, topic: str) -> set[str]:
-    """The files that the manifest itself consists of. Raises as `load` does."""
-    head = load_head(place, topic)
+def files_of(storage: OffloadStorage, topic: str) -> set[str]:
+    """Return the names of the manifest's own files. Raises as `load` does."""
+    head = load_head(storage, topic)
     return set() if head is None else {MANIFEST, *(page.file for page in head.pages)}
 
 
 class ManifestWriter:
-    """What writes the manifests of a place; on one thread."""
+    """Writes the manifests of a storage location; on one thread."""
 
-    def __init__(self, place: OffloadStorage, store: str) -> None:
-        self._place = place
+    def __init__(self, storage: OffloadStorage, store: str) -> None:
+        self._storage = storage
         self._store = store
         self._tidy: set[str] = set()
-        """Topics that have no page left over by a crash, or by a place that did not answer."""
+        """Topics without leftover pages of a crash or of storage that did not answer."""
 
     def save(self, topic: str, ledgers: Sequence[OffloadedLedger]) -> None:
-        """Write down what is offloaded of a topic; without ledgers there is no manifest.
+        """Write the manifest of a topic's offloaded ledgers; without ledgers the manifest is deleted.
 
         Raises `OSError` or `ManifestNewer`.
         """
         is_tidy = topic in self._tidy
         self._tidy.discard(topic)
-        place, folder = self._place, folder_of(topic)
-        head = replaceable_head(place, topic)
+        storage, folder = self._storage, folder_of(topic)
+        head = replaceable_head(storage, topic)
         before = () if head is None else head.pages
         is_tidy = is_tidy and head is not None
         if not is_tidy:
-            # What has become of pages while nobody looked: one that is gone or harmed is written anew.
+            # Pages may have been deleted or damaged before: those are written again.
             before = tuple(page for page in before if self._is_whole(topic, page))
         ordered = sorted(ledgers, key=lambda each: each.ledger)
         pages, tail = _paged(ordered, before)
         for page, held in pages:
             if page not in before:
-                place.replace(
+                storage.replace(
                     f"{folder}/{page.file}", _encode({"ledgers": [each.as_json() for each in held]})
                 )
         if ordered:
-            place.replace(
+            storage.replace(
                 path_of(topic),
                 _encode(
                     {
@@ -259,29 +259,29 @@ class ManifestWriter:
                 ),
             )
         else:
-            place.delete(path_of(topic))
-        there = {page.file for page in before} if is_tidy else set(place.names(folder))
+            storage.delete(path_of(topic))
+        there = {page.file for page in before} if is_tidy else set(storage.names(folder))
         kept = {page.file for page, _ in pages}
         for name in sorted(there - kept):
             if name.startswith(PAGE_PREFIX):
-                place.delete(f"{folder}/{name}")
+                storage.delete(f"{folder}/{name}")
         if len(self._tidy) >= _TIDY_MAX:
             self._tidy.clear()
         self._tidy.add(topic)
 
     def _is_whole(self, topic: str, page: ManifestPage) -> bool:
-        """Whether a page is what the head names. Raises `OSError`."""
+        """Whether a page exists and matches the manifest. Raises `OSError`."""
         try:
-            return _load_page(self._place, topic, page) is not None
+            return _load_page(self._storage, topic, page) is not None
         except ManifestUnreadable as error:
-            logger.warning("%s; it is written anew", error)
+            logger.warning("%s; it is written again", error)
             return False
 
 
 def _paged(
     ordered: Sequence[OffloadedLedger], before: Sequence[ManifestPage]
 ) -> tuple[list[tuple[ManifestPage, Sequence[OffloadedLedger]]], Sequence[OffloadedLedger]]:
-    """Pages for all but the newest ledgers, those that there are wherever they still hold; and the newest."""
+    """Split off pages from the ledgers, reusing existing pages that still match; returns (pages, newest)."""
     pages: list[tuple[ManifestPage, Sequence[OffloadedLedger]]] = []
     at = 0
     for page in before:

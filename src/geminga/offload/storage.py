@@ -1,7 +1,7 @@
-"""Where offloaded ledgers are: a folder of a local disk, an object store, or what else Arrow or fsspec know.
+"""Storage of offloaded ledgers: a local folder, an object store, or another file system of Arrow or fsspec.
 
-A *place* keeps files under paths of its own, with ``/`` in between. A file is there when its writing was
-finished, and as a whole; a manifest is replaced as a whole, too.
+A storage location keeps files under relative paths with ``/``. A file exists once its writing is finished,
+and then completely; a manifest is replaced atomically, too.
 """
 
 from __future__ import annotations
@@ -13,60 +13,60 @@ from urllib.parse import quote
 from geminga.wire.checksum import crc32c
 
 MANIFEST = "manifest.json"
-"""In the folder of each topic (`geminga.offload.manifest`)."""
+"""File in the folder of each topic (`geminga.offload.manifest`)."""
 
 
 class StorageWriter(Protocol):
-    """A file that is being written, from its beginning on."""
+    """File that is being written, from start to end."""
 
     def write(self, data: Any) -> object: ...
 
     def finish(self) -> None:
-        """Returns when the file is there to stay. Raises `OSError`."""
+        """Return when the file is complete and durable. Raises `OSError`."""
 
     def abandon(self) -> None:
-        """It is not wanted. What is left of it is to be deleted."""
+        """Stop writing. The caller deletes what was written."""
 
 
 class OffloadStorage(Protocol):
-    """See the module. Every call may take long, and raises `OSError`; used by several threads."""
+    """Storage location. Every call may take long, and raises `OSError`; used by several threads."""
 
     location: str
-    """What administrators call it: without secrets."""
+    """Address of the storage location, without secrets."""
 
     @property
     def elsewhere(self) -> str | None:
-        """The location by which another process opens it, with secrets; None when none can."""
+        """Return the address with secrets, for opening it in another process; None if none can."""
 
     def create(self, path: str) -> StorageWriter: ...
 
     def open(self, path: str) -> Any:
-        """A file to be read anywhere, as Arrow reads files. Raises `FileNotFoundError`."""
+        """Open a file for random access, as Arrow reads files. Raises `FileNotFoundError`."""
 
     def reader(self, path: str) -> tuple[Callable[[int, int], bytes], Callable[[], None]]:
-        """(``read(size, offset)``, ``close()``) of a file. Raises `FileNotFoundError`."""
+        """Return (``read(size, offset)``, ``close()``) of a file. Raises `FileNotFoundError`."""
 
     def read(self, path: str) -> bytes | None:
-        """All of a small file; None when there is none."""
+        """Return the content of a small file; None if it does not exist."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Make the file hold this."""
+        """Replace the content of the file, or create it."""
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Make a file that is there hold this, which is as long as what it holds, without more room. A crash
-        may leave some of both. Raises `OSError` as well where a place cannot."""
+        """Overwrite an existing file with data of the same size, which needs no free space. A crash may leave
+        a mix of both. Raises `OSError`, also if the storage does not support it."""
 
     def delete(self, path: str) -> None:
-        """The file is gone; no error when it was not there."""
+        """Delete the file; no error if it does not exist."""
 
     def names(self, folder: str) -> list[str]:
-        """The files of a folder; none when there is no folder."""
+        """Return the files of a folder; empty if there is no folder."""
 
 
 def folder_of(topic: str) -> str:
-    """The path of a topic's folder: ``tenant/namespace/domain/topic``, percent-encoded.
+    """Return the path of a topic's folder: ``tenant/namespace/domain/topic``, percent-encoded.
 
-    No topic's folder is another's or outside of all.
+    Each topic's folder is unique, and is below the root of the storage.
     """
     domain, _, rest = topic.partition("://")
     tenant, namespace, local = rest.split("/", 2)
@@ -79,14 +79,14 @@ def _encoded(part: str) -> str:
 
 
 def ledger_file(ledger_id: int, uuid: str) -> str:
-    """The name of a ledger's file. They are in the order of the ledgers."""
+    """Return the name of a ledger's file. Names sort in the order of the ledgers."""
     return f"ledger-{ledger_id:019d}-{uuid}.parquet"
 
 
 def check_file(
     read: Callable[[int, int], bytes], size: int, crc: int, *, piece: int = 4 * 1024 * 1024
 ) -> str:
-    """What is wrong with the bytes of a file; empty when they are those that were written."""
+    """Describe the fault of a file's bytes; empty if size and checksum match."""
     found = at = 0
     while at < size:
         data = read(min(piece, size - at), at)

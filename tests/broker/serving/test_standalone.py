@@ -308,7 +308,7 @@ def test_when_a_sync_fails_it_ends_says_why_and_has_everything_that_was_receipte
     disk = SimulatedDisk()
     err, receipted = asyncio.run(_serve_until_syncs_fail(SyncsFail(disk), code))
     assert os.strerror(code) in err
-    assert "what was receipted is safe" in err
+    assert "confirmed writes are safe" in err
     with FileStore.open("/data", filesystem=FaultyFileSystem(disk.crash(Fate())), threads=False) as store:
         assert store.damage == []
         owner = "persistent://public/default/t"

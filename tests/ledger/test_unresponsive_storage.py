@@ -1,4 +1,4 @@
-"""A place of offloaded ledgers that stops answering in the midst of something, and the end of its store."""
+"""Offload storage that stops answering during a request, and the closing of its store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.ledger.test_tiered import TOPIC, entry
 WAIT_SECONDS = 60
 
 
-class SilentPlace(FolderStorage):
+class UnresponsiveStorage(FolderStorage):
     """Calls of threads of these names wait until ``answers`` is set; ``asked`` is set when one does."""
 
     silences: tuple[str, ...] = ()
 
-    elsewhere: str | None = None  # not in another process, which would not be silent
+    elsewhere: str | None = None  # not in another process, which would answer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(RealFileSystem(), str(folder))
@@ -55,21 +55,21 @@ class SilentPlace(FolderStorage):
 
 
 class Owner:
-    """Whoever has the store: everything that is reported comes in `poll`."""
+    """Owner of the store: all callbacks run in `poll`."""
 
     def __init__(self, folder: Path) -> None:
-        self.place = SilentPlace(folder / "tier")
+        self.place = UnresponsiveStorage(folder / "tier")
         self._ready = threading.Event()
         local = FileStore.open(folder / "store", wakeup=self._ready.set)
         self.store = TieredStore(local, self.place, wakeup=self._ready.set)
         self.ledger = self.store.create_ledger(TOPIC)
         self.entries = [entry(number) for number in range(20)]
-        errors = [self.told(lambda done, each=each: self.store.append(self.ledger, each, done))  # type: ignore[misc]
+        errors = [self.reported(lambda done, each=each: self.store.append(self.ledger, each, done))  # type: ignore[misc]
                   for each in self.entries]  # fmt: skip
         assert errors == [None] * len(errors)
 
-    def told(self, ask: Any) -> StoreError | None:
-        """What it says in the end."""
+    def reported(self, ask: Any) -> StoreError | None:
+        """Return what was reported."""
         found: list[StoreError | None] = []
         ask(found.append)
         until = time.monotonic() + WAIT_SECONDS
@@ -81,12 +81,12 @@ class Owner:
         return found[0]
 
     def offload(self) -> None:
-        assert self.told(lambda done: self.store.offload(TOPIC, self.ledger, 1, done, offset=0)) is None
-        assert self.told(lambda done: self.store.drop_local(TOPIC, self.ledger, done)) is None
+        assert self.reported(lambda done: self.store.offload(TOPIC, self.ledger, 1, done, offset=0)) is None
+        assert self.reported(lambda done: self.store.drop_local(TOPIC, self.ledger, done)) is None
 
-    def ask_to_read(self, told: Any) -> None:
+    def ask_to_read(self, reported: Any) -> None:
         self.store.fetch(
-            self.ledger, 0, entries_max=5, bytes_max=1 << 20, ahead=ReadAhead(5, 1 << 20), done=told
+            self.ledger, 0, entries_max=5, bytes_max=1 << 20, ahead=ReadAhead(5, 1 << 20), done=reported
         )
 
 
@@ -109,26 +109,26 @@ THREADS = {
 
 
 @pytest.mark.parametrize("by", THREADS)
-def test_who_waits_for_it_is_not_waited_for(owner: Owner, by: str) -> None:
+def test_closing_does_not_wait_for_storage_that_does_not_answer(owner: Owner, by: str) -> None:
     owner.place.silences = THREADS[by]
     if by == "reader":
         owner.offload()
     owner.place.answers.clear()
-    told: list[Any] = []
+    reported: list[Any] = []
     if by == "reader":
-        owner.ask_to_read(lambda *found: told.append(found))
+        owner.ask_to_read(lambda *found: reported.append(found))
     elif by == "worker":
-        owner.store.offload(TOPIC, owner.ledger, 1, told.append, offset=0)
+        owner.store.offload(TOPIC, owner.ledger, 1, reported.append, offset=0)
     until = time.monotonic() + WAIT_SECONDS
     while not owner.place.asked.wait(0.01):
         assert time.monotonic() < until
         owner.store.poll()
     owner.store.close()
     assert exits.unfinished == {owner.place.location}
-    assert len(told) == (by == "reader")  # a consumer knows
+    assert len(reported) == (by == "reader")  # a consumer knows
 
 
-def test_a_place_that_answers_leaves_nothing_unfinished(owner: Owner) -> None:
+def test_storage_that_answers_leaves_nothing_unfinished(owner: Owner) -> None:
     owner.offload()
     owner.store.close()
     assert exits.unfinished == set()
