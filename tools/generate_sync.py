@@ -78,8 +78,8 @@ FACE = {
     "Client": Differs(
         said={
             "One client may serve several event loops, in sequence or in different threads; it opens "
-            "separate connections on each. A producer, consumer or reader belongs to the loop on which it was "
-            "opened.": (
+            "separate connections on each. A producer, consumer or reader belongs to the loop on which "
+            "it was opened.": (
                 "May be used from several threads."
             )
         }

@@ -236,7 +236,7 @@ class AsyncProducer(Generic[T_contra]):
     ) -> None:
         """Publish one message without waiting; ``callback(result, message_id)`` is called once.
 
-        A refusal (queue full, too big, closed) is passed to the callback, or raised without a callback. Invalid
+        A refusal (queue full, too big, closed) is passed to the callback, or raised without one. Invalid
         arguments are always raised. Never blocks, not even with ``block_if_queue_full``.
         """
         extras = (
