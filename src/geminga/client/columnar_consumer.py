@@ -319,9 +319,7 @@ def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: 
             entry.acks.settle(index)
         if entry.acks.remaining:
             key = (entry.ledger_id, entry.entry_id)
-            core.acknowledge_indexes(
-                key, entry.count, (), now
-            )  # sends the partial acknowledgement if enabled
+            core.acknowledge_indexes(key, entry.count, (), now)  # a partial acknowledgement
             return
     core.acknowledge_entries((entry,), now)
 

@@ -50,7 +50,8 @@ def compile_elsewhere() -> None:
             return
         logger.warning(
             "tables are still made without compiled loops, which is slower: compiling them ended with %d. "
-            "Set NUMBA_CACHE_DIR to a writable folder, or %s=compiled to have each process compile", ended, compiled.VARIABLE,
+            "Set NUMBA_CACHE_DIR to a writable folder, or %s=compiled to have each process compile",
+            ended, compiled.VARIABLE,
         )  # fmt: skip
     finally:
         state.lock.release()

@@ -63,9 +63,7 @@ class _CallableTokens(dict[type, bool]):
     classes."""
 
     def __missing__(self, kind: type) -> bool:
-        return not issubclass(
-            kind, (asyncio.Future, ReceiptWaiter)
-        )  # not cached: a program may create many types
+        return not issubclass(kind, (asyncio.Future, ReceiptWaiter))  # not cached: there may be many
 
 
 _called = _CallableTokens(
