@@ -336,7 +336,7 @@ import geminga
 with geminga.embedded() as broker, geminga.Client(broker.service_url{argument}) as client:
     client.create_producer("t").send(b"a")
     {after}
-    print("opentelemetry" in sys.modules, client.hub.metrics is not None)
+    print("opentelemetry" in sys.modules, client.context.metrics is not None)
 """
 SET = """
 from opentelemetry import metrics

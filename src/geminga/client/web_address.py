@@ -42,7 +42,7 @@ async def find_admin_url(context: ClientContext) -> str:
 
 
 async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected) -> str:
-    """The first address whose answers carry the id of CONNECTED. Credentials are not sent."""
+    """Return the first address whose answers carry the id of CONNECTED. Credentials are not sent."""
     host = context.service.hosts.current
     sent = connected.https_url if host.tls else connected.http_url or connected.https_url
     try:
@@ -68,7 +68,8 @@ async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected
 
 
 async def _by_lookup(context: ClientContext, url: ServiceUrl) -> str:
-    """The default web ports of the hosts with the default port where a lookup gives the same answer."""
+    """Return the default web ports of the hosts with the default port where a lookup gives the same
+    answer."""
     default = DEFAULT_PORTS[TLS_SCHEME if url.tls else PLAIN_SCHEME]
     hosts = [one for one in url.addresses if one.port == default]
     if not hosts:
