@@ -230,10 +230,8 @@ class MessageId:
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
-        """Read the bytes of any Pulsar client's message id.
-
-        Raises `ValueError` if the bytes are not a ``MessageIdData``.
-        """
+        """Read the bytes of any Pulsar client's message id. Raises `ValueError` if the bytes are not a
+        ``MessageIdData``."""
         from google.protobuf.message import DecodeError
 
         from geminga.wire.proto import pulsar_wire_pb2 as pb

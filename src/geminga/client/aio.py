@@ -119,7 +119,7 @@ class Client:
 
         service_url:
             ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
-            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
+            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST API.
             Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which supply each cluster's URL and
             credentials.
         authentication:

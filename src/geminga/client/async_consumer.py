@@ -146,10 +146,8 @@ class AsyncConsumer(Generic[T_co]):
     async def stats(self) -> ConsumerStatistics:
         """Return the number of queued messages, and the broker's statistics of this consumer: permits,
         unacknowledged messages, the subscription's backlog and ack holes, rates. The broker's answers are
-        cached for ``broker_consumer_stats_cache_time_ms``.
-
-        Raises `AlreadyClosed`, `Timeout`, and the errors that the broker reports.
-        """
+        cached for ``broker_consumer_stats_cache_time_ms``. Raises `AlreadyClosed`, `Timeout`, and the errors
+        that the broker reports."""
         self.check_receiving()
         waiting = self.queue.messages_by_origin()
         age = self.settings.broker_consumer_stats_cache_time_ms / 1000
@@ -166,10 +164,8 @@ class AsyncConsumer(Generic[T_co]):
     # --- receiving -------------------------------------------------------------------------------
 
     async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
-        """Return the next message; wait for one, at most ``timeout_millis``.
-
-        Raises `Timeout`, `AlreadyClosed`, or the error that ended the subscription.
-        """
+        """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
+        `AlreadyClosed`, or the error that ended the subscription."""
         message = self.take()
         if message is None:
             message = await self._await_message(timeout_millis)
@@ -304,10 +300,8 @@ class AsyncConsumer(Generic[T_co]):
             self.inbox.add(each if isinstance(each, Message) else AcknowledgedId(each))
 
     async def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
-        """Acknowledge this message and all before it (of its topic or partition).
-
-        Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions.
-        """
+        """Acknowledge this message and all before it (of its topic or partition). Raises
+        `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions."""
         self.check_cumulative(message)
         self.inbox.add(AcknowledgedThrough(message))
         if self.settings.ack_receipt_enabled:
@@ -426,10 +420,8 @@ class AsyncConsumer(Generic[T_co]):
         await asyncio.gather(*(handle.seek(messageid) for handle in self.group.targets_of(messageid)))
 
     async def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message; its entry id is -1 if the topic is empty.
-
-        Raises `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`.
-        """
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty. Raises
+        `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`."""
         handles = list(self.group.handles.values())
         if len(handles) != 1:
             raise OperationNotSupported(
@@ -467,10 +459,8 @@ class AsyncConsumer(Generic[T_co]):
     # --- the end ---------------------------------------------------------------------------------
 
     async def unsubscribe(self, force: bool = False) -> None:
-        """Remove the subscription from its topics and close the consumer.
-
-        Raises `BrokerMetadataError` while other consumers are attached to it.
-        """
+        """Remove the subscription from its topics and close the consumer. Raises `BrokerMetadataError` while
+        other consumers are attached to it."""
         check_type("force", force, bool)
         if self.closed:
             raise AlreadyClosed("the consumer is closed")

@@ -112,10 +112,8 @@ class ClusterProfile:
 
     def find_admin_url(self) -> str:
         """Return `admin_url`; if that is None, the web address that the broker at ``service_url`` confirms.
-
         Raises `InvalidConfiguration` if no address is confirmed as that broker's, and `ConnectError` if it
-        does not answer within 10 s.
-        """
+        does not answer within 10 s."""
         if self.admin_url is not None:
             return self.admin_url
         from geminga.client.web_address import find_admin_url

@@ -58,12 +58,10 @@ _ID_COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index")
 async def collect_entries(
     consumer: AsyncConsumer[Any], max_rows: int, timeout_millis: int | None
 ) -> list[ReceivedEntry]:
-    """Take entries of about ``max_rows`` messages, on the loop's thread; wait for the first.
-
-    Raises `Timeout` if none arrives within ``timeout_millis``, and the error that ended the consumer;
-    `OperationNotSupported` if undecryptable messages are to be delivered
-    (``ConsumerCryptoFailureAction.CONSUME``), which a table cannot hold.
-    """
+    """Take entries of about ``max_rows`` messages, on the loop's thread; wait for the first. Raises `Timeout`
+    if none arrives within ``timeout_millis``, and the error that ended the consumer; `OperationNotSupported`
+    if undecryptable messages are to be delivered (``ConsumerCryptoFailureAction.CONSUME``), which a table
+    cannot hold."""
     check_int("max_rows", max_rows, 1)
     need("receiving Arrow tables", "pyarrow", "numpy", "numba")  # before anything is taken
     if consumer.settings.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:

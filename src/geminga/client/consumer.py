@@ -90,9 +90,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
     # --- receiving -------------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
-        """Return the next message; wait for one, at most ``timeout_millis``.
-
-        Raises `Timeout`, `AlreadyClosed`, the error that ended the subscription, or `Interrupted`, which is a
+        """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
+        `AlreadyClosed`, the error that ended the subscription, or `Interrupted`, which is a
         ``KeyboardInterrupt``, if one ends the wait. A call that a signal handler ends has taken no message.
         """
         if self._listener is not None:
@@ -180,9 +179,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
 
     def wait(self, deadline: float | None) -> bool:
         """Sleep until the queue holds a message or an entry; return False when ``deadline``
-        (``time.monotonic()``) has passed.
-
-        Raises `AlreadyClosed`, or the error that ended the subscription.
+        (``time.monotonic()``) has passed. Raises `AlreadyClosed`, or the error that ended the subscription.
         """
         if self._runtime.forked:
             _refuse_after_fork()
@@ -275,10 +272,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
             self._consumer.acknowledge_others(message)
 
     def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
-        """Acknowledge this message and all before it (of its topic or partition).
-
-        Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions.
-        """
+        """Acknowledge this message and all before it (of its topic or partition). Raises
+        `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions."""
         if self._receipts:
             self._call(self._consumer.acknowledge_cumulative(message))
             return
@@ -313,10 +308,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         timeout_millis: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Receive messages as an Arrow table, decoded on the calling thread.
-
-        See `geminga.client.columnar_consumer`.
-        """
+        """Receive messages as an Arrow table, decoded on the calling thread. See
+        `geminga.client.columnar_consumer`."""
         from geminga.client.columnar_consumer import collect_entries, decode_table, put_back_entries
 
         entries = self._runtime.call(

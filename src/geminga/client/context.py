@@ -222,11 +222,8 @@ class ClientContext:
 
     async def service_connection(self) -> BrokerConnection:
         """Return a connection to a host of the service URL: the last one that worked, else the next one that
-        does.
-
-        Raises `ServiceUnreachable` (a `ConnectError`) if no host can be reached, at once the broker's refusal
-        of the credentials, and `OperationNotSupported` for an HTTP service URL.
-        """
+        does. Raises `ServiceUnreachable` (a `ConnectError`) if no host can be reached, at once the broker's
+        refusal of the credentials, and `OperationNotSupported` for an HTTP service URL."""
         self.check_open()
         return await self.service.connection()
 

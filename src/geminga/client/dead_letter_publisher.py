@@ -37,10 +37,8 @@ def _content_of(message: Message[Any]) -> bytes | KeyedContent | None:
 
 
 def _keys_of(message: Message[Any]) -> tuple[str, ...]:
-    """Return the names of the keys that a message was encrypted for.
-
-    Raises `CryptoError` for one that is still encrypted: no consumer could read it on another topic.
-    """
+    """Return the names of the keys that a message was encrypted for. Raises `CryptoError` for one that is
+    still encrypted: no consumer could read it on another topic."""
     context = message.encryption_context()
     if context is None:
         return ()

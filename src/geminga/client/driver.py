@@ -33,10 +33,8 @@ class Handle(Protocol):
     """The (partition) topic to look up."""
 
     async def attach(self, connection: BrokerConnection) -> None:
-        """Register with the connection, send PRODUCER or SUBSCRIBE, await the answer, start.
-
-        Raises on refusal. The driver then removes the handle's ids from the connection.
-        """
+        """Register with the connection, send PRODUCER or SUBSCRIBE, await the answer, start. Raises on
+        refusal. The driver then removes the handle's ids from the connection."""
 
     def on_frame(self, frame: Frame) -> None:
         """Handle a frame addressed to this handle. Never called for a connection it is detached from."""

@@ -273,9 +273,7 @@ def check_cursor(consumer: AsyncConsumer[Any]) -> None:
 
 async def cursor_state(consumer: AsyncConsumer[Any]) -> tuple[MessageId, MessageId | None]:
     """Return the newest message of the consumer's topic and its mark-delete position; on the client's loop.
-
-    Raises the error that ended the consumer.
-    """
+    Raises the error that ended the consumer."""
     check_cursor(consumer)
     (handle,) = consumer.group.handles.values()
     return await handle.last_message_id()

@@ -197,11 +197,9 @@ async def _connect_http(pool: ConnectionPool, address: Address) -> None:
 def service_source(
     service_url: object, authentication: object, tls_trust_certs_file_path: object
 ) -> ServiceSource:
-    """Return the source of clusters that a client's ``service_url`` argument names.
-
-    Raises `InvalidUrl`, and `InvalidConfiguration` for an argument that is neither a URL nor a source, and
-    for credentials beside a source, which supplies them for each cluster.
-    """
+    """Return the source of clusters that a client's ``service_url`` argument names. Raises `InvalidUrl`, and
+    `InvalidConfiguration` for an argument that is neither a URL nor a source, and for credentials beside a
+    source, which supplies them for each cluster."""
     if not isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
         check_type("service_url", service_url, str)
         return FixedService(

@@ -60,9 +60,7 @@ class LongRunning(ABC, Generic[R_co]):
 
     def run(self, *, signals: bool = True) -> R_co:
         """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; the second of them ends the process.
-
-        Raises the error that ended it early, and `AlreadyClosed` if it has run before.
-        """
+        Raises the error that ended it early, and `AlreadyClosed` if it has run before."""
         self._begin()
         try:
             return self._run_here(signals)

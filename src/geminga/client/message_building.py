@@ -107,10 +107,7 @@ class MessageBuilder:
         self, content: Any, token: Any, extras: tuple[Any, ...]
     ) -> tuple[bytes, Any, OutgoingMessage | None]:
         """Return payload, token and message; ``extras`` are the arguments of ``send`` after ``content``, in
-        order.
-
-        Raises `InvalidMessage` naming field, value and range, `TypeError`, or the schema's error.
-        """
+        order. Raises `InvalidMessage` naming field, value and range, `TypeError`, or the schema's error."""
         payload, message = self._prepare(content, extras)
         if self._interceptors:
             assert message is not None

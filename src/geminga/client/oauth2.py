@@ -109,10 +109,8 @@ class ClientCredentials:
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:
         """Return the cached token; a new one near its expiry, or for a broker that found it expired
-        (``challenge``).
-
-        Raises `ErrorGettingAuthenticationData`, with ``retriable`` if another try may succeed.
-        """
+        (``challenge``). Raises `ErrorGettingAuthenticationData`, with ``retriable`` if another try may
+        succeed."""
         with self._lock:
             if challenge is not None or self._clock() >= self._renew_at:
                 self._renew()

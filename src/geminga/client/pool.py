@@ -527,10 +527,8 @@ class ConnectionPool:
     async def get(
         self, address: Address, *, proxy_to_broker: str | None = None, slot: int | None = None
     ) -> BrokerConnection:
-        """Return the connection to ``address``, opened if necessary.
-
-        Raises `ConnectError`, `Timeout`, `AuthenticationError` and other errors of the handshake.
-        """
+        """Return the connection to ``address``, opened if necessary. Raises `ConnectError`, `Timeout`,
+        `AuthenticationError` and other errors of the handshake."""
         if self._closed:
             raise ConnectError("the client is closed")
         if slot is None:

@@ -55,11 +55,9 @@ ManyCallback = Callable[[ManySent], object]
 async def create_producer(
     context: ClientContext, topic: str, settings: ProducerSettings
 ) -> AsyncProducer[Any]:
-    """Open a producer on ``topic``, partitioned or not.
-
-    Raises the errors that the broker reports (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...),
-    `Timeout`, or `ConnectError`; partitions that were started are closed again then.
-    """
+    """Open a producer on ``topic``, partitioned or not. Raises the errors that the broker reports
+    (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or `ConnectError`; partitions that
+    were started are closed again then."""
     name = str(TopicName.parse(topic))
     if settings.encryptor is not None:
         # Before anything is sent to the broker: without a data key no message could be encrypted.
@@ -85,11 +83,9 @@ async def create_producer(
 
 
 async def renew_data_key(context: ClientContext, encryptor: PayloadEncryptor) -> None:
-    """Make the next data key, in an executor thread: key readers may wait for a key server.
-
-    Raises `CryptoError`; with ``plain_on_failure`` it is logged, and messages are sent unencrypted while
-    there is no data key.
-    """
+    """Make the next data key, in an executor thread: key readers may wait for a key server. Raises
+    `CryptoError`; with ``plain_on_failure`` it is logged, and messages are sent unencrypted while there is no
+    data key."""
     try:
         await context.loop.run_in_executor(None, encryptor.renew)
     except CryptoError as error:
@@ -317,10 +313,8 @@ class AsyncProducer(Generic[T_contra]):
         return sent
 
     async def flush(self) -> None:
-        """Send open batches and wait until every message submitted before has its receipt.
-
-        Raises `AlreadyClosed`.
-        """
+        """Send open batches and wait until every message submitted before has its receipt. Raises
+        `AlreadyClosed`."""
         if self._publisher.closed:
             raise AlreadyClosed("the producer is closed")
         await self._publisher.flush()
@@ -674,10 +668,8 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         return SchemaProducer(self, self._messages.with_schema(schema.encode_message, version))
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
-        """Publish every row of an Arrow table and return when all have their receipts.
-
-        See `ColumnarProducer.submit_table`.
-        """
+        """Publish every row of an Arrow table and return when all have their receipts. See
+        `ColumnarProducer.submit_table`."""
         return self.submit_table(table).result()
 
     def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
@@ -686,10 +678,8 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         return self._producer.columnar.submit_table(table)
 
     def publish_encoded(self, batches: Iterable[ReadyBatch]) -> TableResult:
-        """Publish ready-made batches and return when all have their receipts.
-
-        See `ColumnarProducer.submit_encoded`.
-        """
+        """Publish ready-made batches and return when all have their receipts. See
+        `ColumnarProducer.submit_encoded`."""
         return self.submit_encoded(batches).result()
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:

@@ -483,10 +483,8 @@ class Publisher:
         return fresh
 
     async def flush(self) -> None:
-        """Send queued messages and return when all messages submitted before have their receipts.
-
-        Raises the first error among the last operations of the partitions.
-        """
+        """Send queued messages and return when all messages submitted before have their receipts. Raises the
+        first error among the last operations of the partitions."""
         self._intake.take_in()
         self.schedule()
         while self._wait_queue.promised:

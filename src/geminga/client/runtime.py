@@ -395,10 +395,8 @@ class LoopThread:
             self._inner.post(call.give_up)
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Run a plain function on the loop soon; for the hot path, where no result is awaited.
-
-        Raises `ForkedProcessError` and `AlreadyClosed`.
-        """
+        """Run a plain function on the loop soon; for the hot path, where no result is awaited. Raises
+        `ForkedProcessError` and `AlreadyClosed`."""
         if self._inner.forked:
             self.check()  # the wake-up would reach the parent's loop: both share its pipe
         try:

@@ -61,10 +61,7 @@ class SchemaVersions:
 
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
         """Return the schema that `prepare` fetched for a message, for schemas that decode; None if the topic
-        has no such version.
-
-        Raises the error of fetching it.
-        """
+        has no such version. Raises the error of fetching it."""
         failure = self._failed.get((topic, version))
         if failure is not None:
             raise failure
@@ -128,10 +125,8 @@ class SchemaVersions:
 
     async def register(self, topic: str, info: SchemaInfo) -> bytes:
         """Return the version of a schema on ``topic`` (a partition, or an unpartitioned topic), registered if
-        it is new.
-
-        Raises `IncompatibleSchema` if the topic refuses it, `TopicNotFound`, and other errors of the request.
-        """
+        it is new. Raises `IncompatibleSchema` if the topic refuses it, `TopicNotFound`, and other errors of
+        the request."""
         name = str(TopicName.parse(topic))
         schema = to_wire(info)
         answer = await self._context.request_on_topic(

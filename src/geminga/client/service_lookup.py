@@ -53,10 +53,8 @@ class ServiceUnreachableInTime(Timeout, ServiceUnreachable):
 
 
 class ServiceLookup(Protocol):
-    """Requests of a client to its cluster. ``remaining``: seconds left for the answer.
-
-    Raises `ServiceUnreachable`, and the errors that a broker or connecting reports.
-    """
+    """Requests of a client to its cluster. ``remaining``: seconds left for the answer. Raises
+    `ServiceUnreachable`, and the errors that a broker or connecting reports."""
 
     hosts: Hosts
 
@@ -98,10 +96,8 @@ class Hosts:
         self._index = (self._index + 1) % len(self._addresses)
 
     async def first_that(self, attempt: Callable[[Address], Awaitable[T]]) -> T:
-        """Return the result of ``attempt`` for the first reachable host.
-
-        Raises `ServiceUnreachable` if no host is reachable, and errors that a broker reported at once.
-        """
+        """Return the result of ``attempt`` for the first reachable host. Raises `ServiceUnreachable` if no
+        host is reachable, and errors that a broker reported at once."""
         failures: list[ConnectError] = []
         worth_waiting = False
         for _ in self._addresses:

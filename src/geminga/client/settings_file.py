@@ -53,10 +53,8 @@ class FileSettings:
 
 def load_settings(path: str | os.PathLike[str]) -> FileSettings:
     """Read a file of settings for a client and its producers, as ``geminga tune advise --apply`` writes it.
-
     Raises `InvalidConfiguration` for a file that is unreadable or not TOML, for unknown tables and arguments,
-    and for values of the wrong type.
-    """
+    and for values of the wrong type."""
     check_type("path", path, str, os.PathLike)
     try:
         content = tomllib.loads(Path(path).read_text("utf-8"))

@@ -45,10 +45,8 @@ class SyncProducerBase:
         return self._producer.is_connected()
 
     def flush(self) -> None:
-        """Send open batches and wait until every message submitted before has its receipt.
-
-        Raises `AlreadyClosed`.
-        """
+        """Send open batches and wait until every message submitted before has its receipt. Raises
+        `AlreadyClosed`."""
         self._runtime.call(self._producer.flush())
 
 
@@ -85,10 +83,8 @@ class SyncConsumerBase:
         self._runtime.call(self._consumer.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message; its entry id is -1 if the topic is empty.
-
-        Raises `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`.
-        """
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty. Raises
+        `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`."""
         return self._runtime.call(self._consumer.get_last_message_id())
 
     def get_last_message_ids(self) -> list[MessageId]:
@@ -112,10 +108,8 @@ class SyncConsumerBase:
     def stats(self) -> ConsumerStatistics:
         """Return the number of queued messages, and the broker's statistics of this consumer: permits,
         unacknowledged messages, the subscription's backlog and ack holes, rates. The broker's answers are
-        cached for ``broker_consumer_stats_cache_time_ms``.
-
-        Raises `AlreadyClosed`, `Timeout`, and the errors that the broker reports.
-        """
+        cached for ``broker_consumer_stats_cache_time_ms``. Raises `AlreadyClosed`, `Timeout`, and the errors
+        that the broker reports."""
         return self._runtime.call(self._consumer.stats())
 
 

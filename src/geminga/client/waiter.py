@@ -28,11 +28,8 @@ class Waiter:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep, at most ``timeout`` seconds; return whether it was woken.
-
-        Raises `ForkedProcessError` in a child that a signal handler forked meanwhile: the thread that would
-        wake it is missing there.
-        """
+        """Sleep, at most ``timeout`` seconds; return whether it was woken. Raises `ForkedProcessError` in a
+        child that a signal handler forked meanwhile: the thread that would wake it is missing there."""
         if threading.current_thread() is not threading.main_thread():
             return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         deadline = None if timeout is None else time.monotonic() + timeout

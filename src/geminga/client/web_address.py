@@ -23,11 +23,9 @@ _GIVE = "give the address: --admin-url, in programs admin_url"
 
 
 async def find_admin_url(context: ClientContext) -> str:
-    """Return ``http(s)://host:port`` of the broker that ``context`` connects to.
-
-    Raises `InvalidConfiguration` if no address is confirmed as that broker's, `ConnectError` if it cannot be
-    reached, and what the handshake ends with.
-    """
+    """Return ``http(s)://host:port`` of the broker that ``context`` connects to. Raises
+    `InvalidConfiguration` if no address is confirmed as that broker's, `ConnectError` if it cannot be
+    reached, and what the handshake ends with."""
     url = ServiceUrl.parse(context.settings.service_url)
     if url.http:
         return url.text

@@ -113,10 +113,8 @@ def is_host(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_broker_url(text: str) -> Address:
-    """Return the address in a broker's answer (``brokerServiceUrl``): exactly one host.
-
-    Raises `InvalidUrl` as `ServiceUrl.parse` does.
-    """
+    """Return the address in a broker's answer (``brokerServiceUrl``): exactly one host. Raises `InvalidUrl`
+    as `ServiceUrl.parse` does."""
     url = ServiceUrl.parse(text)
     if url.http:
         raise InvalidUrl(f"broker URL {text!r} is an address of the REST API; {_FORM}")

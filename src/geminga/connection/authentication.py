@@ -105,9 +105,7 @@ class BasicCredentials:
     @staticmethod
     def from_json(text: str) -> BasicCredentials:
         """Parse ``{"username": ..., "password": ..., "method": ...}``; Java's ``userId`` is accepted too.
-
-        Raises `WrongParameters` without repeating the text, which holds a password.
-        """
+        Raises `WrongParameters` without repeating the text, which holds a password."""
         try:
             parameters = json.loads(text)
             name = "userId" if "username" not in parameters else "username"

@@ -252,10 +252,8 @@ class ClientConnection:
             self._send(commands.auth_response(credentials, PROTOCOL_VERSION))
 
     def request(self, command: pb.BaseCommand, request_id: int, deadline: float) -> None:
-        """Send a command that will be answered under ``request_id``.
-
-        Raises `ConnectError` if the connection is closed or not ready.
-        """
+        """Send a command that will be answered under ``request_id``. Raises `ConnectError` if the connection
+        is closed or not ready."""
         if self.state is not ConnectionState.READY:
             raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
         self._move(ConnectionInput.REQUEST)

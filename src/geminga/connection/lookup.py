@@ -45,9 +45,7 @@ class TopicLookup:
 
     def answered(self, command: pb.BaseCommand) -> BrokerLocation | None:
         """Handle a LOOKUP_RESPONSE without an error. Return the location; None: `question` is the next step.
-
-        Raises `LookupError` after too many redirects or if the answer has no usable address.
-        """
+        Raises `LookupError` after too many redirects or if the answer has no usable address."""
         answer = command.lookupTopicResponse
         address = self._address(answer)
         if answer.response == pb.CommandLookupTopicResponse.Connect:

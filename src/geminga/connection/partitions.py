@@ -12,10 +12,8 @@ memory."""
 
 
 def partition_count(command: pb.BaseCommand) -> int:
-    """Return the count in a PARTITIONED_METADATA_RESPONSE without an error; 0: not partitioned.
-
-    Raises `ProtocolError` for a count above `PARTITIONS_MAX`.
-    """
+    """Return the count in a PARTITIONED_METADATA_RESPONSE without an error; 0: not partitioned. Raises
+    `ProtocolError` for a count above `PARTITIONS_MAX`."""
     return believed_count(command.partitionMetadataResponse.partitions)
 
 

@@ -20,11 +20,9 @@ _OF_PULSAR = (307, 308)
 
 
 def followed(status: int, location: str, address: Address, path: str) -> tuple[Address, str]:
-    """Return the address and path that an answer of ``address`` to a call of ``path`` redirects to.
-
-    Raises `LookupError` for a redirect that is not followed: to anything but HTTP, from TLS to a plain
-    address, or to another host by anything but Pulsar's own redirects.
-    """
+    """Return the address and path that an answer of ``address`` to a call of ``path`` redirects to. Raises
+    `LookupError` for a redirect that is not followed: to anything but HTTP, from TLS to a plain address, or
+    to another host by anything but Pulsar's own redirects."""
     try:
         parts = urlsplit(location)
         host, port = parts.hostname or "", parts.port

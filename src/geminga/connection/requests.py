@@ -84,8 +84,8 @@ _TOPIC_REQUESTS: dict[int, str] = {
 """Sub-message of each request that names a topic."""
 
 _ADVICE: dict[type[ServerReportedError], str] = {
-    TopicNotFound: "the topic does not exist and the broker does not create it automatically; create it first, "
-    "for example with `geminga topics create`",
+    TopicNotFound: "the topic does not exist and the broker does not create it automatically; create it "
+    "first, for example with `geminga topics create`",
 }
 """Text for errors that arrive without one."""
 

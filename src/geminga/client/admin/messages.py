@@ -91,9 +91,7 @@ ENTRIES_LOOKED_AT_MAX = 10_000
 
 class EntriesToSkip:
     """Counter of the entries that hold the next ``count`` messages: entries are added while `wants_more`.
-
-    Raises `OperationNotSupported` if the messages end inside a batch, or span too many entries.
-    """
+    Raises `OperationNotSupported` if the messages end inside a batch, or span too many entries."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -52,10 +52,7 @@ def _plan(kind: type) -> tuple[tuple[str, str, Any], ...]:
 
 def decode(kind: Any, value: Any, what: str = "the answer") -> Any:
     """Decode JSON as ``kind``: a record, a tuple or mapping of records, a plain type, or one of these or
-    None.
-
-    Raises `ProtocolError` for JSON of another shape.
-    """
+    None. Raises `ProtocolError` for JSON of another shape."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None:
