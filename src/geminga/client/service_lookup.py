@@ -85,7 +85,7 @@ class Hosts:
         self._index = start
         self.last_failure: PulsarException | None = None
         self.told = False
-        """Whether it was logged that no host is reachable, which still holds."""
+        """Whether the current outage of all hosts was logged."""
 
     @property
     def current(self) -> Address:
