@@ -44,7 +44,7 @@ HEADER = '''"""`geminga.Client`: the client for plain threads, with the names, a
 
 One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
 
-Made of ``client/aio.py`` by ``tools/generate_sync.py``: do not edit.
+Generated from ``client/aio.py`` by ``tools/generate_sync.py``: do not edit.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ SCHEMA = "schema: Schema[T] | type[T] | None = _BYTES"
 FACE = {
     "Client": Differs(
         said={
-            "It may be used on several event loops, one after the other or in threads of their own, with "
-            "connections of its own on each; what it opens belongs to the loop on which it was opened.": (
+            "One client may serve several event loops, in sequence or in different threads; it opens "
+            "separate connections on each. A producer, consumer or reader belongs to the loop on which "
+            "it was opened.": (
                 "May be used from several threads."
             )
         }
@@ -97,7 +98,7 @@ FACE = {
             "receiver_queue_size": "reader_listener: Callable[[Reader[T], Message[T]], Any] | None = None"
         }
     ),
-    "create_table_view": Differs(said={"; ``pulsar.asyncio`` has none": ""}),
+    "create_table_view": Differs(said={" Not in ``pulsar.asyncio``.": ""}),
 }
 
 
@@ -125,9 +126,9 @@ HANDLES = {
     "AsyncReader": Handle("reader", "_reader", ("topic", "is_connected", "seek", "get_last_message_id")),
 }  # fmt: skip
 
-FACES_HEADER = '''"""What producers, consumers and readers for threads pass on to their twins on the loop.
+FACES_HEADER = '''"""Methods of producers, consumers and readers for threads that call the asyncio objects.
 
-Made of the classes for asyncio by ``tools/generate_sync.py``: do not edit.
+Generated from the asyncio classes by ``tools/generate_sync.py``: do not edit.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ def sync_handles() -> str:
         given = {m.name: m for m in _methods(_class(path, name))}
         lines = [
             f"class Sync{CLASSES[name]}Base:",
-            f'    """What a `{CLASSES[name]}` passes on."""',
+            f'    """Methods of `{CLASSES[name]}` that call the asyncio object."""',
             "    _runtime: LoopThread",
             f"    {handle.attribute}: {name}",
         ]

@@ -1,11 +1,11 @@
 """Geminga: Apache Pulsar for Python people.
 
-``import geminga as pulsar`` runs what was written for ``pulsar-client``: the same classes, methods,
+``import geminga as pulsar`` runs programs written for ``pulsar-client``: the same classes, methods,
 arguments and exceptions. Beyond it there are `geminga.asyncio`, Arrow tables (``send_table``,
 ``receive_table``), an embedded broker (`geminga.embedded`), pytest fixtures (`geminga.testing`) and a
 Spark data source (`geminga.spark`).
 
-Importing this package loads nothing heavy: each public name is loaded when it is first used.
+Importing this package loads no heavy module: each public name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UnsupportedVersionError",
     ),
 }
-"""Where each public name is defined."""
+"""Module that defines each public name."""
 
 _SUBMODULES = frozenset(
     {"admin", "asyncio", "errors", "exceptions", "functions", "schema", "spark", "tableview", "testing"}
@@ -145,8 +145,8 @@ _SUBMODULES = frozenset(
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 _NOT_BY_STAR = frozenset({"asyncio", "spark", "testing"})
-"""Submodules that ``from geminga import *`` leaves alone: Python has an `asyncio` of its own, and the others
-load what not everybody has."""
+"""Submodules that ``from geminga import *`` does not import: `asyncio` would hide Python's own, and the
+others need optional packages."""
 
 __all__ = [*sorted(_HOME_OF), *sorted(_SUBMODULES - _NOT_BY_STAR), "__version__"]
 
@@ -169,8 +169,8 @@ def __getattr__(name: str) -> object:
         here = vars(sys.modules[__name__])
         value = here[name] = _from(home, name)
         if (errors := sys.modules.get("geminga.errors")) is not None:
-            # A finalizer may catch one of them when the interpreter ends, and loads nothing any more.
-            # Another thread may be loading them just now: whoever wants the others asks again.
+            # Import the errors too: a finalizer may catch one when the interpreter ends and modules cannot be
+            # loaded. Another thread may be loading them: missing ones are imported on their next use.
             loaded = vars(errors)
             here.update({error: loaded[error] for error in _HOMES["geminga.errors"] if error in loaded})
         return value

@@ -1,4 +1,5 @@
-"""What `geminga.Admin` and `geminga.asyncio.Admin` take and tell: policies, statistics, messages, schemas."""
+"""Arguments and results of `geminga.Admin` and `geminga.asyncio.Admin`: policies, statistics, messages,
+schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Geminga for asyncio programs: the names of ``pulsar.asyncio``, and async iteration beyond them."""
+"""Geminga for asyncio programs: the names of ``pulsar.asyncio``, with async iteration added."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`ByFields`: dataclasses that are equal, and shown, by their fields, without code compiled for each of them.
+"""`ByFields`: equality, hash and repr of dataclasses by their fields, without code compiled per class.
 
-``dataclass`` writes and compiles ``__eq__``, ``__hash__`` and ``__repr__`` anew for every class, whenever it
-is imported: some 80 µs each, which adds up to a twentieth of the time until a broker answers.
+``dataclass`` writes and compiles ``__eq__``, ``__hash__`` and ``__repr__`` for every class at each import:
+some 80 µs each, which adds up to a twentieth of a broker's start time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 
 class ByFields:
-    """Base of ``@dataclass(frozen=True, eq=False, repr=False)``: as if both were True."""
+    """Base of ``@dataclass(frozen=True, eq=False, repr=False)`` classes, which behave as if both were
+    True."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

@@ -1,4 +1,4 @@
-"""`Choice`: the base of every enumeration that the public API shows.
+"""`Choice`: the base of every enumeration in the public API.
 
 ``pulsar-client``'s enumerations are numbers that print their names: ``int(Result.Ok)`` is 0, so is
 ``Result.Ok`` itself, and both ``str(Result.Ok)`` and ``f"{Result.Ok}"`` are ``Result.Ok``. Python's own
@@ -11,7 +11,7 @@ from enum import Enum, IntEnum
 
 
 class Choice(IntEnum):
-    """A named number; the numbers are the wire's where the wire has them."""
+    """A named number; the protocol's number where it has one."""
 
     __str__ = Enum.__str__
     __format__ = Enum.__format__

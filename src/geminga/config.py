@@ -1,8 +1,8 @@
-"""Checks that every settings class shares.
+"""Checks shared by all settings classes.
 
-Settings are frozen, keyword-only dataclasses next to the code that reads them. Each checks itself in
-``__post_init__`` with these functions, so that a refusal always names the field, the value and what
-is allowed.
+Settings are frozen, keyword-only dataclasses next to the code that reads them. Each checks its fields in
+``__post_init__`` with these functions, so that an error always names the field, the value and the allowed
+values.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ E = TypeVar("E", bound=Enum)
 
 
 def refuse(field: str, value: object, allowed: str) -> NoReturn:
-    """Raise `InvalidConfiguration` naming field, value and what is allowed."""
+    """Raise `InvalidConfiguration` naming field, value and the allowed values."""
     raise InvalidConfiguration(f"{field}={value!r} is not allowed; allowed: {allowed}")
 
 
 def names_file(text: str) -> bool:
-    """Whether a text that may be a path or a value is a path.
+    """Return whether a text that may be a path or a value is a path.
 
-    It is if it exists, and by its form: it has a slash and does not end with ``=`` as base64 does. A path
-    that is mistyped, or may not be read, is an error then and never taken for the value.
+    It is if it exists, and by its form: it has a slash and does not end with ``=`` as base64 does. So a
+    mistyped or unreadable path is an error and never used as the value.
     """
     return ("/" in text and not text.endswith("=")) or os.path.lexists(text)
 
 
 SECONDS_MAX = 1_000_000_000
-"""31 years: a longer time is a mistake, and not far above it the platform's clocks overflow."""
+"""31 years: a longer duration is a mistake, and the platform's clocks overflow not far above."""
 MILLISECONDS_MAX = 1000 * SECONDS_MAX
 
 
 INT_MAX = (1 << 63) - 1
-"""What Apache Pulsar's numbers hold. Far above it arithmetic with times and rates overflows."""
+"""Range of Apache Pulsar's numbers. Arithmetic with times and rates overflows far above it."""
 
 
 def check_int(field: str, value: Any, minimum: int | None = None, maximum: int | None = None) -> int:
-    """A whole number within the closed range, of 64 bits at most; a bool is refused."""
+    """Return a whole number within the closed range, of 64 bits at most; a bool is refused."""
     if maximum is None and isinstance(value, int) and value > INT_MAX:
         maximum = INT_MAX
     low = "" if minimum is None else f" >= {minimum}"
@@ -55,26 +55,26 @@ def check_int(field: str, value: Any, minimum: int | None = None, maximum: int |
 
 
 def check_seconds(field: str, value: Any, minimum: float = 0.0, maximum: float = SECONDS_MAX) -> float:
-    """A number of seconds within the closed range."""
+    """Return a number of seconds within the closed range."""
     return _check_time(field, value, "seconds", minimum, maximum)
 
 
 def check_milliseconds(
     field: str, value: Any, minimum: float = 0.0, maximum: float = MILLISECONDS_MAX
 ) -> float:
-    """A number of milliseconds within the closed range, in seconds."""
+    """Return, in seconds, a number of milliseconds within the closed range."""
     return _check_time(field, value, "milliseconds", minimum, maximum) / 1000
 
 
 def _check_time(field: str, value: Any, unit: str, minimum: float, maximum: float) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not minimum <= value <= maximum:  # not a number is within no range
+    if not is_number or not minimum <= value <= maximum:  # NaN is within no range
         refuse(field, value, f"a number of {unit} >= {minimum} and <= {maximum}")
     return float(value)
 
 
 def check_type(field: str, value: Any, *types: type, optional: bool = False) -> Any:
-    """An instance of one of ``types``, or None where ``optional``."""
+    """Return an instance of one of ``types``, or None if ``optional``."""
     if value is None and optional:
         return value
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
@@ -84,15 +84,15 @@ def check_type(field: str, value: Any, *types: type, optional: bool = False) -> 
 
 
 def check_choice(field: str, value: Any, choices: Collection[Any]) -> Any:
-    """One of ``choices``; the nearest is suggested for a misspelt text."""
+    """Return a value out of ``choices``; the error suggests the nearest for a misspelt text."""
     if value not in choices:
         refuse(field, value, ", ".join(repr(c) for c in choices) + suggestion(value, choices))
     return value
 
 
 def suggestion(word: object, known: Iterable[object]) -> str:
-    """`` (did you mean 'x'?)`` for the nearest known word, empty when none is near."""
-    import difflib  # for who errs, not for every start
+    """Return `` (did you mean 'x'?)`` for the nearest known word, empty without a near one."""
+    import difflib  # imported only after a mistake
 
     near = difflib.get_close_matches(str(word).lower(), {str(k).lower(): k for k in known}, n=1)
     original = {str(k).lower(): k for k in known}

@@ -1,4 +1,4 @@
-"""Standard descriptors: 0 to 2 are open, whatever a program was started with."""
+"""Standard descriptors: opens any of 0 to 2 that the process was started without."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 
 def fill_standard() -> None:
-    """Open what is closed of descriptors 0 to 2, or a socket would get the number and be taken for it: what
-    is printed would go there, and libuv ends a program that has it close one of them."""
+    """Open the closed ones of descriptors 0 to 2: otherwise a socket would get the number and receive printed
+    text, and libuv ends a program that closes one of them."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -23,7 +23,7 @@ from geminga.choices import Choice
 
 
 class Result(Choice):
-    """What became of an operation, with ``pulsar-client``'s names and numbers. ``Result.Ok`` is 0."""
+    """Outcome of an operation, with ``pulsar-client``'s names and numbers. ``Result.Ok`` is 0."""
 
     Ok = 0
     UnknownError = 1
@@ -74,7 +74,7 @@ class Result(Choice):
 
 
 def result_of(error: BaseException | None) -> Result:
-    """The result of an exception: that of its class or of the nearest base class with one."""
+    """Return the result of an exception: that of its class or of the nearest base class with one."""
     if error is None:
         return Result.Ok
     if not isinstance(error, PulsarException):
@@ -89,19 +89,19 @@ def result_of(error: BaseException | None) -> Result:
 
 
 class PulsarException(Exception):
-    """Base of all errors: catch it for "anything of Pulsar's". ``retriable`` tells whether trying again may
-    help."""
+    """Base of all errors: catch it for any failure of a Pulsar call. ``retriable``: whether another try may
+    succeed."""
 
     retriable: ClassVar[bool] = False
     told_as: ClassVar[Result | None] = None
-    """The `Result` where it is not the one of the class's name."""
+    """The `Result`, where it differs from the class's name."""
 
     def __init__(self, *arguments: object, msg: str | None = None) -> None:
         """``PulsarException(text)``, or ``PulsarException(result, text)`` as in ``pulsar.asyncio``."""
         super().__init__(*arguments, *(() if msg is None else (msg,)))
 
     def error(self) -> Result:
-        """The error's `Result`: the one it was made with, else that of its class."""
+        """Return the error's `Result`: the one it was made with, else that of its class."""
         first = self.args[0] if self.args else None
         return first if isinstance(first, Result) else result_of(self)
 
@@ -116,7 +116,7 @@ class PulsarException(Exception):
 
 
 class UsageError(PulsarException):
-    """The caller asked for something that cannot be done as asked."""
+    """The call is not possible as made."""
 
 
 class InvalidConfiguration(UsageError, ValueError):
@@ -145,11 +145,11 @@ class AlreadyClosed(UsageError):
 
 
 class OperationNotSupported(UsageError):
-    """The operation does not exist for this kind of handle or broker; the text says what does."""
+    """The operation does not exist for this kind of handle or broker; the message names the alternative."""
 
 
 class NotAMessage(OperationNotSupported, TypeError):
-    """Something else than a message or an id was to be acknowledged."""
+    """An object that is neither a message nor an id was to be acknowledged."""
 
 
 class CumulativeAcknowledgementNotAllowedError(UsageError):
@@ -172,9 +172,9 @@ class ProducerQueueIsFull(UsageError):
 
 
 class SendManyFailed(PulsarException):
-    """Some messages of a `send_many` were refused or failed; all others are stored, or on their way.
+    """Some messages of a `send_many` were refused or failed; all others are stored, or still in flight.
 
-    ``failures``: place in the call to error.
+    ``failures`` maps the index in ``values`` to the error.
     """
 
     def __init__(self, count: int = 0, failures: Mapping[int, Exception] | None = None) -> None:
@@ -200,7 +200,8 @@ class ForkedProcessError(UsageError):
 
 
 class Interrupted(UsageError, KeyboardInterrupt):
-    """The wait for a message was ended by Ctrl+C: a `KeyboardInterrupt` for everybody else."""
+    """Ctrl+C ended the wait for a message; also a `KeyboardInterrupt`, for ``except`` clauses that catch
+    that."""
 
 
 class CryptoError(UsageError):
@@ -215,7 +216,7 @@ class PeerError(PulsarException):
 
 
 class ProtocolError(PeerError):
-    """A malformed frame or command, or one that is not allowed in this state."""
+    """A frame or command is malformed, or not allowed in the current state of the connection."""
 
 
 class FrameTooLarge(ProtocolError):
@@ -236,49 +237,46 @@ class TransientError(PulsarException):
 
 
 class Timeout(TransientError, TimeoutError):
-    """No answer within the operation, send or receive time-out. Whether the other side acted is not known: a
-    message that timed out may be stored."""
+    """No answer arrived within the operation, send or receive time-out. The operation may have happened all
+    the same: a message that timed out may be stored."""
 
 
 class ConnectError(TransientError, ConnectionError):
-    """The broker could not be reached or ended the connection. Look at the service URL, TLS, and the
-    broker."""
+    """The broker could not be reached or ended the connection. Check the service URL, TLS, and the broker."""
 
 
 class NotConnected(TransientError):
-    """There is no connection to the broker at the moment; the client makes a new one by itself. Try again."""
+    """There is no connection to the broker at the moment; the client reconnects automatically. Try again."""
 
 
 class ReadError(TransientError):
-    """Reading from the broker's connection failed; the client connects anew by itself. Try again."""
+    """Reading from the broker's connection failed; the client reconnects automatically. Try again."""
 
 
 class LookupError(TransientError):
-    """The topic's broker could not be found: too many redirects, or no address that can be reached from
-    here."""
+    """The topic's broker could not be found: too many redirects, or no address reachable from here."""
 
 
 # --- what the broker reports ---------------------------------------------------------------------
 
 
 class ServerReportedError(PulsarException):
-    """The broker answered with an error. ``code`` is the wire's ``ServerError`` number; the text is the
+    """The broker answered with an error. ``code`` is the protocol's ``ServerError`` number; the text is the
     broker's."""
 
     code: ClassVar[int] = 0
 
 
 class UnknownError(ServerReportedError):
-    """An error of the broker that has no code of its own, or a newer one. Its text says what happened; trying
-    again may help."""
+    """The broker reported an error without a known code. Its text says what happened; another try may
+    succeed."""
 
     code = 0
     retriable = True
 
 
 class BrokerMetadataError(ServerReportedError):
-    """The broker could not read or write what it keeps about topics. Try again; the broker's log says
-    more."""
+    """The broker could not read or write metadata of topics. Try again; the broker's log has details."""
 
     code = 1
     retriable = True
@@ -286,48 +284,47 @@ class BrokerMetadataError(ServerReportedError):
 
 class BrokerPersistenceError(ServerReportedError):
     """The broker could not read or write messages: bookies are missing, or the store has stopped. Try again;
-    when it stays, look at the broker's disk and log."""
+    if the error persists, check the broker's disk and log."""
 
     code = 2
     retriable = True
 
 
 class AuthenticationError(ServerReportedError):
-    """The broker does not know who you are: no credentials, or wrong or expired ones. Look at the client's
-    ``authentication``."""
+    """The broker rejected missing, wrong or expired credentials. Check the client's ``authentication``."""
 
     code = 3
 
 
 class ErrorGettingAuthenticationData(AuthenticationError):
-    """The client could not obtain its credentials: a file that is not there, or a provider that failed."""
+    """The client could not obtain its credentials: a missing file, or a provider that failed."""
 
-    told_as = Result.AuthenticationError  # as in pulsar-client, where nothing ends with the other one
+    told_as = Result.AuthenticationError  # as in pulsar-client, where no operation ends with the other result
 
 
 class AuthorizationError(ServerReportedError):
-    """Your role may not do that. An administrator grants it: ``geminga namespaces grant``."""
+    """The role lacks the permission. An administrator grants it: ``geminga namespaces grant``."""
 
     code = 4
 
 
 class ConsumerBusy(ServerReportedError):
     """The subscription has a consumer of another type, or an Exclusive one already. Close that one, or share
-    the subscription with the same ``consumer_type``; ``geminga explain`` shows who is connected."""
+    the subscription with the same ``consumer_type``; ``geminga explain`` lists the connected consumers."""
 
     code = 5
 
 
 class ServiceUnitNotReady(ServerReportedError):
-    """The broker does not serve the topic at this moment, as while it is moved or loaded. Clients try again
-    by themselves until their time-out."""
+    """The broker does not serve the topic at this moment, for example while it is moved or loaded. Clients
+    retry automatically until their time-out."""
 
     code = 6
     retriable = True
 
 
 class ProducerBlockedQuotaExceededError(ServerReportedError):
-    """The backlog quota is reached and the policy ``producer_request_hold`` holds producers back. Consume or
+    """The backlog quota is exceeded and the policy ``producer_request_hold`` holds producers back. Consume or
     skip the backlog, or raise the quota."""
 
     code = 7
@@ -335,82 +332,82 @@ class ProducerBlockedQuotaExceededError(ServerReportedError):
 
 
 class ProducerBlockedQuotaExceededException(ServerReportedError):
-    """The backlog quota is reached, or the disk is full, and the policy ``producer_exception`` refuses
-    producers. Consume or skip the backlog, raise the quota, or make room."""
+    """The backlog quota is exceeded, or the disk is full, and the policy ``producer_exception`` refuses
+    producers. Consume or skip the backlog, raise the quota, or free disk space."""
 
     code = 8
 
 
 class ChecksumError(ServerReportedError):
-    """The broker found that a message was damaged on its way. The client sends it again by itself; seen by a
-    program, it means damage that repeats."""
+    """The broker received a damaged message. The client resends it automatically; if a program gets this
+    error, the damage repeats."""
 
     code = 9
 
 
 class UnsupportedVersionError(ServerReportedError):
-    """The broker is older or newer than what was asked of it. Update it, or do without the feature."""
+    """The broker does not support the requested feature or version. Update it, or do without the feature."""
 
     code = 10
 
 
 class TopicNotFound(ServerReportedError):
-    """The topic does not exist and is not made automatically. Create it (``geminga topics create``), or look
-    at its name: tenant and namespace count."""
+    """The topic does not exist and is not created automatically. Create it (``geminga topics create``), or
+    check its name, tenant and namespace included."""
 
     code = 11
 
 
 class SubscriptionNotFound(ServerReportedError):
-    """The subscription does not exist and is not made automatically. Create it with
-    ``geminga subscriptions create``, or allow it with the policy ``autoSubscriptionCreation``."""
+    """The subscription does not exist and is not created automatically. Create it with ``geminga
+    subscriptions create``, or allow it with the policy ``autoSubscriptionCreation``."""
 
     code = 12
 
 
 class ConsumerNotFound(ServerReportedError):
-    """The broker does not know the consumer any more, as after it was closed there. Subscribe anew."""
+    """The broker does not know the consumer any more, for example after closing it. Subscribe again."""
 
     code = 13
 
 
 class TooManyLookupRequestException(ServerReportedError):
-    """More lookups wait than the client or the broker allows at once. Try again later, or open fewer topics
-    at the same time."""
+    """More lookups are pending than the client or the broker allows at once. Try again later, or open fewer
+    topics at the same time."""
 
     code = 14
     retriable = True
 
 
 class TopicTerminated(ServerReportedError):
-    """The topic was terminated: it can be read, and takes no messages any more. Publish to another one."""
+    """The topic was terminated: it can be read but takes no more messages. Publish to another topic."""
 
     code = 15
 
 
 class ProducerBusy(ServerReportedError):
-    """A producer of that name is connected, or the topic has as many as it may. Close the other one, or leave
-    ``producer_name`` to the broker."""
+    """A producer of that name is connected, or the topic has its maximum of producers. Close the other one,
+    or let the broker choose ``producer_name``."""
 
     code = 16
 
 
 class BrokerInvalidTopicName(ServerReportedError, InvalidTopicName):
-    """The broker's word that a topic name is invalid; caught by ``except InvalidTopicName`` too."""
+    """The broker reports an invalid topic name; ``except InvalidTopicName`` catches this too."""
 
     code = 17
 
 
 class IncompatibleSchema(ServerReportedError):
-    """The schema does not go together with those that the topic has, by its compatibility strategy. Change
-    the schema, or the strategy with ``schemaCompatibilityStrategy``."""
+    """The schema is incompatible with the topic's schemas under its compatibility strategy. Change the
+    schema, or the strategy with ``schemaCompatibilityStrategy``."""
 
     code = 18
 
 
 class ConsumerAssignError(ServerReportedError):
-    """The key ranges of a sticky Key_Shared consumer overlap with another one's. Give it ranges of its
-    own."""
+    """The key ranges of a sticky Key_Shared consumer overlap with those of another consumer. Give it other
+    ranges."""
 
     code = 19
 
@@ -424,7 +421,7 @@ class TransactionCoordinatorNotFoundError(ServerReportedError):
 
 
 class InvalidTxnStatusError(ServerReportedError):
-    """A transaction is in another state than the call needs. Geminga has no transactions; the code is Apache
+    """A transaction is not in the state that the call needs. Geminga has no transactions; the code is Apache
     Pulsar's."""
 
     code = 21
@@ -450,8 +447,8 @@ class TransactionNotFound(ServerReportedError):
 
 
 class ProducerFenced(ServerReportedError):
-    """Another producer has taken the topic for itself (``ExclusiveWithFencing``). This one is at its end:
-    what it has pending failed; whoever has the topic now goes on."""
+    """Another producer has taken exclusive access to the topic (``ExclusiveWithFencing``). This producer is
+    closed and its pending messages failed."""
 
     code = 25
 
@@ -460,8 +457,8 @@ class ProducerFenced(ServerReportedError):
 
 
 class AdminError(ServerReportedError):
-    """Admin REST refused a call. ``status`` is the HTTP status; the text is the broker's reason, the request,
-    and what helps where that is known."""
+    """Admin REST refused a call. ``status`` is the HTTP status; the text holds the broker's reason, the
+    request, and advice where there is any."""
 
     code = 0
 
@@ -471,7 +468,7 @@ class AdminError(ServerReportedError):
 
 
 class AdminBadRequest(AdminError, NotAllowedError):
-    """400, 422: a value that cannot be read."""
+    """400, 422: a value is malformed."""
 
 
 class AdminAuthenticationError(AdminError, AuthenticationError):
@@ -479,11 +476,11 @@ class AdminAuthenticationError(AdminError, AuthenticationError):
 
 
 class AdminAuthorizationError(AdminError, AuthorizationError):
-    """403: the role may not do that."""
+    """403: the role lacks the permission."""
 
 
 class AdminNotFound(AdminError):
-    """404: what the path names does not exist."""
+    """404: the resource that the path names does not exist."""
 
 
 class AdminTopicNotFound(AdminNotFound, TopicNotFound):
@@ -495,23 +492,24 @@ class AdminSubscriptionNotFound(AdminNotFound, SubscriptionNotFound):
 
 
 class AdminNotAllowed(AdminError, NotAllowedError):
-    """405, 406: not for a thing of this kind, as for a partitioned topic as a whole."""
+    """405, 406: the call does not apply to this kind of resource, for example to a partitioned topic as a
+    whole."""
 
 
 class AdminConflict(AdminError, NotAllowedError):
-    """409: it exists already, or is in use."""
+    """409: the resource exists already, or is in use."""
 
 
 class AdminPreconditionFailed(AdminError, NotAllowedError):
-    """412: the broker's state or its limits forbid it."""
+    """412: the broker's state or its limits forbid the call."""
 
 
 class AdminServerError(AdminError, UnknownError):
-    """5xx: the broker's own fault. Whether a change was made is not known."""
+    """5xx: the broker failed. Whether a change was made is not known."""
 
 
 class AdminUnavailable(AdminServerError, ServiceUnitNotReady):
-    """429, 502, 503, 504: not now; another try may help."""
+    """429, 502, 503, 504: temporarily unavailable; another try may succeed."""
 
     retriable = True
 
@@ -520,7 +518,7 @@ class AdminUnavailable(AdminServerError, ServiceUnitNotReady):
 
 
 class StoreError(PulsarException):
-    """The broker's store cannot do what was asked."""
+    """The broker's store cannot perform the operation."""
 
 
 class StoreLocked(StoreError):
@@ -528,7 +526,7 @@ class StoreLocked(StoreError):
 
 
 class NotAStore(StoreError):
-    """The folder holds files but no store of ours: nothing was touched."""
+    """The folder holds files that are not a store of Geminga; none was touched."""
 
 
 class StoreDamaged(StoreError):
@@ -536,17 +534,17 @@ class StoreDamaged(StoreError):
 
 
 class StoreStopped(StoreError):
-    """A write or sync failed: nothing more is receipted until the store is reopened and checked."""
+    """A write or sync failed: no message is confirmed until the store is reopened and checked."""
 
 
 class StoreBusy(StoreError):
-    """The store's disk does not answer, or too much waits for it already."""
+    """The store's disk does not answer, or too many writes are queued for it."""
 
     retriable = True
 
 
 class StoreFull(StoreError):
-    """The disk has too little room: no entries are taken in until there is more."""
+    """The disk has too little free space: new entries are refused until there is more."""
 
     retriable = True
 
@@ -571,5 +569,5 @@ SERVER_ERRORS: dict[int, type[ServerReportedError]] = {
 
 
 def from_server(code: int, message: str) -> ServerReportedError:
-    """The exception for a broker's error answer; a code newer than ours gives `UnknownError`."""
+    """Return the exception for a broker's error answer; an unknown code gives `UnknownError`."""
     return SERVER_ERRORS.get(code, UnknownError)(message or SERVER_ERRORS.get(code, UnknownError).__name__)

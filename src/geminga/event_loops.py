@@ -1,4 +1,4 @@
-"""The event loop that clients and brokers run on: uvloop's where it is installed, asyncio's otherwise."""
+"""Event loop of clients and brokers: uvloop's if it is installed, asyncio's otherwise."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def _loop_of_a_greenlet() -> asyncio.AbstractEventLoop:
     """Return asyncio's loop for programs in which gevent or eventlet has replaced threads with greenlets.
 
-    In uvloop's compiled code a greenlet that waits would let no other run. Here it waits in a selector that
-    the library has replaced; meanwhile others of the same thread, which asyncio cannot tell apart, may run
-    loops of their own.
+    In uvloop's compiled code a waiting greenlet would block all others. Here it waits in a selector that the
+    library has replaced; meanwhile other greenlets of the same thread, which asyncio cannot distinguish, may
+    run separate loops.
     """
     selector = selectors.DefaultSelector()
     select = selector.select

@@ -1,8 +1,8 @@
-"""Exits: what nobody has closed when the interpreter ends is ended in an order, whatever was loaded first.
+"""Shutdown order at the interpreter's end: open clients first, then brokers, in any order of import.
 
-Clients send what is pending; only then do brokers of the same process take it in and write it down. What
-can't be ended, such as a request to a store far away that does not answer, is `unfinished`: a program whose
-work is done does not wait for it (`leave`), as the interpreter would.
+Clients send pending messages, which brokers of the same process then store. Work that cannot be ended, such
+as a request to a remote store that does not answer, is listed in `unfinished`: a completed program exits
+without waiting for it (`leave`), unlike the interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Literal, NoReturn
 
 unfinished: set[str] = set()
-"""What is under way and not waited for; for people."""
+"""Descriptions of pending work that is not waited for."""
 
 _steps: dict[str, list[Callable[[], None]]] = {"clients": [], "brokers": []}
 
@@ -26,14 +26,14 @@ def at_exit(whose: Literal["clients", "brokers"], step: Callable[[], None]) -> N
 
 
 def end() -> None:
-    """Take the steps: at the interpreter's end, and where a process ends without one."""
+    """Run the steps: at the interpreter's end, or before a process exits without one."""
     for steps in _steps.values():
         for step in steps:
             step()
 
 
 def end_at_once(code: int) -> NoReturn:
-    """Take the steps and end the process without the interpreter's own end."""
+    """Run the steps and end the process without the interpreter's own shutdown."""
     try:
         end()
         for stream in (sys.stdout, sys.stderr):
@@ -44,7 +44,7 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the program whose work is done."""
+    """End a program that has completed its work."""
     if unfinished:
         end_at_once(code)
     sys.exit(code)

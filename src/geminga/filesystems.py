@@ -1,7 +1,7 @@
-"""Locations as Spark and Hadoop write them, as file systems of Arrow: no JVM is needed.
+"""Locations in Spark's and Hadoop's notation as Arrow file systems, without a JVM.
 
-Arrow's own file systems serve local folders, S3, Google and Azure storage and (with Hadoop's native
-library) HDFS. What they do not know goes to ``fsspec``, when it and the protocol's package are installed.
+Arrow's own file systems serve local folders, S3, Google and Azure storage and (with Hadoop's native library)
+HDFS. Other schemes use ``fsspec``, if it and the protocol's package are installed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from geminga.locations import without_secrets
 _S3 = ("s3", "s3a", "s3n")
 _KEYED = (*_S3, "gs", "gcs")
 _SAME = {"s3a": "s3", "s3n": "s3"}
-"""Names that Hadoop's connectors have for what Arrow calls otherwise."""
+"""Schemes of Hadoop's connectors that Arrow names differently."""
 
 _DBFS = "/dbfs"
-"""Where Databricks mounts ``dbfs:/`` on every machine."""
+"""Mount point of ``dbfs:/`` on all machines of Databricks."""
 
 
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 5.0
-"""A request to an object store that carries nothing for so long has failed."""
+"""Time without data after which a request to an object store has failed."""
 ATTEMPTS = 5
 GCS_SECONDS = 30
-"""So long Google's client tries a request again."""
+"""Retry limit of Google's client."""
 
 
 def resolve_soon_failing(location: str) -> tuple[fs.FileSystem, str]:
-    """As `resolve`, of a file system whose requests fail within some half a minute when nobody answers.
+    """Resolve a location, like `resolve`, to a file system whose requests fail within about half a minute
+    without an answer.
 
-    For who tries again anyway and has to end some time: left to itself, Arrow's client of S3 tries a request
+    For callers that retry and have a time limit themselves: by default Arrow's S3 client retries a request
     for a minute and a half, Google's for a quarter of an hour, and the interpreter's end waits for both.
     Raises `InvalidConfiguration`.
     """
@@ -46,22 +47,22 @@ def resolve_soon_failing(location: str) -> tuple[fs.FileSystem, str]:
     kind = getattr(fs, "S3FileSystem", None)
     if kind is None or not isinstance(files, kind):
         return files, path
-    # No URI says so; what a file system is pickled as are the arguments that it is made of.
+    # URIs cannot express this; a file system pickles as the arguments of its constructor.
     arguments = {**files.__reduce__()[1][0]}
     for name, seconds in (("connect_timeout", CONNECT_SECONDS), ("request_timeout", SILENT_SECONDS)):
         if arguments[name] < 0:
             arguments[name] = seconds
-    if "allow_delayed_open" in arguments:  # what is small is one request, and leaves no upload half done
+    if "allow_delayed_open" in arguments:  # small files need one request, and leave no partial upload
         arguments["allow_delayed_open"] = True
     return kind(**arguments, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)), path
 
 
 def resolve(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a location and the path in it.
+    """Return the file system of a location and the path in it.
 
-    A location is a path, or a URI as Spark takes it: ``file:/x``, ``s3a://bucket/x``, ``hdfs:/x``,
-    ``abfss://container@account.dfs.core.windows.net/x``, ``gs://bucket/x``, ``dbfs:/x``. Settings of S3
-    come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` ...) or stand in the URI
+    A location is a path, or a URI in Spark's notation: ``file:/x``, ``s3a://bucket/x``, ``hdfs:/x``,
+    ``abfss://container@account.dfs.core.windows.net/x``, ``gs://bucket/x``, ``dbfs:/x``. S3 settings come
+    from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` ...) or the URI
     (``s3a://bucket/x?endpoint_override=host:9000&scheme=http``). Raises `InvalidConfiguration`.
     """
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
@@ -83,10 +84,10 @@ def resolve(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def hadoop_location(location: str) -> str:
-    """The same location as Spark's own file systems (Hadoop's) call it.
+    """Return a location in the notation of Spark's own (Hadoop's) file systems.
 
-    What stands in the URI besides host and path is Arrow's, secrets among it, and Spark shows its locations
-    in plans: the session's ``spark.hadoop.fs.*`` say it there.
+    URI options are Arrow's and may include secrets, and Spark shows its locations in plans, so they are
+    removed: the session sets ``spark.hadoop.fs.*`` instead.
     """
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/.*)", location, re.DOTALL)
     if match is None:
@@ -98,13 +99,14 @@ def hadoop_location(location: str) -> str:
         return f"{scheme}:{rest}"
     host, slash, path = rest.partition("?")[0].removeprefix("//").partition("/")
     user, at, host = host.rpartition("@")
-    # Of S3 it is the key; of Azure the container, with which a password may be.
+    # The user part is the key for S3, and the container for Azure, possibly with a password.
     user = "" if scheme in _KEYED else user.partition(":")[0]
     return f"{'s3a' if scheme in _S3 else scheme}://{user}{at if user else ''}{host}{slash}{path}"
 
 
 def puts_whole_files(files: fs.FileSystem) -> bool:
-    """Object stores: a file is there when it was written to its end, and renaming one copies it."""
+    """Return whether files are written whole, as in object stores: a file exists when it is complete, and
+    renaming copies it."""
     kinds = [getattr(fs, name, None) for name in ("S3FileSystem", "GcsFileSystem", "AzureFileSystem")]
     return isinstance(files, tuple(kind for kind in kinds if kind is not None))
 
@@ -115,7 +117,7 @@ def _local_path(location: str, rest: str) -> str:
     parts = urlsplit(f"file:{rest}")
     if parts.netloc not in ("", "localhost"):
         raise InvalidConfiguration(f"location {location!r} is on another machine; allowed: file:///path")
-    # Python writes `%20` into a URI, Hadoop does not read it as a blank: what is there is meant.
+    # Python writes `%20` into a URI, which Hadoop does not decode: prefer the path that exists.
     plain = parts.path
     return plain if os.path.exists(plain) else unquote(plain)
 
@@ -133,21 +135,21 @@ def _by_fsspec(location: str, uri: str, error: Exception) -> tuple[fs.FileSystem
         from fsspec.core import url_to_fs
     except ImportError:
         raise InvalidConfiguration(
-            f"location {without_secrets(location)!r} can't be used: {_told(error, location, uri)}. "
+            f"location {without_secrets(location)!r} can't be used: {_reason(error, location, uri)}. "
             "Other file systems need pip install fsspec"
         ) from None
     try:
         found, path = url_to_fs(uri)
     except (ImportError, ValueError, OSError) as other:
         raise InvalidConfiguration(
-            f"location {without_secrets(location)!r} can't be used: {_told(error, location, uri)}; fsspec: "
-            f"{_told(other, location, uri)}"
+            f"location {without_secrets(location)!r} can't be used: {_reason(error, location, uri)}; fsspec: "
+            f"{_reason(other, location, uri)}"
         ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path
 
 
-def _told(error: Exception, *locations: str) -> str:
-    """What an error says, which may quote a location, without what is secret in that."""
+def _reason(error: Exception, *locations: str) -> str:
+    """Return the text of an error, which may quote a location, without the secrets in that."""
     found = str(error)
     for each in locations:
         found = found.replace(each, without_secrets(each))

@@ -1,7 +1,7 @@
-"""MessageId and TopicName: the two names that every layer speaks.
+"""MessageId and TopicName: names used in every layer.
 
-MessageId's text and byte forms are Pulsar's (``MessageIdData``); the order is ledger, entry,
-partition, batch index, as in the Java client.
+MessageId's text and byte forms are Pulsar's (``MessageIdData``); the order is ledger, entry, partition, batch
+index, as in the Java client.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _U64 = (1 << 64) - 1
 
 
 def to_unsigned(value: int) -> int:
-    """-1 travels as 2^64-1 in the wire's uint64 fields (framing.md section 14)."""
+    """Return a number as the protocol's uint64 (framing.md section 14): -1 becomes 2^64-1."""
     return value & _U64
 
 
 def to_signed(value: int) -> int:
-    """The inverse of `to_unsigned`."""
+    """Return the inverse of `to_unsigned`."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -47,7 +47,7 @@ _INT64 = 1 << 63
 
 
 def _whole(name: str, value: int, end: int) -> int:
-    """The number, which has a place in a signed field that ends below ``end``."""
+    """Return the number, checked to fit a signed field that ends below ``end``."""
     if type(value) is not int:
         try:
             value = int(index(value))
@@ -59,8 +59,8 @@ def _whole(name: str, value: int, end: int) -> int:
 
 
 class IdNumber(int):
-    """A number of a `MessageId`. Calling it gives the plain number: the accessors of ``pulsar-client``'s
-    message ids are methods, ours are attributes, and this way both spellings work."""
+    """A number of a `MessageId`. Calling it returns the plain number: ``pulsar-client``'s accessors are
+    methods, ours are attributes, and this supports both."""
 
     __slots__ = ()
 
@@ -70,13 +70,13 @@ class IdNumber(int):
 
 @total_ordering
 class MessageId:
-    """The place of a message: ``(ledger_id, entry_id, partition, batch_index)``.
+    """Id and position of a message: ``(ledger_id, entry_id, partition, batch_index)``.
 
-    ``partition`` is -1 for a topic without partitions; ``batch_index`` is -1 for a message that is
-    alone in its entry. ``batch_size`` (0 when unknown), ``first_chunk``, ``topic`` and ``cluster`` (which of
-    the clusters that a client went through gave the id) do not take part in comparison. Constructor order is
-    ``pulsar-client``'s, and as there the four numbers may also be called: ``message_id.ledger_id()`` and
-    ``message_id.ledger_id`` give the same (see `IdNumber`).
+    ``partition`` is -1 for an unpartitioned topic; ``batch_index`` is -1 for an unbatched message.
+    ``batch_size`` (0 if unknown), ``first_chunk``, ``topic`` and ``cluster`` (the number of the cluster that
+    assigned the id, after moves of the client) are not compared. Constructor order is ``pulsar-client``'s,
+    and as there the four numbers may also be called: ``message_id.ledger_id()`` equals
+    ``message_id.ledger_id`` (see `IdNumber`).
     """
 
     __slots__ = (
@@ -105,8 +105,8 @@ class MessageId:
         topic: str = "",
         cluster: int = 0,
     ) -> None:
-        # What has no place in the wire's fields would break the frame that it gets into, for everybody. An id
-        # is made for many a message: what is as it should be is seen in one look.
+        # A number outside the protocol's fields would break the frame that contains it, for all its messages.
+        # Many ids are created, so a valid one is checked in one expression.
         if not (
             type(partition)
             is type(ledger_id)
@@ -136,7 +136,7 @@ class MessageId:
 
     @property
     def partition(self) -> IdNumber:
-        """-1 for a topic without partitions."""
+        """Partition number; -1 for an unpartitioned topic."""
         return IdNumber(self._partition)
 
     @partition.setter
@@ -145,7 +145,7 @@ class MessageId:
 
     @property
     def ledger_id(self) -> IdNumber:
-        """The ledger of the entry."""
+        """Id of the entry's ledger."""
         return IdNumber(self._ledger_id)
 
     @ledger_id.setter
@@ -154,7 +154,7 @@ class MessageId:
 
     @property
     def entry_id(self) -> IdNumber:
-        """The entry's place in its ledger."""
+        """Id of the entry in its ledger."""
         return IdNumber(self._entry_id)
 
     @entry_id.setter
@@ -163,7 +163,7 @@ class MessageId:
 
     @property
     def batch_index(self) -> IdNumber:
-        """-1 for a message that is alone in its entry."""
+        """Index in the batch; -1 for an unbatched message."""
         return IdNumber(self._batch_index)
 
     @batch_index.setter
@@ -197,7 +197,8 @@ class MessageId:
         return (MessageId.deserialize, (self.serialize(), self.topic))
 
     def serialize(self) -> bytes:
-        """The bytes of ``MessageIdData``, as ``pulsar-client`` writes them (algorithms.md section 7)."""
+        """Return the bytes of ``MessageIdData``, as ``pulsar-client`` writes them (algorithms.md section
+        7)."""
         out = b"\x08" + _varint(self._ledger_id) + b"\x10" + _varint(self._entry_id)
         if self._partition >= 0:
             out += b"\x18" + _varint(self._partition)
@@ -211,10 +212,10 @@ class MessageId:
         return out
 
     def topic_name(self, topic: str | None = None) -> str:
-        """The topic that the id belongs to, empty when it is not known.
+        """Return the id's topic, empty if it is not known.
 
-        With ``topic``, which becomes it: an id that was kept as bytes does not say where it came from, and a
-        consumer of several topics has to know.
+        With ``topic``, set it first: an id stored as bytes lacks it, and a consumer of several topics needs
+        it.
         """
         if topic is not None:
             self.topic = topic
@@ -222,17 +223,15 @@ class MessageId:
 
     @classmethod
     def wrap(cls, msg_id: MessageId) -> MessageId:
-        """The same id: ``pulsar-client`` has two classes of ids and this leads from one to the other."""
+        """Return ``msg_id``: ``pulsar-client`` has two classes of ids, which this converts."""
         if not isinstance(msg_id, cls):
             raise TypeError(f"msg_id must be a {cls.__name__}, not {type(msg_id).__name__}")
         return msg_id
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
-        """Read the bytes of any Pulsar client's message id.
-
-        Raises `ValueError` when the bytes are no ``MessageIdData``.
-        """
+        """Read the bytes of any Pulsar client's message id. Raises `ValueError` if the bytes are not a
+        ``MessageIdData``."""
         from google.protobuf.message import DecodeError
 
         from geminga.wire.proto import pulsar_wire_pb2 as pb
@@ -250,7 +249,7 @@ class MessageId:
 
     @staticmethod
     def from_wire(data: object, *, partition: int | None = None, topic: str = "") -> MessageId:
-        """From a ``MessageIdData`` message; ``partition`` overrides what it says when given."""
+        """Make an id from a ``MessageIdData`` message; ``partition`` overrides its field."""
         d: object = data
         first = d.first_chunk_message_id if d.HasField("first_chunk_message_id") else None  # type: ignore[attr-defined]
         return MessageId(
@@ -271,7 +270,7 @@ MessageId.latest = MessageId(-1, _LATEST, _LATEST, -1)
 _PART = re.compile(r"[-=:.\w]*\Z", re.ASCII)
 _PARTITION_SUFFIX = re.compile(r"-partition-(0|[1-9][0-9]*)\Z")
 NAMES_KEPT = 4096
-"""Names that were parsed last: the same ones are asked for again and again."""
+"""Number of parsed names to cache."""
 _HELP = "allowed: [{persistent|non-persistent}://]tenant/namespace/topic, or just topic"
 
 
@@ -279,22 +278,22 @@ _HELP = "allowed: [{persistent|non-persistent}://]tenant/namespace/topic, or jus
 class TopicName:
     """A checked topic name: ``{domain}://{tenant}/{namespace}/{local}``.
 
-    `parse` accepts the short forms ``local`` and ``tenant/namespace/local``. ``partition`` is the
-    number of a ``-partition-<n>`` suffix, -1 without one (algorithms.md section 11).
+    `parse` accepts the short forms ``local`` and ``tenant/namespace/local``. ``partition`` is the number of a
+    ``-partition-<n>`` suffix, -1 without one (algorithms.md section 11).
     """
 
     domain: str
     """``persistent`` or ``non-persistent``."""
     tenant: str
-    """Whose it is."""
+    """Name of the tenant."""
     namespace: str
-    """The part of the tenant's."""
+    """Name of the namespace, without the tenant."""
     local: str
-    """The last part, a partition's suffix included."""
+    """Last part, including a partition suffix."""
     partition: int = field(default=-1, compare=False)
-    """The number of a partition; -1: it is none."""
+    """Number of the partition; -1 if the name is not that of a partition."""
     text: str = field(init=False, repr=False, compare=False)
-    """The whole name; one text for all who keep it."""
+    """The whole name; equal names share one string."""
 
     def __post_init__(self) -> None:
         text = f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
@@ -302,7 +301,7 @@ class TopicName:
 
     @staticmethod
     def parse(text: str) -> TopicName:
-        """Raises `InvalidTopicName` naming the text and what is allowed."""
+        """Parse a topic name. Raises `InvalidTopicName` naming the text and the allowed forms."""
         if not isinstance(text, str) or not text.strip() or "\x00" in text:
             raise InvalidTopicName(f"topic name {text!r} is empty or not text; {_HELP}")
         return _parsed(text)
@@ -322,14 +321,14 @@ class TopicName:
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic that this is a partition of; itself without a partition suffix."""
+        """The partitioned topic of this partition; the name itself without a partition suffix."""
         if self.partition < 0:
             return self
         local = self.local[: self.local.rindex("-partition-")]
         return TopicName(self.domain, self.tenant, self.namespace, local)
 
     def partition_name(self, index: int) -> TopicName:
-        """The topic of partition ``index``."""
+        """Return the name of partition ``index``."""
         return TopicName(self.domain, self.tenant, self.namespace, f"{self.local}-partition-{index}", index)
 
     @property
@@ -339,7 +338,7 @@ class TopicName:
 
 
 def forget_names() -> None:
-    """Forget what was parsed: the topics have gone."""
+    """Clear the cache of parsed names."""
     _parsed.cache_clear()
 
 
@@ -364,6 +363,6 @@ def _parsed(text: str) -> TopicName:
     if not local.strip():
         raise InvalidTopicName(f"topic name {text!r} has a blank local name; {_HELP}")
     suffix = _PARTITION_SUFFIX.search(local)
-    # Very many names share these.
+    # Many names share these strings.
     domain, tenant, namespace = intern(domain), intern(tenant), intern(namespace)
     return TopicName(domain, tenant, namespace, local, int(suffix.group(1)) if suffix else -1)

@@ -1,10 +1,10 @@
-"""Locations of files, as they are shown."""
+"""Display of file locations."""
 
 from __future__ import annotations
 
 
 def without_secrets(location: str) -> str:
-    """A location to be shown: user, password and options are left out."""
+    """Return a location for display, without user, password and options."""
     scheme, separator, rest = location.partition("://")
     if not separator:
         return location

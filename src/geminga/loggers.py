@@ -1,4 +1,4 @@
-"""Loggers whose handlers, filters and record factories may raise without any effect on who logs.
+"""Loggers whose handlers, filters and record factories may raise without any effect on the caller.
 
 Programs have handlers and filters that raise outside of a web request, or while a disk is full. A log line
 on an I/O thread must decide nothing: the error is printed on standard error, as `logging` prints what a
@@ -40,7 +40,7 @@ def _shielded(log: Callable[..., None]) -> Callable[..., None]:
 
 
 def report() -> None:
-    """Print the error that a log line met, unless ``logging.raiseExceptions`` is off."""
+    """Print the error of a log handler, unless ``logging.raiseExceptions`` is off."""
     if logging.raiseExceptions:
         with contextlib.suppress(Exception):  # standard error may be closed
             traceback.print_exc(file=sys.stderr)

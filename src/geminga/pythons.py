@@ -1,4 +1,4 @@
-"""Starting another process of the Python that runs, with what it can import: for modules of this package."""
+"""Command to start another process of the running Python, with the same import path; for this package."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 
 
 class NoPython(Exception):
-    """Nobody knows how to start one: this is a program with Python inside."""
+    """The executable is not a Python interpreter, but a program that embeds one."""
 
 
 def command(module: str) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of a process that runs ``main()`` of a module; raises `NoPython`.
+    """Return arguments and environment of a process that runs ``main()`` of a module; raises `NoPython`.
 
-    It imports what this process does, whatever was done to ``sys.path`` since, and nothing from where it is
-    started. The program that runs is not imported: it needs no ``if __name__ == "__main__"``.
+    It imports from this process's ``sys.path``, including later changes, and nothing from its working
+    directory. It does not import the running program, which needs no ``if __name__ == "__main__"``.
     """
     if "python" not in Path(sys.executable or "").name.lower():
-        raise NoPython(f"{sys.executable or 'this program'!r} is no Python that could be started again")
-    # A program may have put anything there, which imports nothing.
+        raise NoPython(
+            f"{sys.executable or 'this program'!r} is not a Python interpreter that could be started again"
+        )
+    # A program may have added entries of other types, which import nothing.
     paths = [str(Path(__file__).parents[1]), *(each for each in sys.path if isinstance(each, str) and each)]
     arguments = [sys.executable, "-P", "-c", f"from {module} import main; main()"]
     return arguments, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,4 +1,4 @@
-"""`SchemaInfo`: what a topic is told about its values, and what it answers when it is asked."""
+"""`SchemaInfo`: description of a topic's values, as registered with and returned by brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from geminga.choices import Choice
 
 
 class SchemaType(Choice):
-    """Kinds of schema, with the wire's numbers; those below 1 are never sent (framing.md section 11)."""
+    """Types of schema, with the protocol's numbers; those below 1 are never sent (framing.md section 11)."""
 
     AUTO_PUBLISH = -4
     AUTO_CONSUME = -3
@@ -37,8 +37,8 @@ class SchemaType(Choice):
 
 
 class SchemaName(str):
-    """The name of a schema. Calling it gives the plain text: ``pulsar-client``'s ``name`` is a method, ours
-    an attribute, and this way both spellings work."""
+    """The name of a schema. Calling it returns the plain text: ``pulsar-client``'s ``name`` is a method, ours
+    an attribute, and this supports both."""
 
     __slots__ = ()
 
@@ -50,26 +50,26 @@ class SchemaName(str):
 class SchemaInfo:
     """A schema as commands carry it.
 
-    ``type`` is the wire's number, ``data`` the definition: JSON text for most types. The methods are those
-    of ``pulsar-client``'s ``SchemaInfo``.
+    ``type`` is the protocol's number, ``data`` the definition: JSON text for most types. The methods are
+    those of ``pulsar-client``'s ``SchemaInfo``.
     """
 
     type: int
-    """The wire's number: see `SchemaType`."""
+    """The protocol's number; see `SchemaType`."""
     name: str = ""
-    """A name for people: brokers make nothing of it."""
+    """Name for people, which brokers ignore."""
     data: bytes = b""
-    """The definition: JSON text for most types."""
+    """Definition: JSON text for most types."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Pairs that travel with it."""
+    """Properties stored with the schema."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", SchemaName(self.name))
 
     def schema_type(self) -> SchemaType:
-        """``type`` by its name. Raises `ValueError` for a type that is not known here."""
+        """Return ``type`` as an enumeration. Raises `ValueError` for an unknown type."""
         return SchemaType(self.type)
 
     def schema(self) -> str:
-        """``data`` as text; bytes that are no UTF-8 are kept as surrogates."""
+        """Return ``data`` as text; bytes that are not UTF-8 are kept as surrogates."""
         return self.data.decode("utf-8", "surrogateescape")

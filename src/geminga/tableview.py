@@ -1,4 +1,4 @@
-"""`TableView` under the module name that ``pulsar-client`` users import: see `geminga.client.table_view`."""
+"""`TableView` under the module name that ``pulsar-client`` users import; see `geminga.client.table_view`."""
 
 from geminga.client.table_view import TableView
 

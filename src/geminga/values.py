@@ -1,7 +1,7 @@
-"""Type variables of typed values: what the values of a schema are, and so those of all that use it.
+"""Type variables of a schema's values, shared by all classes with typed values.
 
-``client.subscribe(topic, name, schema=Job)`` is a ``Consumer[Job]``; without a schema values are `bytes`.
-The defaults (PEP 696) are for type checkers alone: Python knows them from 3.13 on.
+``client.subscribe(topic, name, schema=DriverJob)`` is a ``Consumer[DriverJob]``; without a schema values are
+`bytes`. The defaults (PEP 696) are for type checkers only: Python supports them from 3.13 on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ else:
     from typing import TypeVar
 
     T = TypeVar("T")
-    """Of functions: solved by the schema that is given."""
+    """For functions: inferred from the schema argument."""
     V = TypeVar("V")
-    """Of schemas: a `Schema` of which nothing is said is one of any values."""
+    """For schemas: an unspecified `Schema` is one of any values."""
     T_co = TypeVar("T_co", covariant=True)
-    """Of what values come out of: a ``Consumer[Job]`` is a ``Consumer[object]``, too."""
+    """For classes that return values: a ``Consumer[DriverJob]`` is also a ``Consumer[object]``."""
     T_contra = TypeVar("T_contra", contravariant=True)
-    """Of what values go into: a ``Producer[object]`` is a ``Producer[Job]``, too."""
+    """For classes that accept values: a ``Producer[object]`` is also a ``Producer[DriverJob]``."""

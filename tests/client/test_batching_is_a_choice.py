@@ -27,8 +27,8 @@ KEYS = 20
 
 @pytest.fixture(autouse=True)
 def nobody_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_handle, "_told_about_keys", set())
-    monkeypatch.setattr(message_building, "_told", set())
+    monkeypatch.setattr(consumer_handle, "_warned_about_keys", set())
+    monkeypatch.setattr(message_building, "_logged", set())
 
 
 def drained(*consumers: Any, count: int) -> Iterator[tuple[int, Any]]:

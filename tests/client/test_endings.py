@@ -320,7 +320,7 @@ def test_who_sends_while_the_loop_of_a_closed_producer_ends_is_told(
     producer.close()
     publisher = producer._publisher
     told: list[Any] = []
-    publisher._tell = publisher.submit_queue._tell = lambda: None  # what was told is never heard
+    publisher._tell = publisher.submit_queue._wake = lambda: None  # the loop is never woken
     sender = threading.Thread(target=lambda: producer.send_async(b"x", lambda result, _: told.append(result)))
     sender.start()
     eventually(lambda: publisher.submit_queue.pairs)

@@ -159,4 +159,4 @@ def test_a_handler_that_raises_out_of_a_wait_for_permits_leaves_no_gap(broker: A
             broker.run(let_go(), 60)
             producer.flush()
             assert used_permits(producer) == 0
-            assert len(producer._publisher._line) == 0
+            assert len(producer._publisher._wait_queue) == 0

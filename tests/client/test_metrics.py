@@ -63,7 +63,7 @@ class Seen:
         self.provider = MeterProvider([self.reader, *others])
 
     def collect(self):
-        metrics._hub_of(self.provider)._snapshot_at = float("-inf")  # no look of a moment ago
+        metrics._instruments_of(self.provider)._snapshot_at = float("-inf")  # no look of a moment ago
         data = self.reader.get_metrics_data()
         if data is None:
             return {}
@@ -310,7 +310,7 @@ def test_ten_thousand_partitions(seen, pulsar_broker):
         ).partitions  # fmt: skip
         for partition in partitions:
             client.context.metrics.add_producer(partition)
-        opened = metrics._hub_of(seen.provider)._read()["pulsar.client.producer.opened"]
+        opened = metrics._instruments_of(seen.provider)._read()["pulsar.client.producer.opened"]
     assert len(opened) == sum(opened.values()) == 10_000
 
 
@@ -320,7 +320,7 @@ def test_what_has_ended_is_let_go_of_without_a_reader(pulsar_broker, pulsar_topi
     with geminga.Client(pulsar_broker.service_url, metrics=provider) as client:
         for _ in range(100):
             client.create_producer(pulsar_topic).close()
-        assert len(metrics._hub_of(provider)._parts) <= 45
+        assert len(metrics._instruments_of(provider)._parts) <= 45
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
@@ -336,7 +336,7 @@ import geminga
 with geminga.embedded() as broker, geminga.Client(broker.service_url{argument}) as client:
     client.create_producer("t").send(b"a")
     {after}
-    print("opentelemetry" in sys.modules, client.hub.metrics is not None)
+    print("opentelemetry" in sys.modules, client.context.metrics is not None)
 """
 SET = """
 from opentelemetry import metrics
@@ -387,7 +387,10 @@ def test_a_child_process_does_not_tell_what_its_parent_did(seen, client, pulsar_
     assert seen.value("geminga.client.producer.message.send.count") == 1
     child = os.fork()
     if not child:
-        os._exit(len(metrics._hub_of(seen.provider)._parts) + len(metrics._hub_of(seen.provider)._gone))
+        os._exit(
+            len(metrics._instruments_of(seen.provider)._parts)
+            + len(metrics._instruments_of(seen.provider)._gone)
+        )
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

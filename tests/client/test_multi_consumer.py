@@ -80,7 +80,7 @@ def test_all_partitions(pulsar_broker: Any, pulsar_client: Any, pulsar_topic: st
     if len(of_first) > 1:
         consumer.seek(of_first[0].message_id())
         assert consumer.receive(30_000).data() == of_first[1].data()
-    with pytest.raises(OperationNotSupported, match="does not tell"):
+    with pytest.raises(OperationNotSupported, match="does not identify"):
         consumer.seek(MessageId(-1, 5, 5))
     consumer.unsubscribe()
 

@@ -124,7 +124,7 @@ def test_a_refused_token(answer: Any) -> None:
     client = issuer.client()
     client.credentials()
     issuer.answer = answer
-    with pytest.raises(errors.AuthenticationError, match="gave no token") as caught:
+    with pytest.raises(errors.AuthenticationError, match="returned no token") as caught:
         client.credentials(b"refresh")
     assert not caught.value.retriable
     assert CANARY not in f"{caught.value}{client!r}"

@@ -305,7 +305,7 @@ def test_a_custom_router_sees_message_and_states(pulsar_broker, client, topic):
 
 def test_one_line_tells_that_java_routes_keys_differently(pulsar_broker, client, topic, caplog):
     partitioned(pulsar_broker, topic, 2)
-    message_building._told.discard("hashes")
+    message_building._logged.discard("hashes")
     with caplog.at_level(logging.INFO, logger="geminga.producer"):
         producer = client.create_producer(topic)
         for _ in range(3):

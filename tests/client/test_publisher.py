@@ -131,9 +131,9 @@ def test_who_waits_for_a_stuck_partition_does_not_hold_up_who_waits_for_another(
         return thread
 
     behind = [send(stuck) for _ in range(3)]
-    until(lambda: len(producer._publisher._line) == 3)
+    until(lambda: len(producer._publisher._wait_queue) == 3)
     free = [send(moving) for _ in range(2)]
-    until(lambda: len(producer._publisher._line) == 5)
+    until(lambda: len(producer._publisher._wait_queue) == 5)
     for left in (1, 0):
         held.release_of(moving_id)
         until(lambda left=left: sum(thread.is_alive() for thread in free) == left)
@@ -160,9 +160,9 @@ def test_a_signal_that_ends_a_wait_costs_nobody_else_a_turn(broker, client):
     behind = threading.Thread(target=producer.send_async, args=(b"behind", None))
 
     def queue_up_and_interrupt():
-        until(lambda: len(producer._publisher._line) == 1)
+        until(lambda: len(producer._publisher._wait_queue) == 1)
         behind.start()
-        until(lambda: len(producer._publisher._line) == 2)
+        until(lambda: len(producer._publisher._wait_queue) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
@@ -193,7 +193,7 @@ def test_closing_ends_every_wait_for_permits(broker, client):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    until(lambda: len(producer._publisher._line) == 4)
+    until(lambda: len(producer._publisher._wait_queue) == 4)
     closing = threading.Thread(target=producer.close)
     closing.start()
     until(lambda: len(errors_seen) == 4)
@@ -251,7 +251,7 @@ def test_many_threads_wait_and_none_is_forgotten(broker, steps_over, memory):
             assert not thread.is_alive()
         for producer in producers:
             producer.flush()
-            assert not len(producer._publisher._line)
+            assert not len(producer._publisher._wait_queue)
     assert got == [Result.Ok] * (8 * 150)
 
 
@@ -578,7 +578,7 @@ def test_close_waits_for_messages_whose_senders_went_on_without_a_permit(broker,
     overtaken(producer, got, [b"1", b"2"])
     closing = threading.Thread(target=producer.close)
     closing.start()
-    until(lambda: producer._publisher._line.promises())
+    until(lambda: producer._publisher._wait_queue.promises())
     held.stop()
     closing.join(60)
     assert not closing.is_alive()
@@ -595,7 +595,7 @@ def test_close_does_not_wait_for_them_without_a_connection(broker):
     overtaken(producer, got, [b"1"])
     closing = threading.Thread(target=producer.close, daemon=True)
     closing.start()
-    until(lambda: producer._publisher._line.promises())
+    until(lambda: producer._publisher._wait_queue.promises())
     broker.run(broker.stop(), 60)
     closing.join(60)
     assert not closing.is_alive()

@@ -125,8 +125,8 @@ def test_a_thread_that_is_woken_and_leaves_by_a_signal_passes_the_wake_on(
         other = asyncio.get_running_loop().create_future()
 
         def interrupted(waiter: Waiter, timeout: float | None = None) -> bool:
-            receive_waiters._hand_out()  # it had to wait: now something comes, and it is woken
-            receive_waiters._line.append(other)
+            receive_waiters._wake_ready()  # it had to wait: now something comes, and it is woken
+            receive_waiters._waiting.append(other)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(Waiter, "wait", interrupted)

@@ -369,7 +369,7 @@ def test_one_failure_of_a_loop_is_no_end(monkeypatch, caplog):
 
     loop._run_once = failing_once
     assert runtime.call(value(7)) == 7
-    assert "which goes on" in caplog.text
+    assert "which continues" in caplog.text
     runtime.close()
     assert not runtime.thread.is_alive()
 

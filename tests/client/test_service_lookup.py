@@ -1,4 +1,4 @@
-"""Looking up over HTTP, against a scripted REST interface; the binary way is tested in test_hub.py."""
+"""Lookups over HTTP, against a scripted REST API; test_context.py tests those in the binary protocol."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_binary_port_is_told() -> None:
         other = ClientContext(
             ClientSettings(service_url=f"http://127.0.0.1:{port}", operation_timeout_seconds=1)
         )
-        with pytest.raises(errors.PulsarException, match="REST interface of a Pulsar broker"):
+        with pytest.raises(errors.PulsarException, match="REST API of a Pulsar broker"):
             await other.lookup(TOPIC, timeout=0.2)
         await other.close()
         server.close()

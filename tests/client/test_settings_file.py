@@ -48,7 +48,7 @@ def test_a_producer_is_made_from_a_file(tmp_path: Path) -> None:
         ('[producer]\nbatching_max_messages = "many"\n', "batching_max_messages='many'"),
         ('[producer]\nblock_if_queue_full = "yes"\n', "block_if_queue_full='yes'"),
         ("producer = 3\n", "producer=3"),
-        ("[producer\n", "is no TOML"),
+        ("[producer\n", "is not TOML"),
         ('[producer]\ntopic = "x"\n', "no setting 'topic'"),
     ],
 )

@@ -308,7 +308,7 @@ class World:
     def nobody_sleeps(self) -> None:
         """Nothing can run now: who waits for messages has none before it."""
         for consumer in self.consumers:
-            waiting = [waiter for waiter in consumer.receive_waiters._line if not waiter.done()]
+            waiting = [waiter for waiter in consumer.receive_waiters._waiting if not waiter.done()]
             assert not (waiting and consumer.queue), (
                 f"{len(waiting)} receivers sleep before {len(consumer.queue)} messages"
             )

@@ -76,7 +76,7 @@ def test_producers_consumers_and_readers(
             reader.read_next(30_000)
 
         async def tell() -> None:
-            client.context._statistics._tell()
+            client.context._statistics._log()
 
         client.runtime.call(tell())  # not waiting for the hour to pass
     lines = "\n".join(said(caplog))

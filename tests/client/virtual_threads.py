@@ -598,7 +598,7 @@ def shells_on(scheduler: Scheduler, new_loop: Callable[[], asyncio.AbstractEvent
     with (
         scheduler.clock.everywhere(scheduler.has_me),
         patch("geminga.client.waiter.threading", with_locks),
-        patch("geminga.client.waiter.LOOK_SECONDS", 2.0),
+        patch("geminga.client.waiter.SIGNAL_CHECK_SECONDS", 2.0),
         patch("geminga.client.runtime.threading", with_threads),
         patch("geminga.client.runtime.new_event_loop", on_the_play(new_loop, new_real_loop)),
         patch("geminga.client.listener.threading", with_threads),

@@ -85,5 +85,5 @@ def test_which_interface_a_url_is_of():
         True,
         True,
     ]
-    with pytest.raises(InvalidUrl, match="REST interface"):
+    with pytest.raises(InvalidUrl, match="REST API"):
         parse_broker_url("http://h:8080")

@@ -1,4 +1,4 @@
-"""Questions and answers of the REST interface, byte by byte."""
+"""Questions and answers of the REST API, byte by byte."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_where_a_topic_lives(content: dict[str, str], tls: bool, place: Address)
         ({}, False, errors.LookupError, "no address for plain connections"),
         ({"brokerUrl": "pulsar://b:1"}, True, errors.LookupError, "no address for TLS"),
         ({"brokerUrlTls": "pulsar://b:1"}, True, errors.LookupError, "from TLS to a plain address"),
-        ({"brokerUrl": "http://b:1"}, False, errors.LookupError, "REST interface"),
+        ({"brokerUrl": "http://b:1"}, False, errors.LookupError, "REST API"),
         ({"brokerUrl": 5}, False, errors.LookupError, "no address"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_chunked_answer() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x05", answer(b"{}")[:-1], b"HTTP/1.1 2"])
 def test_what_is_no_whole_answer(data: bytes) -> None:
-    with pytest.raises(errors.ConnectError, match=r"h:8080 gave no whole HTTP answer"):
+    with pytest.raises(errors.ConnectError, match=r"h:8080 sent no complete HTTP answer"):
         http_lookup.read_answer(HOST, data)
 
 

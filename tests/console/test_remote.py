@@ -354,10 +354,10 @@ def test_the_console_s_own_credentials_go_along(open_port: Callable[..., Port]) 
 @pytest.mark.parametrize(
     ("status", "method", "led", "why"),
     [
-        (302, "GET", {}, "credentials do not go there"),
-        (301, "GET", {"location": "{there}/oauth2/authorize"}, "credentials do not go there"),
-        (307, "GET", {"location": "{there}/oauth2/authorize"}, "credentials do not go there"),
-        (307, "POST", {"location": "ftp://localhost{path}"}, "no HTTP address"),
+        (302, "GET", {}, "credentials are not sent there"),
+        (301, "GET", {"location": "{there}/oauth2/authorize"}, "credentials are not sent there"),
+        (307, "GET", {"location": "{there}/oauth2/authorize"}, "credentials are not sent there"),
+        (307, "POST", {"location": "ftp://localhost{path}"}, "not an HTTP address"),
         (303, "POST", {"location": "{path}"}, "answers POST with 303"),
         (307, "GET", {"location": "{path}"}, "too often"),
         (307, "GET", {"location": "http://localhost:1{path}"}, "does not answer"),

@@ -1,7 +1,8 @@
-"""Acknowledging: the inbox of one consumer, emptied on the loop and handed to the cores.
+"""Acknowledgements of one consumer: its inbox, which the event loop empties into the consumer cores.
 
-Acknowledgements wait for company up to the grouping time and leave for all topics together. What is urgent
-(a negative acknowledgement, a receipt that somebody waits for) empties the inbox at the end of the turn.
+Acknowledgements are grouped up to the grouping time and sent for all topics together. Urgent items (a
+negative acknowledgement, a receipt that the application awaits) empty the inbox at the end of the loop
+iteration.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ from geminga.ids import MessageId
 logger = logging.getLogger("geminga")
 
 TAKEN_GROUPING_SECONDS = 0.05
-"""How long the note that a message was taken may wait: little beside any acknowledgement time-out."""
+"""Longest delay of the notes that messages were taken: short beside any acknowledgement time-out."""
 
 Acknowledgeable = Message[Any] | MessageId
 
 Several = Sequence[Acknowledgeable]
-"""Acknowledged by one call, and with receipts by one wait."""
+"""Messages or ids acknowledged by one call, and with receipts by one wait."""
 
 
 class Acknowledging:
-    """``inbox`` may be added to on any thread; everything else runs on the loop's."""
+    """Acknowledgements of one consumer. Any thread may add to ``inbox``; everything else runs on the loop's
+    thread."""
 
     def __init__(self, context: ClientContext, group: HandleGroup, settings: ConsumerSettings) -> None:
         self.inbox = Inbox(settings.ack_grouping_max, self._arm_soon, self._hurry)
@@ -54,10 +56,10 @@ class Acknowledging:
         if settings.ack_timeout_seconds:
             self._delay_seconds = max(self._delay_seconds, TAKEN_GROUPING_SECONDS)
         self.said = 0
-        """Acknowledgements, negative ones included, that the application has said."""
+        """Acknowledgements by the application, negative ones included."""
         self._timer: asyncio.TimerHandle | None = None
         self._touched: dict[ConsumerHandle, None] = {}
-        """Handles whose cores have got something from the inbox that is not sent yet."""
+        """Handles whose cores received acknowledgements from the inbox that are not sent yet."""
 
     # --- when to empty the inbox -----------------------------------------------------------------
 
@@ -65,7 +67,7 @@ class Acknowledging:
         self._call_soon(self._arm)
 
     def _hurry(self) -> None:
-        # Not now: whoever acknowledges in this turn of the loop shares the command.
+        # Not at once: all acknowledgements of this loop iteration share the command.
         self._call_soon(self.drain)
 
     def _call_soon(self, callback: Any) -> None:
@@ -79,15 +81,15 @@ class Acknowledging:
             self._timer = self._context.loop.call_later(self._delay_seconds, self.drain)
 
     def end(self) -> None:
-        """Take nothing more; what is there goes to the cores."""
+        """Accept no more items and pass the queued ones to the cores."""
         self.inbox.ended = _closed
         self.drain()
 
-    # --- emptying it -----------------------------------------------------------------------------
+    # --- emptying the inbox -----------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Hand what the inbox holds to the cores, and send. Costs nothing for topics that it says nothing of:
-        each topic of thousands drains when it attaches."""
+        """Pass the inbox's items to the cores and send. Costs nothing for topics without items: each of
+        thousands of topics drains when it attaches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -95,8 +97,8 @@ class Acknowledging:
         items = self.inbox.take()
         notes = [item for item in items if type(item) is TakenByApplication or type(item) is ReturnedToQueue]
         if notes:
-            # A message's own notes precede whatever was said about it: all notes may go first. They keep
-            # their order: what was put back may be taken again by now.
+            # A message's notes precede its acknowledgement, so all notes may be processed first. They keep
+            # their order: a message that was put back may have been taken again.
             for kind, run in groupby(notes, type):
                 for handle, messages in self._group.by_handle([note.message for note in run]):
                     if kind is TakenByApplication:
@@ -132,7 +134,7 @@ class Acknowledging:
                 self._process(item, now)
             except PulsarException as error:
                 logger.warning("an acknowledgement is dropped: %s", error)
-            except Exception:  # those behind it are wanted all the same
+            except Exception:  # the items after it are processed all the same
                 logger.exception("an acknowledgement is dropped: %r", item)
         if run:
             self._acknowledge_run(run, now)
@@ -155,30 +157,30 @@ class Acknowledging:
             self._await_receipts(item.token, now)
 
     def _core(self, handle: ConsumerHandle) -> ConsumerCore:
-        """The core of a handle, which is flushed at the end of the drain."""
+        """Return the core of a handle, which is flushed at the end of the drain."""
         self._touched[handle] = None
         return handle.consumer
 
-    def _through(self, place: Acknowledgeable, now: float) -> None:
-        if isinstance(place, Message):
-            self._core(self._group.handle_of_message(place)).acknowledge_through(place, now)
+    def _through(self, through: Acknowledgeable, now: float) -> None:
+        if isinstance(through, Message):
+            self._core(self._group.handle_of_message(through)).acknowledge_through(through, now)
         else:
-            self._core(self._group.handle_of(place)).acknowledge_id_through(place, now)
+            self._core(self._group.handle_of(through)).acknowledge_id_through(through, now)
 
-    def _refuse(self, place: Acknowledgeable, now: float) -> None:
-        if isinstance(place, Message):
-            self._core(self._group.handle_of_message(place)).negative_acknowledge(place, now)
+    def _refuse(self, refused: Acknowledgeable, now: float) -> None:
+        if isinstance(refused, Message):
+            self._core(self._group.handle_of_message(refused)).negative_acknowledge(refused, now)
         else:
-            self._core(self._group.handle_of(place)).negative_acknowledge_id(place, now)
+            self._core(self._group.handle_of(refused)).negative_acknowledge_id(refused, now)
 
     # --- receipts --------------------------------------------------------------------------------
 
     async def receipt(self) -> None:
-        """Wait until what was acknowledged so far is stored by the broker. Raises `Timeout`, and why the
-        broker refused."""
+        """Wait until the broker has stored all acknowledgements so far. Raises `Timeout`, and the broker's
+        refusal."""
         done = self._context.loop.create_future()
         self.inbox.add(ReceiptsWanted(done))
-        # Told in any case: a thread that says it has told may be interrupted just before it does.
+        # Scheduled in any case: the thread that should schedule the drain may be interrupted just before.
         self._context.loop.call_soon(self.drain)
         limit = self._context.settings.operation_timeout_seconds
         finished, _ = await asyncio.wait([done], timeout=limit)
@@ -208,7 +210,7 @@ class Acknowledging:
                 done.set_result(None)
             else:
                 done.set_exception(error)
-                done.exception()  # whoever waited may have gone
+                done.exception()  # mark it as retrieved: the waiter may be cancelled
 
         gathered.add_done_callback(finish)
 

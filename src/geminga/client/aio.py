@@ -2,11 +2,12 @@
 ``pulsar-client`` 3.13.
 
 One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
-The face that threads have, ``client/sync.py``, is made of this one by ``tools/generate_sync.py``: signatures,
-docstrings and the steps of each method. What ``self._...`` stands for, each of the two has for itself.
+``tools/generate_sync.py`` generates the synchronous API, ``client/sync.py``, from this module: signatures,
+docstrings and the steps of each method. Each of the two defines the ``self._...`` helpers that the methods
+call.
 
-Everything that runs on the loop is loaded with this module: an import there would hold up the loop, and one
-that a signal or the end of the interpreter cuts short holds up more.
+This module imports everything that runs on the loop: a later import would block the loop, and a signal or the
+end of the interpreter could interrupt it.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ class Client:
             producer = await client.create_producer("my-topic")
             await producer.send(b"hello")
 
-    It may be used on several event loops, one after the other or in threads of their own, with connections
-    of its own on each; what it opens belongs to the loop on which it was opened. After ``fork`` the child
-    needs a client of its own.
+    One client may serve several event loops, in sequence or in different threads; it opens separate
+    connections on each. A producer, consumer or reader belongs to the loop on which it was opened. After
+    ``fork`` the child process needs a new client.
     """
 
     def __init__(
@@ -114,38 +115,38 @@ class Client:
         metrics: MeterProvider | bool | None = None,
         metrics_by_topic: bool = False,
     ) -> None:
-        """Nothing is connected yet; an unreachable broker shows with the first operation.
+        """Create the client without connecting; an unreachable broker fails the first operation.
 
         service_url:
             ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
-            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
-            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters with the credentials
-            of each.
+            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST API.
+            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which supply each cluster's URL and
+            credentials.
         authentication:
             `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS` or `AuthenticationOauth2`.
         operation_timeout_seconds:
-            The most that creating, subscribing, seeking, closing and lookups take.
+            Time limit in seconds for creating, subscribing, seeking, closing and lookups.
         message_listener_threads:
-            Threads that call message listeners; each consumer and reader keeps to one of them.
+            Number of threads that call message listeners; each consumer and reader uses always the same one.
         tls_trust_certs_file_path:
-            PEM certificates to trust; default: the system's.
+            File with the PEM certificates to trust; default: the system's.
         tls_allow_insecure_connection:
-            True trusts any certificate: for tests only.
+            True accepts any certificate: for tests only.
         tls_validate_hostname:
-            On by default, unlike ``pulsar-client``.
+            Check the host name in the broker's certificate. True by default, unlike ``pulsar-client``.
         logger:
-            Where log lines go besides the standard logger ``geminga``.
+            Receives the log lines in addition to the standard logger ``geminga``.
         connection_timeout_ms:
-            The most that connecting and the handshake take.
+            Time limit in milliseconds for connecting and the handshake.
         io_threads, log_conf_file_path, use_tls:
-            Without effect, and a warning says so: one thread carries all I/O, ``logger`` says where log lines
-            go, and the service URL decides about TLS.
+            No effect except a warning: one thread does all I/O, ``logger`` directs the log lines, and the
+            service URL turns TLS on.
         memory_limit_bytes:
-            Bound on messages without a receipt, over all producers; 0: none.
+            Limit in bytes for messages without a receipt, over all producers; 0, the default: no limit.
         metrics:
-            Where metrics go, under the names of the Java client: a meter provider of OpenTelemetry, True for
-            the global one, False for none. None, the default, is the global one if the program has loaded
-            OpenTelemetry by now. ``metrics_by_topic`` gives them topic and partition besides the namespace.
+            OpenTelemetry meter provider that receives the metrics, under the Java client's names; True: the
+            global one; False: no metrics. None, the default: the global one if the program has loaded
+            OpenTelemetry. ``metrics_by_topic`` adds topic and partition to the namespace attribute.
 
         Raises `InvalidUrl` and `InvalidConfiguration`.
         """
@@ -159,27 +160,27 @@ class Client:
         self._log_handler = attach(given["logger"])
         self._process_id = os.getpid()
         self._closed = False
-        self._hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientContext] = (
+        self._contexts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ClientContext] = (
             weakref.WeakKeyDictionary()
         )
-        finalizer = weakref.finalize(self, _dropped, repr(self), self._hubs, self._process_id)
+        finalizer = weakref.finalize(self, _dropped, repr(self), self._contexts, self._process_id)
         finalizer.atexit = False
 
     @property
     def context(self) -> ClientContext:
-        """The heart of this client on the running loop, for the modules of this package; made on first use.
+        """The client context of the running loop, for the modules of this package; created on first use.
 
-        It ends with its loop, if that is ended as ``asyncio.run`` does it: what is pending is sent first.
-        Raises `AlreadyClosed` and `ForkedProcessError`.
+        The context ends with its loop, after sending pending messages, if the loop ends as in
+        ``asyncio.run``. Raises `AlreadyClosed` and `ForkedProcessError`.
         """
         if self._closed:
             raise AlreadyClosed("the client is closed")
         if os.getpid() != self._process_id:
             raise ForkedProcessError("this client was created before fork(); create one in the child process")
         loop = asyncio.get_running_loop()
-        context = self._hubs.get(loop)
+        context = self._contexts.get(loop)
         if context is None:
-            context = self._hubs[loop] = ClientContext(
+            context = self._contexts[loop] = ClientContext(
                 settings_for(self._settings, self._source.current), loop
             )
             context.close_with_loop()
@@ -224,23 +225,22 @@ class Client:
         latency_budget_ms: float | None = None,
         compression_level: int = 0,
     ) -> AsyncProducer[T]:
-        """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
+        """Open a producer on ``topic``, partitioned or not. `ProducerSettings` describes each argument.
 
-        With ``batching_enabled`` messages that come close together share an entry, which saves most of the
-        CPU of client and broker; `send` waits for no delay. Consumers get entries whole: with keys and
-        Key_Shared consumers choose ``BatchingType.KeyBased`` besides. ``hashing_scheme`` decides the
-        partition of a key: ``BoostHash``, the default, agrees with ``pulsar-client``, ``JavaStringHash``
-        with the Java client. ``encryption_key`` and
-        ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
-        part of any of them can read what is sent. With ``latency_budget_ms`` the producer tunes itself:
-        delay, batch limits and partition stay follow rate, sizes and receipts, so that 99 of 100 messages
-        have their receipt within so many milliseconds and the broker gets as few entries as that allows;
-        batching is on then, and its other arguments stay at their defaults.
-        ``compression_level`` is that of ZSTD (1 to 19) or ZLib (1 to 9); 0, the default, compresses as hard
-        as the other clients do.
+        With ``batching_enabled`` messages that are sent close together share an entry, which saves most of
+        the CPU of client and broker; `send` does not wait for the batching delay. The broker dispatches an
+        entry to one consumer: for keyed messages and Key_Shared consumers choose ``BatchingType.KeyBased``
+        too. ``hashing_scheme`` selects the partition of a key: ``BoostHash``, the default, agrees with
+        ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and ``encryption_keys``
+        name the public keys that ``crypto_key_reader`` supplies: the owner of any matching private key can
+        read the messages. With ``latency_budget_ms`` the producer tunes batching delay, batch limits and
+        partition switching to the rate and size of the messages and the broker's latency: 99 of 100 messages
+        get their receipt within that many milliseconds, in as few entries as that allows; batching is on
+        then, and the other batching arguments must keep their defaults. ``compression_level`` is that of ZSTD
+        (1 to 19) or ZLib (1 to 9); 0, the default, uses the level of the other clients.
 
-        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
-        reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and the errors that the
+        broker reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
         """
         given = dict(locals())
         name = arguments.checked_topic(topic)
@@ -284,13 +284,13 @@ class Client:
         retry_enabled: bool = False,
         event_listener: ConsumerEventListener | None = None,
     ) -> AsyncConsumer[T]:
-        """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
+        """Subscribe to a topic, a list of topics, or all topics that match a pattern (``re.compile(...)``).
         With ``is_pattern_topic`` the topic is the text of a pattern.
 
-        `ConsumerSettings` tells what each argument does.
+        `ConsumerSettings` describes each argument.
 
-        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
-        reports, for example `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`.
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and the errors that the
+        broker reports, for example `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`.
         """
         given = dict(locals())
         topics = arguments.checked_topics(topic, is_pattern_topic)
@@ -300,10 +300,10 @@ class Client:
         return await self._open_consumer(topics, subscription, settings, checked)
 
     async def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[AsyncConsumer[Any]]:
-        """Several consumers, which are opened at the same time: each mapping holds the arguments of one
-        `subscribe`, by name. All or none: when one can't be opened, the others are closed again.
+        """Open several consumers at the same time: each mapping holds the arguments of one `subscribe`, by
+        name. If one of them fails, all others are closed again.
 
-        Returns the consumers in their order. Raises what `subscribe` raises.
+        Returns the consumers in the order of the mappings. Raises the errors of `subscribe`.
         """
         asked = arguments.checked_subscriptions(self.subscribe, subscriptions)
         return await self._open_consumers(asked)
@@ -323,13 +323,14 @@ class Client:
         *,
         start_time: dt.datetime | dt.timedelta | int | None = None,
     ) -> AsyncReader[T]:
-        """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
-        ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
+        """Open a reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
+        ``MessageId.earliest`` and ``MessageId.latest`` are the ends of the topic.
 
-        On a partitioned topic any other id counts in every partition, by ledger and entry. With
-        ``start_time`` in its place the reader starts at a publish time: a datetime with a time zone,
-        milliseconds since 1970, or a timedelta back from now. Several topics (a list), or all that match a
-        pattern (``re.compile(...)``), are read as one."""
+        On a partitioned topic any other id is compared in every partition, by ledger and entry.
+        ``start_time`` replaces the id by a publish time: a datetime with a time zone, milliseconds since
+        1970, or a timedelta back from now. A list of topics, or all that match a pattern
+        (``re.compile(...)``), are read as one topic.
+        """
         given = dict(locals())
         topics = arguments.checked_topics(topic)
         start = arguments.checked_start(start_message_id, start_time, self._now_ms())
@@ -339,8 +340,8 @@ class Client:
     async def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema[T] | type[T] | None = None
     ) -> AsyncTableView[T]:
-        """The newest value of every key of ``topic``, kept up to date; ``pulsar.asyncio`` has none. Returns
-        when all that the topic held at the start has been read."""
+        """Open a view of the newest value of every key of ``topic``, kept up to date. Returns when all
+        messages that the topic held at the start have been read. Not in ``pulsar.asyncio``."""
         name = arguments.checked_topic(topic)
         checked = arguments.checked_schema(schema)
         if subscription_name is not None:
@@ -348,21 +349,21 @@ class Client:
         return await self._open_table_view(name, subscription_name, checked)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
-        """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
+        """Return the full names of the topic's partitions, or the topic's own name if it has none."""
         name = arguments.checked_topic(topic)
         return await self._ask(self.context.partition_topics(name))
 
     async def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
-        """A version of the topic's schema, the newest by default; None when there is none."""
+        """Return a version of the topic's schema, the newest by default; None if the topic has none."""
         wanted = arguments.schema_version_bytes(version)
         name = arguments.checked_topic(topic)
         return arguments.schema_info(await self._ask(self.context.schema(name, wanted)))
 
     def get_service_info(self) -> ServiceInfo:
-        """Where this client connects to now."""
+        """Return the cluster that this client connects to now."""
         return self._source.current
 
-    # --- what the face stands on --------------------------------------------------------------------
+    # --- helpers that differ in the synchronous API -------------------------------------------------
 
     def _now_ms(self) -> int:
         return self.context.now_ms()
@@ -371,7 +372,7 @@ class Client:
         return await answer
 
     async def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
-        """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
+        """Check the schema argument of a producer; ``AutoProduce`` schemas fetch the topic's schema first."""
         return await self.context.schemas.for_topic(topic, arguments.checked_schema(schema))
 
     async def _open_producer(
@@ -402,22 +403,22 @@ class Client:
         return await self.context.opened(open_table_view, topic, subscription_name, schema)
 
     async def close(self) -> None:
-        """Close the client with all that it opened; what producers have pending is sent first.
+        """Send what producers have pending and close the client with all that it opened.
 
-        Other loops that used it shut down what they have.
+        On other event loops that used the client, its contexts are shut down without waiting.
         """
         if self._closed:
             return
-        here = self._hubs.pop(asyncio.get_running_loop(), None)
+        here = self._contexts.pop(asyncio.get_running_loop(), None)
         self.shutdown()
         if here is not None and os.getpid() == self._process_id:
             await here.close()
 
     def shutdown(self) -> None:
-        """Close at once, without waiting for what is pending."""
+        """Close at once, without waiting for pending operations."""
         self._closed = True
         if os.getpid() == self._process_id:
-            _shutdown_all(self._hubs)
+            _shutdown_all(self._contexts)
         self._source.stop()
         detach(self._log_handler)
 
@@ -433,27 +434,27 @@ class Client:
         await self.close()
 
 
-def _shutdown_all(cores: MutableMapping[asyncio.AbstractEventLoop, ClientContext]) -> None:
+def _shutdown_all(contexts: MutableMapping[asyncio.AbstractEventLoop, ClientContext]) -> None:
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
-    for loop, context in list(cores.items()):
+    for loop, context in list(contexts.items()):
         if loop is here:
             context.shutdown()
         elif not loop.is_closed():
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(context.shutdown)
-    cores.clear()
+    contexts.clear()
 
 
 def _dropped(
-    name: str, cores: MutableMapping[asyncio.AbstractEventLoop, ClientContext], process_id: int
+    name: str, contexts: MutableMapping[asyncio.AbstractEventLoop, ClientContext], process_id: int
 ) -> None:
-    """The client is garbage. Connections that nobody uses any more are closed."""
+    """Warn about a client that was garbage collected unclosed, and close its unused connections."""
     if os.getpid() != process_id:
         return
-    idle = {loop: context for loop, context in cores.items() if not context.closed and not context.in_use}
+    idle = {loop: context for loop, context in contexts.items() if not context.closed and not context.in_use}
     if idle:
         warnings.warn(
             f"{name} was not closed: call close(), or use it in an async with statement",

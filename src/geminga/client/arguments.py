@@ -1,8 +1,8 @@
-"""From the arguments of the public API, which are ``pulsar-client``'s, to frozen settings.
+"""Conversion of the public API's arguments, which are ``pulsar-client``'s, to frozen settings.
 
-Both faces use these functions, so each argument is checked and translated in one place. They are given the
-arguments of a call by name. An argument that has the settings' name, unit and kind is not mentioned here: it
-goes where its field is, and the settings check it.
+The synchronous and the asyncio API share these functions, which take the arguments of a call by name. An
+argument with the name, unit and type of a settings field is not mentioned here: it is copied, and the
+settings check it.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from geminga.values import T
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 Topics = str | list[str] | re.Pattern[str]
-"""A topic name, several, or the pattern of names."""
+"""A topic name, several names, or a pattern of names."""
 
 Given = Mapping[str, Any]
-"""The arguments of a call by name; what else it holds is ignored."""
+"""The arguments of a call by name; other names in it are ignored."""
 
 
 def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
-    """The settings of `geminga.Client` and `geminga.asyncio.Client`. ``info`` is where they connect first; it
-    stands for three of the arguments."""
+    """Return the settings of `geminga.Client` and `geminga.asyncio.Client`. ``info`` names the cluster to
+    connect to first; it replaces three of the arguments."""
     check_type("service_url", info.service_url, str)
     authentication: Authentication | None = check_type(
         "authentication", info.authentication, Authentication, optional=True
     )
-    _tell_what_has_no_effect(given, str(info.service_url))
+    _warn_of_ineffective(given, str(info.service_url))
     check_int("message_listener_threads", given["message_listener_threads"], 1, 1000)
     check_int("stats_interval_in_seconds", given["stats_interval_in_seconds"], 0)
     check_seconds("keep_alive_interval_seconds", given["keep_alive_interval_seconds"], 0.001)
@@ -102,13 +102,13 @@ def client_settings(given: Given, info: ServiceInfo) -> ClientSettings:
     return ClientSettings(**chosen)
 
 
-def _tell_what_has_no_effect(given: Given, service_url: str) -> None:
-    """Arguments that are here because ``pulsar-client`` has them: whoever counts on one is told."""
+def _warn_of_ineffective(given: Given, service_url: str) -> None:
+    """Warn about arguments that exist only because ``pulsar-client`` has them."""
     threads = check_int("io_threads", given["io_threads"], 1, 1_000_000)
     if threads > 1:
         _warn(
-            f"io_threads={threads}: a client has one I/O thread, which carries all its connections; whoever "
-            "needs more creates more clients"
+            f"io_threads={threads}: a client has one I/O thread, which carries all its connections; "
+            "create more clients to use more"
         )
     if check_type("log_conf_file_path", given["log_conf_file_path"], str, optional=True) is not None:
         _warn("log_conf_file_path has no effect, as in pulsar-client: use logger")
@@ -121,7 +121,7 @@ def _tell_what_has_no_effect(given: Given, service_url: str) -> None:
 
 
 _CALLS_ABOVE = 6
-"""From `_warn` to whoever creates a client."""
+"""Stack depth from `_warn` to the caller that creates a client."""
 
 
 def _warn(sentence: str) -> None:
@@ -129,13 +129,13 @@ def _warn(sentence: str) -> None:
 
 
 def checked_topic(topic: object) -> str:
-    """The full name of a topic argument. Raises `InvalidTopicName` or `InvalidConfiguration`."""
+    """Return the full name of a topic argument. Raises `InvalidTopicName` or `InvalidConfiguration`."""
     check_type("topic", topic, str)
     return str(TopicName.parse(str(topic)))
 
 
 def checked_schema(schema: Schema[T] | type[T] | None) -> Schema[T]:
-    """A schema argument; None stands for `BytesSchema`, a dataclass or another such class for its
+    """Return the schema of an argument; None gives `BytesSchema`, a dataclass or a similar class its
     `JsonSchema`."""
     if schema is None:
         return cast("Schema[T]", BytesSchema())
@@ -149,12 +149,12 @@ def checked_schema(schema: Schema[T] | type[T] | None) -> Schema[T]:
 
 
 def schema_info(schema: pb.Schema | None) -> SchemaInfo | None:
-    """A schema from the wire as the public API shows it."""
+    """Return a schema of the protocol in the form of the public API."""
     return None if schema is None else from_wire(schema)
 
 
 def schema_version_bytes(version: int | bytes | None) -> bytes | None:
-    """A schema version as messages carry it: 8 bytes, big-endian."""
+    """Return a schema version as messages carry it: 8 bytes, big-endian."""
     if version is None or isinstance(version, bytes):
         return version
     return check_int("version", version, 0, (1 << 63) - 1).to_bytes(8, "big")
@@ -170,7 +170,7 @@ _CHOICES = {
 
 
 def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
-    """The settings of ``create_producer``. What stands under one name in both is taken as it is."""
+    """Return the settings of ``create_producer``. Arguments named like a field are copied."""
     for name, kind in _CHOICES.items():
         check_type(name, given[name], kind)
     check_type("producer_name", given["producer_name"], str, optional=True)
@@ -193,7 +193,7 @@ def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
         if given[name] is not None:
             chosen[field] = check_milliseconds(name, given[name])
     if given["latency_budget_ms"] is not None:
-        chosen["batching_enabled"] = True  # what it asks for is how long batches may take
+        chosen["batching_enabled"] = True  # the budget limits the duration of batches
     if given["message_router"] is not None:
         chosen["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
     chosen.update(
@@ -213,7 +213,7 @@ def producer_settings(given: Given, schema: Schema) -> ProducerSettings:
 
 
 def checked_topics(topic: object, is_pattern: bool = False) -> Topics:
-    """The topic argument of ``subscribe``; with ``is_pattern`` the text of a pattern."""
+    """Return the checked topic argument of ``subscribe``; with ``is_pattern`` it is the text of a pattern."""
     if is_pattern:
         if not isinstance(topic, str):
             refuse("is_pattern_topic", True, "False with a list of topics or a compiled pattern")
@@ -235,7 +235,7 @@ def checked_subscription(subscription_name: object) -> str:
 
 
 class SubscribeArguments(NamedTuple):
-    """What one call of ``subscribe`` asks for."""
+    """Arguments of one ``subscribe`` call."""
 
     topics: Topics
     subscription: str
@@ -244,8 +244,8 @@ class SubscribeArguments(NamedTuple):
 
 
 def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) -> list[SubscribeArguments]:
-    """The argument of ``subscribe_many``: each a mapping of the arguments of one call of ``subscribe``, all
-    of them checked. Raises what that raises, with the number of the one that is wrong."""
+    """Check the argument of ``subscribe_many``: a list of mappings, each with the arguments of one
+    ``subscribe`` call. Raises the errors of ``subscribe``, with the index of the wrong mapping."""
     if not isinstance(subscriptions, (list, tuple)):
         refuse("subscriptions", subscriptions, "a list of mappings, each with the arguments of subscribe()")
     asked = []
@@ -269,7 +269,7 @@ def checked_subscriptions(subscribe: Callable[..., Any], subscriptions: object) 
 
 
 def consumer_settings(given: Given, schema: Schema) -> ConsumerSettings:
-    """The settings of ``subscribe``; ``message_listener`` is an argument of the threads' face alone."""
+    """Return the settings of ``subscribe``; only the synchronous API has ``message_listener``."""
     listener = given.get("message_listener")
     if listener is not None and not callable(listener):
         refuse("message_listener", listener, "a callable that takes (consumer, message), or None")
@@ -290,15 +290,13 @@ def consumer_settings(given: Given, schema: Schema) -> ConsumerSettings:
 def checked_start(
     start_message_id: object, start_time: object = None, now_ms: int | None = None
 ) -> MessageId | int:
-    """Where a reader starts: an id, or a publish time in milliseconds since 1970.
-
-    ``start_time`` is such a number, a datetime with a time zone, or a timedelta back from ``now_ms``.
-    """
+    """Return the start of a reader: an id, or a publish time in milliseconds since 1970. ``start_time`` is
+    such a number, a datetime with a time zone, or a timedelta back from ``now_ms``."""
     if start_time is None:
         start: MessageId = check_type("start_message_id", start_message_id, MessageId)
         return start
     if start_message_id is not None:
-        refuse("start_time", start_time, "None with a start_message_id: only one of them says where to start")
+        refuse("start_time", start_time, "None with a start_message_id: give only one of them")
     if isinstance(start_time, dt.datetime):
         if start_time.tzinfo is None:
             refuse("start_time", start_time, "a datetime with a time zone")
@@ -313,7 +311,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def reader_settings(given: Given, schema: Schema) -> ReaderSettings:
-    """The settings of ``create_reader``; ``reader_listener`` is an argument of the threads' face alone."""
+    """Return the settings of ``create_reader``; only the synchronous API has ``reader_listener``."""
     listener = given.get("reader_listener")
     if listener is not None and not callable(listener):
         refuse("reader_listener", listener, "a callable that takes (reader, message), or None")
@@ -330,5 +328,5 @@ def reader_settings(given: Given, schema: Schema) -> ReaderSettings:
 
 
 def _of_the_same_name(settings: type, given: Given) -> dict[str, Any]:
-    """What is given under the name that it has in the settings; they check it."""
+    """Return the arguments that are named like a field of the settings, which check them."""
     return {field.name: given[field.name] for field in fields(settings) if field.name in given}

@@ -1,9 +1,9 @@
-"""Consumers for asyncio programs, and the heart of those for threads.
+"""Consumers for asyncio programs, which also do the work of those for threads.
 
-An `AsyncConsumer` holds one `ConsumerHandle` for each topic or partition. They share a receive queue,
-from which messages are taken one by one, a line of those who wait for messages (`ReceiveWaiters`), and an inbox
-for what is said about them (`Acknowledging`). Receiving and acknowledging a message costs an atomic
-operation each, and no task, lock or thread hand-over.
+An `AsyncConsumer` holds one `ConsumerHandle` for each topic or partition. They share a receive queue, from
+which messages are taken one by one, the waiting receivers (`ReceiveWaiters`), and an inbox for
+acknowledgements (`Acknowledging`). Receiving and acknowledging a message costs an atomic operation each, and
+no task, lock or thread switch.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga")
 
 DRAIN_LOOKS_SECONDS = 0.02
-"""How often a drain looks whether all is settled."""
+"""Interval at which a drain checks whether all messages are settled."""
 
 DEFAULT_BATCH_RECEIVE = ConsumerBatchReceivePolicy(-1, 10 * 1024 * 1024, 100)
 
 
 class AsyncConsumer(Generic[T_co]):
-    """A consumer for asyncio programs; ``async for message in consumer`` receives without end.
+    """Consumer for asyncio programs; ``async for message in consumer`` receives without end.
 
     Made by `geminga.asyncio.Client.subscribe`. Method names are those of ``pulsar.asyncio.Consumer``.
     """
@@ -98,40 +98,40 @@ class AsyncConsumer(Generic[T_co]):
         self._forwarding: set[asyncio.Task[None]] = set()
         self._ending = OnceTask(context.loop)
         self._events: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What the event listener is to be told; the first is under way."""
+        """Pending calls of the event listener; the first is running."""
 
     def _drain(self) -> None:
         self.acknowledging.drain()
 
     async def open(self, timeout: float | None = None) -> None:
-        """Subscribe to all topics. Raises what the first of them reports; the others are closed again."""
+        """Subscribe to all topics. Raises the first error; the other topics are closed again."""
         await self.group.open(timeout)
 
     # --- names -----------------------------------------------------------------------------------
 
     def topic(self) -> str:
-        """The topic, the topics separated by commas, or the pattern that was subscribed to."""
+        """Return the topic, the topics separated by commas, or the subscribed pattern."""
         return self._topics.text
 
     def subscription_name(self) -> str:
-        """The subscription's name."""
+        """Return the subscription's name."""
         return self._subscription
 
     def consumer_name(self) -> str:
-        """The name by which the broker knows this consumer."""
+        """Return the name by which the broker knows this consumer."""
         return self._name
 
     def is_connected(self) -> bool:
-        """True while every topic and partition is connected."""
+        """Return True while every topic and partition is connected."""
         return self.group.connected
 
     def has_reached_end_of_topic(self) -> bool:
-        """True when every topic is terminated and was read to its end."""
+        """Return True when every topic is terminated and was read to its end."""
         handles = self.group.handles.values()
         return bool(handles) and all(handle.consumer.reached_end for handle in handles)
 
     def counts(self) -> HandleCounts:
-        """For the log; see `StatisticsLog`."""
+        """Return the counts for `StatisticsLog`."""
         cores = [handle.consumer for handle in self.group.handles.values()]
         return HandleCounts(
             f"consumer {self._subscription!r} of {self.topic()!r} {self._name!r}",
@@ -144,32 +144,28 @@ class AsyncConsumer(Generic[T_co]):
         )
 
     async def stats(self) -> ConsumerStatistics:
-        """What waits here, and what the broker says of this consumer: permits, unacknowledged messages, the
-        subscription's backlog and ack holes, rates. The broker's answers are kept for
-        ``broker_consumer_stats_cache_time_ms``.
-
-        Raises `AlreadyClosed`, `Timeout`, and what the broker reports.
-        """
+        """Return the number of queued messages, and the broker's statistics of this consumer: permits,
+        unacknowledged messages, the subscription's backlog and ack holes, rates. The broker's answers are
+        cached for ``broker_consumer_stats_cache_time_ms``. Raises `AlreadyClosed`, `Timeout`, and the errors
+        that the broker reports."""
         self.check_receiving()
         waiting = self.queue.messages_by_origin()
         age = self.settings.broker_consumer_stats_cache_time_ms / 1000
         handles = list(self.group.handles.values())
-        told = await asyncio.gather(*(handle.broker_statistics(age) for handle in handles))
+        answers = await asyncio.gather(*(handle.broker_statistics(age) for handle in handles))
         return of_all(
             self.topic(),
             [
                 of_one(handle.topic, waiting.get(handle.consumer.origin, 0), *answer)
-                for handle, answer in zip(handles, told, strict=True)
+                for handle, answer in zip(handles, answers, strict=True)
             ],
         )
 
     # --- receiving -------------------------------------------------------------------------------
 
     async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
-        """The next message; waits for one, at most ``timeout_millis``.
-
-        Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good.
-        """
+        """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
+        `AlreadyClosed`, or the error that ended the subscription."""
         message = self.take()
         if message is None:
             message = await self._await_message(timeout_millis)
@@ -192,15 +188,15 @@ class AsyncConsumer(Generic[T_co]):
                 raise Timeout(f"no message within {timeout_millis} ms")
 
     async def wait(self, deadline: float | None) -> bool:
-        """Until the queue may hold something; False when ``deadline``, on the loop's clock, is over. Raises
-        what ends the consumer."""
+        """Wait until the queue may hold a message; return False when ``deadline``, on the loop's clock, has
+        passed. Raises the error that ended the consumer."""
         self.check_coming()
         if self.group.starved:
             self.group.feed()
         return await self.receive_waiters.wait(None if deadline is None else deadline - self.context.now())
 
     def take(self) -> Message[T_co] | None:
-        """The next message with its permits accounted for, on the loop's thread."""
+        """Return the next message and account for its permits, on the loop's thread."""
         while True:
             message = self.queue.take()
             if message is None:
@@ -214,7 +210,7 @@ class AsyncConsumer(Generic[T_co]):
             return message
 
     def open_entry(self) -> None:
-        """On the loop's thread: the first whole entry of the queue, if any, becomes its messages."""
+        """Split the first undivided entry of the queue, if any, into its messages, on the loop's thread."""
         if self.queue.entries:
             entry = self.queue.entries.popleft()
             indexes = self.group.explode(entry)
@@ -222,7 +218,7 @@ class AsyncConsumer(Generic[T_co]):
                 self.queue.put_in_front(entry, indexes)
 
     async def _prepare(self, message: Message[Any]) -> None:
-        """Have the schema version of a message at hand: decoding must not wait."""
+        """Fetch the schema version of a message: decoding must not wait."""
         try:
             await self.context.schemas.prepare(message)
         except asyncio.CancelledError:
@@ -230,20 +226,20 @@ class AsyncConsumer(Generic[T_co]):
             raise
 
     def check_receiving(self) -> None:
-        """Raises when nothing will come any more."""
+        """Raise if the consumer receives no more messages."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
         if self.failure is not None:
             raise self.failure
 
     def check_coming(self) -> None:
-        """Raises when nothing will come to an empty queue."""
+        """Raise if the queue is empty and no more messages will arrive."""
         self.check_receiving()
         if self.draining and not self.queue:
             raise AlreadyClosed("the consumer is draining, and all that it had was received")
 
     async def batch_receive(self) -> list[Message[T_co]]:
-        """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
+        """Receive several messages, until the consumer's `ConsumerBatchReceivePolicy` is satisfied."""
         policy = self.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
         deadline = None if policy.timeout_ms <= 0 else self.context.now() + policy.timeout_ms / 1000
@@ -257,7 +253,7 @@ class AsyncConsumer(Generic[T_co]):
                 except AlreadyClosed:
                     if not batch.messages or self.closed:
                         raise
-                    break  # these are the last ones of a drain
+                    break  # the batch holds the last messages of a drain
         except BaseException:
             self.queue.put_back(batch.messages)
             if self.tracks_taken and not self.closed:
@@ -278,10 +274,11 @@ class AsyncConsumer(Generic[T_co]):
     # --- acknowledging ---------------------------------------------------------------------------
 
     async def acknowledge(self, message: Acknowledgeable | Several) -> None:
-        """The message, or each of a list, is done: it is not delivered to this subscription again.
+        """Acknowledge a message, or each of a list: it is not delivered to this subscription again.
 
-        Returns when the acknowledgement is noted; with ``ack_receipt_enabled``, when the broker has stored
-        it. Raises `AlreadyClosed`, `OperationNotSupported` for anything but a message or its id.
+        Returns when the acknowledgement is queued; with ``ack_receipt_enabled``, when the broker has stored
+        it. Raises `AlreadyClosed`, and `OperationNotSupported` for an argument that is neither a message nor
+        an id.
         """
         if message.__class__ is Message:
             self.inbox.add(message)
@@ -291,30 +288,28 @@ class AsyncConsumer(Generic[T_co]):
             await self.acknowledging.receipt()
 
     def acknowledge_others(self, given: object) -> None:
-        """What is no single message: an id, or a list, of which nothing is acknowledged if one is refused. On
-        any thread."""
+        """Acknowledge an id, or a list, of which nothing is acknowledged if one is refused. May run on any
+        thread."""
         if not isinstance(given, (list, tuple)):
-            self.check_place(given)
+            self.check_acknowledgeable(given)
             self.inbox.add(AcknowledgedId(given))  # type: ignore[arg-type]
             return
         for index, each in enumerate(given):
-            self.check_place(each, f"message[{index}]")
+            self.check_acknowledgeable(each, f"message[{index}]")
         for each in given:
             self.inbox.add(each if isinstance(each, Message) else AcknowledgedId(each))
 
     async def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
-        """This message and all before it (of its topic or partition) are done.
-
-        Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions.
-        """
+        """Acknowledge this message and all before it (of its topic or partition). Raises
+        `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions."""
         self.check_cumulative(message)
         self.inbox.add(AcknowledgedThrough(message))
         if self.settings.ack_receipt_enabled:
             await self.acknowledging.receipt()
 
-    def check_place(self, message: object, name: str = "message") -> None:
-        """On any thread. Raises `OperationNotSupported` for what cannot be acknowledged here: anything but a
-        message or an id, and an id that does not tell to which of several topics it belongs."""
+    def check_acknowledgeable(self, message: object, name: str = "message") -> None:
+        """Raise `OperationNotSupported` for an argument that is neither a message nor an id, or for an id
+        that does not identify one of several topics. May run on any thread."""
         if isinstance(message, MessageId):
             if not self.closed:
                 self.group.handle_of(message)
@@ -322,10 +317,10 @@ class AsyncConsumer(Generic[T_co]):
             raise NotAMessage(f"{name} must be a Message or a MessageId, not {type(message).__name__}")
 
     def check_cumulative(self, message: Acknowledgeable) -> None:
-        """Raises what `acknowledge_cumulative` raises."""
+        """Raise the errors of `acknowledge_cumulative`."""
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
-        self.check_place(message)
+        self.check_acknowledgeable(message)
         if self.settings.individual_only:
             kind = self.settings.consumer_type.name
             raise CumulativeAcknowledgementNotAllowedError(
@@ -335,19 +330,19 @@ class AsyncConsumer(Generic[T_co]):
     # --- redelivery ------------------------------------------------------------------------------
 
     async def negative_acknowledge(self, message: Acknowledgeable) -> None:
-        """The message could not be processed: have it redelivered after the configured delay."""
+        """Have the message, which could not be processed, redelivered after the configured delay."""
         self.refuse(message)
 
     def refuse(self, message: Acknowledgeable) -> None:
-        """`negative_acknowledge`, on any thread."""
-        self.check_place(message)
+        """Do `negative_acknowledge`, on any thread."""
+        self.check_acknowledgeable(message)
         with contextlib.suppress(AlreadyClosed):  # the broker redelivers what a closed consumer had
             self.inbox.add_urgent(NegativelyAcknowledged(message))
 
     def redeliver_unacknowledged_messages(self) -> asyncio.Future[None]:
-        """Have all unacknowledged messages delivered again, those that wait in the queue included.
+        """Have all unacknowledged messages redelivered, including those in the receive queue.
 
-        A plain call, as in ``pulsar.asyncio``: it is done when it returns. What it returns may be awaited.
+        A plain call, as in ``pulsar.asyncio``: complete when it returns. The returned future may be awaited.
         """
         self.redeliver_all()
         done = self.context.loop.create_future()
@@ -355,7 +350,7 @@ class AsyncConsumer(Generic[T_co]):
         return done
 
     def redeliver_all(self) -> None:
-        """On the loop's thread."""
+        """Do `redeliver_unacknowledged_messages`, on the loop's thread."""
         if self.closed:
             return
         self._drain()
@@ -369,10 +364,10 @@ class AsyncConsumer(Generic[T_co]):
         delay_millis: int,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Publish the message to the retry topic, to be delivered again after ``delay_millis``, and
-        acknowledge it. After ``max_redeliver_count`` rounds it goes to the dead letter topic.
+        """Publish the message to the retry topic, which delivers it again after ``delay_millis``, and
+        acknowledge it. After ``max_redeliver_count`` rounds it is sent to the dead letter topic.
 
-        Needs ``retry_enabled``. Raises what the publishing raises; the message is then not acknowledged.
+        Needs ``retry_enabled``. Raises the errors of publishing; the message is then not acknowledged.
         """
         check_type("message", message, Message)
         check_int("delay_millis", delay_millis, 0)
@@ -399,9 +394,7 @@ class AsyncConsumer(Generic[T_co]):
             for message in event.messages:
                 plan = plan_dead_letter(message, topic, self._subscription, policy)
                 await self.forwarder.publish(plan, message, policy)
-        except (
-            Exception
-        ) as error:  # whatever it is (a message may be no protobuf): its permits must come free
+        except Exception as error:  # any error (a message may be no protobuf): release the permits
             published = False
             logger.warning(
                 "a message of %s could not be sent to its dead letter topic: %s", handle.topic, error
@@ -414,10 +407,10 @@ class AsyncConsumer(Generic[T_co]):
     async def seek(self, messageid: MessageId | int) -> None:
         """Move the subscription to a message, or to a publish time in milliseconds since 1970.
 
-        The next message received is the one after the given one (it itself, with
-        ``start_message_id_inclusive``), or the first published at or after the time. With several topics
-        or partitions a time, ``MessageId.earliest`` and ``MessageId.latest`` move all of them, an id moves
-        its own.
+        The next message received is the one after the given one (the given one itself, with
+        ``start_message_id_inclusive``), or the first published at or after the time. With several topics or
+        partitions a time, ``MessageId.earliest`` and ``MessageId.latest`` move all of them; another id moves
+        only the topic or partition it belongs to.
         """
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
@@ -427,10 +420,8 @@ class AsyncConsumer(Generic[T_co]):
         await asyncio.gather(*(handle.seek(messageid) for handle in self.group.targets_of(messageid)))
 
     async def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; its entry id is -1 when the topic is empty.
-
-        Raises `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`.
-        """
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty. Raises
+        `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`."""
         handles = list(self.group.handles.values())
         if len(handles) != 1:
             raise OperationNotSupported(
@@ -439,7 +430,7 @@ class AsyncConsumer(Generic[T_co]):
         return (await handles[0].last_message_id())[0]
 
     async def get_last_message_ids(self) -> list[MessageId]:
-        """The id of the last message of every topic and partition."""
+        """Return the id of the last message of every topic and partition."""
         answers = await asyncio.gather(*(h.last_message_id() for h in self.group.handles.values()))
         return [last for last, _ in answers]
 
@@ -451,7 +442,7 @@ class AsyncConsumer(Generic[T_co]):
         timeout_millis: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Messages as an Arrow table; see `geminga.client.columnar_consumer`."""
+        """Receive messages as an Arrow table; see `geminga.client.columnar_consumer`."""
         from geminga.client.columnar_consumer import collect_entries, decode_table
 
         entries = await collect_entries(self, max_rows, timeout_millis)
@@ -468,10 +459,8 @@ class AsyncConsumer(Generic[T_co]):
     # --- the end ---------------------------------------------------------------------------------
 
     async def unsubscribe(self, force: bool = False) -> None:
-        """Remove the subscription from its topics and close the consumer.
-
-        Raises `BrokerMetadataError` while other consumers are attached to it.
-        """
+        """Remove the subscription from its topics and close the consumer. Raises `BrokerMetadataError` while
+        other consumers are attached to it."""
         check_type("force", force, bool)
         if self.closed:
             raise AlreadyClosed("the consumer is closed")
@@ -480,13 +469,13 @@ class AsyncConsumer(Generic[T_co]):
         await self.close()
 
     async def drain(self, timeout_millis: int = 30_000) -> int:
-        """End in good order: take nothing more from the broker, let what was delivered be received and
-        acknowledged (or refused) by whoever does so now, for at most ``timeout_millis``, and close.
+        """Close gracefully: stop fetching messages, give the application at most ``timeout_millis`` to
+        receive and acknowledge (or refuse) the delivered ones, and close.
 
-        Whoever receives when nothing is left gets `AlreadyClosed`, so that loops over the consumer end.
-        Returns how many messages were delivered and not settled: those go to other consumers, or wait.
-        Messages of topics that are not persistent are waited for until they are received. A call that is
-        cancelled has not closed: nothing more comes, until `close`.
+        A receive on the empty queue then raises `AlreadyClosed`, so that loops over the consumer end. Returns
+        the number of messages that were delivered and not settled: the broker redelivers those. Messages of
+        non-persistent topics only have to be received. A cancelled call leaves the consumer open, but without
+        new messages, until `close`.
         """
         check_int("timeout_millis", timeout_millis, 0, MILLISECONDS_MAX)
         if self.closed:
@@ -507,8 +496,8 @@ class AsyncConsumer(Generic[T_co]):
         return rest
 
     async def close(self) -> None:
-        """Send the acknowledgements that wait, and end. A second call does nothing but wait for the same end;
-        cancelling a call does not take it back."""
+        """Send the queued acknowledgements and close. A second call waits for the first to finish; a
+        cancelled call completes in the background."""
         if not self.closed or self._ending.under_way:
             await self._ending.wait(self._close)
 
@@ -522,7 +511,8 @@ class AsyncConsumer(Generic[T_co]):
                 self.context.unregister(self)
 
     def abort(self) -> None:
-        """End at once and tell nobody but those who wait here: for a client that shuts down."""
+        """Close at once and wake the waiting receivers, without notifying the broker: for a client that shuts
+        down."""
         if not self.closed:
             self._end()
             self.context.unregister(self)
@@ -540,7 +530,7 @@ class AsyncConsumer(Generic[T_co]):
         if listener is None:
             return
 
-        async def tell() -> None:
+        async def notify() -> None:
             try:
                 outcome = (listener.became_active if is_active else listener.became_inactive)(self, partition)
                 if inspect.isawaitable(outcome):
@@ -548,20 +538,20 @@ class AsyncConsumer(Generic[T_co]):
             except Exception:
                 logger.exception("an event listener raised")
 
-        self._events.append(tell)
+        self._events.append(notify)
         if len(self._events) == 1:
-            task = self.context.task(self._tell_events())
+            task = self.context.task(self._notify_events())
             self._forwarding.add(task)
             task.add_done_callback(self._forwarding.discard)
 
-    async def _tell_events(self) -> None:
-        """One after the other, in their order."""
+    async def _notify_events(self) -> None:
+        """Call the event listener for one event after the other, in order."""
         while self._events:
             await self._events[0]()
             del self._events[0]
 
     def _on_failure(self, handle: ConsumerHandle, error: Exception) -> None:
-        # The other partitions go on arriving, but nobody should believe that this is all there is.
+        # The other partitions still deliver, but receive() must raise so that the loss is noticed.
         logger.error("the consumer of %s has failed: %s", handle.topic, error)
         self.failure = error
         self.receive_waiters.wake_all()
@@ -592,7 +582,7 @@ class ReceivedBatch:
             self._size_bytes += message.size_bytes()
 
     def with_last(self, message: Message[Any] | None) -> list[Message[Any]]:
-        """All of them, and ``message``, whether it was added or not."""
+        """Return all messages and ``message``, whether it was added or not."""
         missing = message is not None and (not self.messages or self.messages[-1] is not message)
         return [*self.messages, message] if missing and message is not None else self.messages
 

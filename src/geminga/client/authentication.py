@@ -1,8 +1,8 @@
 """The authentication arguments of a client, under ``pulsar-client``'s names.
 
-Each holds a credentials provider (`geminga.connection.authentication`) in ``provider``. A provider of
-your own: subclass `Authentication`, call ``super().__init__`` with any object that has ``method``,
-``blocking`` and ``credentials(challenge)``. Secrets never show in reprs.
+Each holds a credentials provider (`geminga.connection.authentication`) in ``provider``. For another provider,
+subclass `Authentication` and call ``super().__init__`` with any object that has ``method``, ``blocking`` and
+``credentials(challenge)``. Secrets never show in reprs.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from geminga.errors import AuthenticationError, ConnectError, OperationNotSuppor
 
 
 class PluginNotLoaded(AuthenticationError, ConnectError, OperationNotSupported):
-    """There is no such authentication: the connection is not made, rather than made without credentials.
+    """The authentication plug-in is unknown: the client does not connect without credentials instead.
 
-    pulsar-client raises one of the first two, depending on what the broker asks for.
+    pulsar-client raises one of the first two base classes, depending on the broker's requirements.
     """
 
 
 class Authentication:
     """Base of the authentication arguments.
 
-    ``dynamicLibPath`` names a kind and ``authParamsString`` its parameters, as in ``pulsar-client``:
-    ``tls``, ``token``, ``basic`` or ``oauth2``, or the Java class of that name. Shared libraries cannot be
-    loaded: with one, connecting fails. Or it is a credentials provider of your own.
+    ``dynamicLibPath`` names a plug-in and ``authParamsString`` its parameters, as in ``pulsar-client``:
+    ``tls``, ``token``, ``basic`` or ``oauth2``, or the equivalent Java class. Shared libraries cannot be
+    loaded: with one, connecting fails. ``dynamicLibPath`` may also be a credentials provider.
     """
 
     certificate_path: str | None = None
@@ -62,7 +62,7 @@ class Authentication:
 
     @property
     def auth(self) -> CredentialsProvider:
-        """What gives the credentials."""
+        """The provider of the credentials."""
         return self.provider
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class Authentication:
 
 
 class AuthenticationTLS(Authentication):
-    """A client certificate, which the TLS connection proves."""
+    """A client certificate, presented in the TLS handshake."""
 
     def __init__(self, certificate_path: str, private_key_path: str) -> None:
         check_type("certificate_path", certificate_path, str)
@@ -83,12 +83,12 @@ class AuthenticationTLS(Authentication):
 class AuthenticationToken(Authentication):
     """A JSON Web Token, or a function that returns the current one.
 
-    The function is asked for every connection and whenever a broker finds the token expired.
+    The function is called for every connection and whenever a broker reports the token as expired.
     """
 
     def __init__(self, token: str | Callable[[], str]) -> None:
         if not (isinstance(token, str) or callable(token)):
-            # The value is not shown: whatever it is, it was meant to be a secret.
+            # The value is not shown: it may be a secret of the wrong type.
             raise _WrongToken(
                 f"token must be a text or a function that returns one, not {type(token).__name__}"
             )
@@ -96,7 +96,7 @@ class AuthenticationToken(Authentication):
 
 
 class _WrongToken(UsageError, ValueError):
-    """An argument that cannot be a token."""
+    """The argument is not a valid token."""
 
 
 class AuthenticationBasic(Authentication):
@@ -126,7 +126,7 @@ class AuthenticationAthenz(Authentication):
     def __init__(self, auth_params_string: str) -> None:
         raise OperationNotSupported(
             "AuthenticationAthenz is not supported: there is no Athenz library for Python; use "
-            "AuthenticationToken with a function that gets tokens, or a credentials provider of your own"
+            "AuthenticationToken with a function that gets tokens, or a custom credentials provider"
         )
 
 
@@ -135,7 +135,7 @@ class AuthenticationOauth2(Authentication):
 
     ``auth_params_string`` is JSON: ``issuer_url``, ``private_key`` (a path, ``file:///path``, or
     ``data:application/json;base64,...`` of JSON with ``client_id`` and ``client_secret``; these two may also
-    stand beside ``issuer_url``), and if wanted ``audience`` and ``scope``. Raises `InvalidConfiguration`.
+    be given beside ``issuer_url``), and optionally ``audience`` and ``scope``. Raises `InvalidConfiguration`.
     """
 
     def __init__(self, auth_params_string: str) -> None:
@@ -146,7 +146,7 @@ class AuthenticationOauth2(Authentication):
 
 
 class _Unloadable:
-    """Stands for a shared library."""
+    """Substitute for a shared library, which raises on use."""
 
     method = "none"
     blocking = False
@@ -162,7 +162,7 @@ class _Unloadable:
 
 
 def _named_tls(parameters: str) -> Authentication:
-    """From ``tlsCertFile:/path,tlsKeyFile:/path``."""
+    """Parse ``tlsCertFile:/path,tlsKeyFile:/path``."""
     pairs = dict(part.strip().partition(":")[::2] for part in parameters.split(","))
     if not pairs.get("tlsCertFile") or not pairs.get("tlsKeyFile"):
         raise WrongParameters("authParamsString is not tlsCertFile:/path,tlsKeyFile:/path")
@@ -170,7 +170,7 @@ def _named_tls(parameters: str) -> Authentication:
 
 
 def _named_token(parameters: str) -> Authentication:
-    """From ``token:...``, ``file:///path``, ``env:NAME``, or the token itself. Files and variables are read
+    """Parse ``token:...``, ``file:///path``, ``env:NAME``, or the token itself. Files and variables are read
     for every connection. Raises `WrongParameters` for a path without ``file://``."""
     kind, separator, rest = parameters.partition(":")
     if separator and kind == "file":
@@ -199,7 +199,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Authentication]]] = {
     "oauth2": ("oauth2.AuthenticationOAuth2", AuthenticationOauth2),
     "athenz": ("AuthenticationAthenz", AuthenticationAthenz),
 }
-"""The kinds of authentication by their short names, with the names of Java's classes."""
+"""Authentication plug-ins by their short names, with the names of the Java classes."""
 
 _KIND_OF = {
     name: make
@@ -209,8 +209,8 @@ _KIND_OF = {
 
 
 def check_kind(field: str, name: str) -> None:
-    """Raise `InvalidConfiguration` for a kind of authentication that there is not, which else shows itself
-    only when somebody connects."""
+    """Raise `InvalidConfiguration` for an unknown plug-in, which would otherwise fail only when
+    connecting."""
     if name not in _KIND_OF:
         allowed = f"{', '.join(_KINDS)}, or the name of Java's class of one of these"
         refuse(field, name, allowed + suggestion(name, _KINDS))

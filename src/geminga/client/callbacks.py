@@ -1,4 +1,4 @@
-"""What becomes of an exception that the application's callback raised: it harms nothing else."""
+"""Handling of exceptions that an application's callback raises."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ logger = logging.getLogger("geminga.producer")
 
 
 def callback_raised(error: BaseException) -> None:
-    """To be called where ``error`` was caught; whoever else waits is told afterwards as if nothing were.
+    """Log ``error``, raised by a send callback, so that other waiters are still notified.
 
-    It is logged. What asks for the end of the program does so on a loop of the application's own, as soon as
-    this turn of it is over; on an I/O thread it would end the thread and nothing else, so there it is logged,
-    too. Raises it where the application itself made the call in which it was raised.
+    SystemExit and KeyboardInterrupt are raised on the application's event loop at the end of its current
+    iteration. On an I/O thread they would only end that thread, so there they are logged too. Outside any
+    loop, where the application made the call itself, they are raised at once.
     """
     if not isinstance(error, (SystemExit, KeyboardInterrupt)) or on_io_thread():
         with suppress(Exception):  # a logging handler that raises

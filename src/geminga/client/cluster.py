@@ -1,7 +1,7 @@
-"""`Cluster`: where a cluster is and how one shows oneself there, as command lines and files name it.
+"""`ClusterProfile`: addresses and credentials of a cluster, as command lines and files give them.
 
-One frozen object instead of a service URL, an admin URL and half a dozen options: it makes clients and
-admins, and goes to other processes as JSON.
+One frozen object replaces a service URL, an admin URL and half a dozen options: it creates clients and
+admins, and is passed to other processes as JSON.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ DEFAULT_URL = "pulsar://127.0.0.1:6650"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
-    """Where a cluster is, and how one shows oneself there."""
+class ClusterProfile:
+    """Addresses and credentials of a cluster."""
 
     service_url: str = ""
-    """``pulsar://`` or ``pulsar+ssl://`` with one or several hosts. By default ``admin_url``, where topics
-    are looked up, too; without that ``pulsar://127.0.0.1:6650``."""
+    """``pulsar://`` or ``pulsar+ssl://`` with one or several hosts. Default: ``admin_url``, which serves
+    lookups too; without that ``pulsar://127.0.0.1:6650``."""
     admin_url: str | None = None
-    """Its web address. None: learned from the broker at ``service_url`` by `find_admin_url`."""
+    """Web address of the cluster. None: `find_admin_url` asks the broker at ``service_url``."""
     auth_plugin: str | None = None
-    """As in Pulsar's ``client.conf``: ``token``, ``tls``, ``basic``, ``oauth2``, or the name of a class of
-    Java's."""
+    """As in Pulsar's ``client.conf``: ``token``, ``tls``, ``basic``, ``oauth2``, or the name of a Java
+    class."""
     auth_params: str | None = field(default=None, repr=False)
-    """Its parameters, as ``token:...``, ``file:///path``, ``env:NAME`` or
-    ``tlsCertFile:/path,tlsKeyFile:/path``. They do not show in reprs."""
+    """Parameters of the plug-in, such as ``token:...``, ``file:///path``, ``env:NAME`` or
+    ``tlsCertFile:/path,tlsKeyFile:/path``. Hidden in reprs."""
     tls_trust_certs_file_path: str | None = None
-    """PEM certificates to trust; None: the system's."""
+    """File with the PEM certificates to trust; None: the system's."""
     tls_allow_insecure_connection: bool = False
-    """True trusts any certificate: for tests only."""
+    """True accepts any certificate: for tests only."""
     tls_validate_hostname: bool = True
-    """Whether the certificate has to name the host."""
+    """Whether the certificate must name the host."""
 
     def __post_init__(self) -> None:
         for name in ("service_url", "admin_url"):
             url = check_type(name, getattr(self, name), str, optional=name == "admin_url") or ""
             if "@" in url.partition("://")[2].partition("/")[0]:
-                # Not named: it holds a password, which would be shown wherever the address is.
+                # The URL is not shown: it holds a password.
                 raise InvalidConfiguration(
                     f"{name} holds user data; credentials go into auth_plugin and auth_params"
                 )
@@ -70,7 +70,7 @@ class Cluster:
             object.__setattr__(self, "admin_url", self.service_url)
 
     def authentication(self) -> Authentication | None:
-        """What clients and admins show; None: nothing. Raises `InvalidConfiguration`."""
+        """Return the credentials of clients and admins; None without any. Raises `InvalidConfiguration`."""
         if self.auth_plugin is None:
             return None
         from geminga.client.authentication import Authentication
@@ -85,7 +85,7 @@ class Cluster:
         }
 
     def client_arguments(self) -> dict[str, Any]:
-        """The arguments of `geminga.Client` that say where and how."""
+        """Return the `geminga.Client` arguments for addresses, credentials and TLS."""
         return {
             "service_url": self.service_url,
             "authentication": self.authentication(),
@@ -93,27 +93,27 @@ class Cluster:
         }
 
     def admin_arguments(self) -> dict[str, Any]:
-        """The same of `geminga.Admin`. Raises what `find_admin_url` does."""
+        """Return the `geminga.Admin` arguments for address, credentials and TLS. Raises the errors of
+        `find_admin_url`."""
         return {"admin_url": self.find_admin_url(), "authentication": self.authentication(), **self._tls()}
 
     def client(self, **arguments: Any) -> Client:
-        """A client; ``arguments`` are more of `geminga.Client`'s."""
+        """Create a client; ``arguments`` are further arguments of `geminga.Client`."""
         from geminga.client.sync import Client
 
         return Client(**self.client_arguments(), **arguments)
 
     def admin(self, **arguments: Any) -> Admin:
-        """An admin; ``arguments`` are more of `geminga.Admin`'s. Raises what `find_admin_url` does."""
+        """Create an admin; ``arguments`` are further arguments of `geminga.Admin`. Raises the errors of
+        `find_admin_url`."""
         from geminga.client.admin.sync.admin import Admin
 
         return Admin(**self.admin_arguments(), **arguments)
 
     def find_admin_url(self) -> str:
         """Return `admin_url`; if that is None, the web address that the broker at ``service_url`` confirms.
-
         Raises `InvalidConfiguration` if no address is confirmed as that broker's, and `ConnectError` if it
-        does not answer within 10 s.
-        """
+        does not answer within 10 s."""
         if self.admin_url is not None:
             return self.admin_url
         from geminga.client.web_address import find_admin_url
@@ -130,9 +130,9 @@ class Cluster:
         }
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> Cluster:
-        """The inverse. Raises `InvalidConfiguration` for names that are none."""
-        known = {one.name for one in dataclasses.fields(Cluster)}
+    def from_dict(given: Mapping[str, Any]) -> ClusterProfile:
+        """Create a profile from `as_dict`'s result. Raises `InvalidConfiguration` for unknown names."""
+        known = {one.name for one in dataclasses.fields(ClusterProfile)}
         for name in given:
             if name not in known:
                 raise InvalidConfiguration(f"a cluster has no {name!r}{suggestion(name, known)}")

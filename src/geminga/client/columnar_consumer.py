@@ -1,10 +1,10 @@
 """Receiving and acknowledging by Arrow tables.
 
 `receive_table` takes whole entries from the receive queue and decodes them at once
-(`geminga.wire.columnar.decode_entries`): no Python object is made a message. The first call switches
-the consumer to whole entries; `receive` still works afterwards, one entry at a time.
+(`geminga.wire.columnar.decode_entries`), without a Python object per message. The first call switches the
+consumer to whole entries; `receive` still works afterwards, splitting one entry at a time.
 
-A table may hold more rows than asked for by less than one entry, since entries are not cut.
+A table may exceed the requested number of rows by less than one entry, since entries are not split.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from geminga.client.async_consumer import AsyncConsumer
 
 _origins: dict[int, tuple[weakref.ref[Any], list[ReceivedEntry]]] = {}
-"""Entries by the ``id`` of the table that they became, as long as that table lives."""
+"""Entries by the ``id`` of the table made of them, as long as that table exists."""
 
 _U64 = (1 << 64) - 1
 
@@ -58,12 +58,10 @@ _ID_COLUMNS = ("topic", "ledger_id", "entry_id", "batch_index")
 async def collect_entries(
     consumer: AsyncConsumer[Any], max_rows: int, timeout_millis: int | None
 ) -> list[ReceivedEntry]:
-    """On the loop's thread: entries of about ``max_rows`` messages; waits for the first.
-
-    Raises `Timeout` when none comes within ``timeout_millis``, and what ends the consumer;
-    `OperationNotSupported` when messages that cannot be decrypted are to be delivered
-    (``ConsumerCryptoFailureAction.CONSUME``), which a table has no place for.
-    """
+    """Take entries of about ``max_rows`` messages, on the loop's thread; wait for the first. Raises `Timeout`
+    if none arrives within ``timeout_millis``, and the error that ended the consumer; `OperationNotSupported`
+    if undecryptable messages are to be delivered (``ConsumerCryptoFailureAction.CONSUME``), which a table
+    cannot hold."""
     check_int("max_rows", max_rows, 1)
     need("receiving Arrow tables", "pyarrow", "numpy", "numba")  # before anything is taken
     if consumer.settings.crypto_failure_action is ConsumerCryptoFailureAction.CONSUME:
@@ -79,7 +77,7 @@ async def collect_entries(
     while not queue:
         if not await consumer.wait(deadline) and not queue:
             raise Timeout(f"no message within {timeout_millis} ms")
-    # Queued before the switch: the messages of an entry are put together again.
+    # Messages queued before the switch are regrouped into their entries.
     taken = queue.take_many(max_rows)
     entries = _regroup(taken)
     rows = 0
@@ -98,16 +96,16 @@ async def collect_entries(
 
 
 def _regroup(taken: list[tuple[ReceivedEntry, list[int]]]) -> list[ReceivedEntry]:
-    """These entries, each with the set of those of its messages that were taken.
+    """Return the entries of messages that were taken singly, each with the set of taken messages.
 
-    Messages of an entry lie together, but for some that were put back in front of others. An entry that was
-    delivered twice is there once.
+    Messages of an entry are adjacent, except those that were put back in front of others. An entry that was
+    delivered twice is returned once.
     """
     of_entry: dict[Any, tuple[ReceivedEntry, set[int]]] = {}
     for opened, indexes in taken:
         key: Any = (opened.origin, opened.ledger_id, opened.entry_id)
         if not opened.origin.keeps:
-            key = opened  # the ids are all the same
+            key = opened  # the ids of non-persistent entries are all equal
         of_entry.setdefault(key, (opened, set()))[1].update(indexes)
     return [_whole(opened, indexes) for opened, indexes in of_entry.values()]
 
@@ -131,7 +129,7 @@ def _whole(opened: ReceivedEntry, indexes: set[int]) -> ReceivedEntry:
 
 
 def _raw_of(entry: ReceivedEntry) -> bytes:
-    """An entry whose raw form was given up (it was encrypted or chunked), rebuilt from its open one."""
+    """Rebuild the raw form of an entry, discarded after decryption or chunk assembly, from its plain one."""
     from geminga.consumer.opening import plain_metadata
 
     metadata = plain_metadata(entry.metadata)
@@ -142,7 +140,7 @@ def _raw_of(entry: ReceivedEntry) -> bytes:
 
 
 def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
-    """The acknowledgement time-out of whole entries runs."""
+    """Start the acknowledgement time-out of whole entries."""
     now = consumer.context.now()
     for entry in entries:
         handle = consumer.group.handles.get(entry.origin.topic)
@@ -152,17 +150,18 @@ def _track(consumer: AsyncConsumer[Any], entries: list[ReceivedEntry]) -> None:
 
 
 def put_back_entries(consumer: AsyncConsumer[Any], entries: Sequence[ReceivedEntry]) -> None:
-    """On the loop's thread: nobody got these entries; they wait in the queue again, and nobody is late."""
+    """Put entries back into the queue that were not delivered, and stop their acknowledgement time-outs; on
+    the loop's thread."""
     consumer.queue.put_back_entries(entries)
     for entry in entries:
         handle = consumer.group.handles.get(entry.origin.topic)
-        # Where somebody else has messages of the entry, its time goes on.
+        # The time-out continues if another caller holds messages of the entry.
         if handle is not None and not _is_shared(entry):
             handle.consumer.unsettled.ack_timeout.settled((entry.ledger_id, entry.entry_id))
 
 
 def _is_shared(entry: ReceivedEntry) -> bool:
-    """Whether some of its unacknowledged messages are not in its ``ack_set``."""
+    """Return whether some of the entry's unacknowledged messages are not in its ``ack_set``."""
     if entry.acks is None or not entry.ack_set:
         return False
     return sum((word & _U64).bit_count() for word in entry.ack_set) < entry.acks.remaining
@@ -183,10 +182,10 @@ def decode_table(
     columns: Sequence[str] | None,
     post: Callable[..., None] | None = None,
 ) -> pa.Table:
-    """The table of entries. An entry that cannot be read is reported to the broker and left out.
+    """Decode entries to a table. An entry that cannot be read is reported to the broker and skipped.
 
-    May run on any thread; ``post`` then runs functions on the loop's thread. Whatever else is raised, the
-    entries go back to the queue.
+    May run on any thread; ``post`` then runs functions on the loop's thread. On any other error the entries
+    return to the queue.
     """
     try:
         return _decode_table(consumer, entries, columns, post)
@@ -228,7 +227,7 @@ def _decode_table(
         entries = readable
         if not batches:
             batches = [decode_entries([], columns)]
-    # Dictionary columns of separately decoded entries have dictionaries of their own.
+    # Separately decoded entries have separate dictionaries for their dictionary columns.
     table = pa.Table.from_batches(batches).unify_dictionaries() if batches else pa.table({})
     _origins[id(table)] = (weakref.ref(table, _forgetter(id(table))), entries)
     return table
@@ -242,7 +241,7 @@ def _forgetter(key: int) -> Callable[[object], None]:
 
 
 def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPayload) -> None:
-    """On the loop's thread: refuse an unreadable entry."""
+    """Refuse an unreadable entry, on the loop's thread."""
     assert entry.raw is not None
     handle = consumer.group.handles.get(entry.origin.topic)
     if handle is None:
@@ -261,13 +260,14 @@ def _refuse(consumer: AsyncConsumer[Any], entry: ReceivedEntry, error: CorruptPa
 
 
 def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBatch) -> None:
-    """On the loop's thread: acknowledge the messages of a table.
+    """Acknowledge the messages of a table, on the loop's thread.
 
-    A table as `receive_table` gave it is recognised and costs a step an entry. Of any other (filtered,
-    sliced, joined) the columns ``topic``, ``ledger_id``, ``entry_id``, ``batch_index`` and ``batch_size`` are
-    read: an entry is done when all messages of its batch are. Raises `InvalidConfiguration` when they are
-    missing or cannot be what `receive_table` gave, and `TypeError` for what is no table, before anything is
-    acknowledged; ``batch_size`` may be missing as long as this consumer itself received the batches.
+    A table returned by `receive_table` is recognised and costs one step per entry. Of any other table
+    (filtered, sliced, joined) the columns ``topic``, ``ledger_id``, ``entry_id``, ``batch_index`` and
+    ``batch_size`` are read: an entry is acknowledged when all messages of its batch are. Raises
+    `InvalidConfiguration` if columns are missing or hold values that `receive_table` never returns, and
+    `TypeError` for another object, before anything is acknowledged; ``batch_size`` may be missing if this
+    consumer itself received the batches.
     """
     import pyarrow as pa
 
@@ -293,8 +293,8 @@ def acknowledge_rows(consumer: AsyncConsumer[Any], table: pa.Table | pa.RecordBa
 
 
 def refuse_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
-    """On the loop's thread: negatively acknowledge the messages of a table, which has the columns of
-    `receive_table`. They come again after the delay that their redeliveries so far call for."""
+    """Negatively acknowledge the messages of a table with the columns of `receive_table`, on the loop's
+    thread. They are redelivered after the delay for their redelivery count."""
     now = consumer.context.now()
     counts = table.column("redelivery_count").to_numpy()
     for rows in _rows_by_entry(consumer, table):
@@ -304,7 +304,7 @@ def refuse_rows(consumer: AsyncConsumer[Any], table: pa.Table) -> None:
 
 
 def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: float) -> None:
-    """The rows of an entry that came in a table: all of it, or what its ``ack_set`` left."""
+    """Acknowledge the rows of an entry in a table: the whole entry, or the messages in its ``ack_set``."""
     handle = consumer.group.handles.get(entry.origin.topic)
     if handle is None:
         return
@@ -317,13 +317,13 @@ def _acknowledge_entry(consumer: AsyncConsumer[Any], entry: ReceivedEntry, now: 
             entry.acks.settle(index)
         if entry.acks.remaining:
             key = (entry.ledger_id, entry.entry_id)
-            core.acknowledge_indexes(key, entry.count, (), now)  # the broker may be told
+            core.acknowledge_indexes(key, entry.count, (), now)  # a partial acknowledgement
             return
     core.acknowledge_entries((entry,), now)
 
 
 def _indexes_of(entry: ReceivedEntry) -> Sequence[int]:
-    """The messages of an entry that came in a table."""
+    """Return the indexes of an entry's messages that a table holds."""
     if not entry.batched:
         return (-1,)
     words = entry.ack_set
@@ -338,18 +338,18 @@ def _indexes_of(entry: ReceivedEntry) -> Sequence[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one entry: ``indexes`` into a batch of ``size``, or a message alone (``size`` 0)."""
+    """Rows of one entry: ``indexes`` into a batch of ``size``, or an unbatched message (``size`` 0)."""
 
     consumer: ConsumerCore
     key: tuple[int, int]
     size: int
     indexes: list[int]
     first: int
-    """Which row of the table is the first of them."""
+    """Index of the first of these rows in the table."""
 
 
 def _acknowledge_by_columns(consumer: AsyncConsumer[Any], table: pa.Table, now: float) -> None:
-    # All of it is read before anything is said: a table that is refused has no effect.
+    # All rows are read before any is acknowledged: a refused table has no effect.
     for rows in list(_rows_by_entry(consumer, table)):
         if rows.size:
             rows.consumer.acknowledge_indexes(rows.key, rows.size, rows.indexes, now)
@@ -358,7 +358,8 @@ def _acknowledge_by_columns(consumer: AsyncConsumer[Any], table: pa.Table, now: 
 
 
 def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_Rows]:
-    """The rows of ``table`` entry by entry, without those of topics that are not read here."""
+    """Yield the rows of ``table`` entry by entry, without those of topics that this consumer does not
+    read."""
     import numpy as np
 
     handles = consumer.group.handles
@@ -392,7 +393,7 @@ def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_R
         else:
             raise InvalidConfiguration(
                 "acknowledge_table needs the column batch_size: this consumer did not receive the batch "
-                f"{key[0]}:{key[1]} and cannot tell whether the rows are all of it"
+                f"{key[0]}:{key[1]} and does not know whether the rows are all of it"
             )
         rows = indexes[start:end].tolist()
         if not 0 <= min(rows) <= max(rows) < size:
@@ -404,12 +405,12 @@ def _rows_by_entry(consumer: AsyncConsumer[Any], table: pa.Table) -> Iterator[_R
 
 
 def _whole_numbers(table: pa.Table, name: str, missing: int | None = None) -> Any:
-    """A column as an array of int64, with ``missing`` where it is null."""
+    """Return a column as an array of int64, with ``missing`` for nulls."""
     import pyarrow as pa
 
     column = table.column(name)
     try:
-        numbers = column.cast(pa.int64())  # what went through pandas may be floats
+        numbers = column.cast(pa.int64())  # pandas may have turned them into floats
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidConfiguration(
             f"acknowledge_table: the column {name} is of {column.type}; allowed: whole numbers, as "

@@ -1,7 +1,7 @@
-"""Publishing Arrow tables and ready-made batches: a row never becomes a Python object.
+"""Publishing Arrow tables and ready-made batches, without a Python object per row.
 
-A table is encoded in pieces on the calling thread, each piece becomes a few ready-made operations, and
-while they are on their way the next piece is encoded. What is in flight is bounded in bytes.
+A table is encoded in pieces on the calling thread; each piece becomes a few send operations, which are in
+flight while the next piece is encoded. The bytes in flight are limited.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from geminga.wire.columnar import EncodedBatch
 
 PIECE_BYTES = 8 * 1024 * 1024
-"""A table is encoded in pieces of about this many bytes, so that sending overlaps with encoding."""
+"""Approximate size of the pieces that a table is encoded in, so that sending overlaps with encoding."""
 
 IN_FLIGHT_BYTES_MAX = 32 * 1024 * 1024
-"""A producer's ready-made operations without a receipt; reaching it makes the sender wait."""
+"""Limit on a producer's table operations without a receipt; at the limit the sender waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadyBatch:
     """A batch that only needs its outer metadata and frame.
 
-    ``body`` is the batch payload, compressed with ``compression`` (the wire's number). ``sequence_id`` and
-    ``highest_sequence_id`` are fixed by whoever made it; ``partition`` is 0 for a topic without partitions.
+    ``body`` is the batch payload, compressed with ``compression`` (the protocol's number). The caller chooses
+    ``sequence_id`` and ``highest_sequence_id``; ``partition`` is 0 for an unpartitioned topic.
     """
 
     partition: int
@@ -64,7 +64,7 @@ class ReadyBatch:
     ordering_key: bytes | None = None
     deliver_at_ms: int = 0
     schema_version: bytes | None = None
-    """Of the topic's schema; None: the producer's own."""
+    """Version of the topic's schema; None: the producer's."""
     sealed: bytes | None = None
     """Metadata fields of an encrypted ``body``; None: the producer encrypts it, if it has keys."""
 
@@ -95,7 +95,7 @@ class ReadyBatch:
     def of(
         encoded: EncodedBatch, *, sequence_id: int, compression: int = 0, compression_level: int = 0
     ) -> ReadyBatch:
-        """From one batch of `geminga.wire.columnar.encode_table`; compresses its body."""
+        """Make one from a batch of `geminga.wire.columnar.encode_table`; compresses its body."""
         return ReadyBatch(
             partition=encoded.partition,
             body=compress(compression, encoded.body, compression_level) if compression else encoded.body,
@@ -111,12 +111,12 @@ class ReadyBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableResult:
-    """What became of a table: every row has its receipt.
+    """Outcome of a table whose rows all have their receipts.
 
-    ``ranges``: partition (-1 without partitions) to the ids of its first and last message.
-    ``duplicates``: rows that the broker had already (deduplication) and did not store again. ``sent_again``:
-    how many of those were sent more than once, since a connection ended before their receipts came: what
-    the broker had may be their own first copy.
+    ``ranges`` maps each partition (-1 for an unpartitioned topic) to the ids of its first and last message.
+    ``duplicates``: rows that the broker had already stored (deduplication). ``sent_again``: the number of
+    duplicates that were sent more than once because a connection ended before their receipts arrived; the
+    broker may have stored their first copy.
     """
 
     rows: int
@@ -128,18 +128,18 @@ class TableResult:
 
 
 class _Job:
-    """One table, or one list of batches, on its way. It belongs to the loop, but for ``handed_bytes``, which
+    """One table, or one list of batches, being sent. Used on the loop only, except ``handed_bytes``, which
     the sending thread counts.
 
-    ``refusal`` is why an operation was not taken, ``error`` why one that was taken failed; whichever comes
-    first ends the job, and what is under way still settles.
+    ``refusal`` is the error of an operation that was not accepted, ``error`` that of an accepted one that
+    failed; the first of them ends the job, and pending operations still settle.
     """
 
     def __init__(self) -> None:
         self.future: concurrent.futures.Future[TableResult] = concurrent.futures.Future()
         self.future.set_running_or_notify_cancel()
         self.accepted = Waiter()
-        """Woken when everything was taken, or something was refused."""
+        """Woken when all operations were accepted, or one was refused."""
         self.handed_bytes = 0
         self.taken_bytes = 0
         self.operations = 0
@@ -173,29 +173,29 @@ class _Job:
             self.sent_again += operation.count if operation.resent else 0
         else:
             partition = operation.partition.index
-            place = partition, operation.ledger_id, operation.entry_id
-            last = MessageId(*place, operation.count - 1, batch_size=operation.count)
+            entry = partition, operation.ledger_id, operation.entry_id
+            last = MessageId(*entry, operation.count - 1, batch_size=operation.count)
             known = self.ranges.get(partition)
-            first = MessageId(*place, 0, batch_size=operation.count) if known is None else known[0]
+            first = MessageId(*entry, 0, batch_size=operation.count) if known is None else known[0]
             self.ranges[partition] = (first, last)
         self.finish()
 
     def end(self) -> None:
-        """Everything was handed over."""
+        """Note that all operations were submitted."""
         self.complete = True
         if not self.held:
             self.accepted.wake()
         self.finish()
 
     def released(self) -> None:
-        """An operation that was held was taken or dropped."""
+        """Note that an operation that waited for memory was accepted or dropped."""
         self.held -= 1
         if self.complete and not self.held:
             self.accepted.wake()
             self.finish()
 
     def finish(self) -> None:
-        """Resolve the future when everything was taken and settled."""
+        """Resolve the future when all operations were accepted and settled."""
         if not self.complete or self.held or self.outstanding or self.future.done():
             return
         error = self.refusal or self.error
@@ -216,7 +216,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _QueuedOperation:
-    """An operation on its way to its partition; ``index`` is -1 for any."""
+    """An operation to be submitted to its partition; ``index`` -1: any partition."""
 
     job: _Job
     operation: SendOperation
@@ -232,9 +232,9 @@ def fitting(
 ) -> Iterator[tuple[EncodedBatch, SendOperation]]:
     """Yield the batches of a table and the operations that send them.
 
-    A batch of several rows that does not fit into an entry is halved until it does: `encode_table` counts
-    payloads alone. One row is yielded whether it fits or not. ``encode`` gets rows and the partition of the
-    first batch without keys.
+    A batch of several rows that exceeds an entry is halved until it fits: `encode_table` counts payloads
+    only. One row is yielded whether it fits or not. ``encode`` gets rows and the partition of the first batch
+    without keys.
     """
     import pyarrow
 
@@ -249,7 +249,7 @@ def fitting(
 
 
 class ColumnarProducer:
-    """The columnar side of one producer; its methods may be called from any thread but the loop's."""
+    """Columnar API of one producer; any thread but the loop's may call it."""
 
     def __init__(self, publisher: Publisher) -> None:
         need("publishing Arrow tables", "pyarrow", "numpy", "numba")
@@ -260,26 +260,25 @@ class ColumnarProducer:
         self._seal = None if encryptor is None else encryptor.seal
         self._in_flight_bytes = 0
         self._held: deque[_QueuedOperation] = deque()
-        """What waits for the client's memory_limit."""
-        self._line: deque[tuple[int, Waiter]] = deque()
-        """Threads that wait until less is in flight, and for how many bytes."""
+        """Operations that wait for the client's memory_limit."""
+        self._waiting: deque[tuple[int, Waiter]] = deque()
+        """Threads that wait until fewer bytes are in flight, with the size of their operation."""
         self._listens_for_bytes = False
         publisher.at_end.append(self._serve)
 
     def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
-        """Publish every row; the future has the result when all have their receipts, or the first error.
+        """Publish every row; the future gets the result when all have their receipts, or the first error.
 
         Columns: ``value`` (binary or text, required), ``key`` (text), ``ordering_key`` (binary),
         ``properties`` (map of text to text), ``event_time`` and ``deliver_at`` (timestamps or milliseconds
-        since 1970); others are ignored. Rows to be delivered at one time travel together, behind those
-        without a time. Rows with a key go to the partition of its hash, the others step over blocked
-        partitions a batch at a time. Rows of one table and partition keep their order, and come behind what
-        the calling thread sent before; tables that several threads send at once alternate batch by batch.
-        With ``BatchingType.KeyBased`` a batch holds rows of one key, which keep their order. The rows of a
-        batch share the sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in
-        flight.
-        Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` when they cannot be
-        encrypted; rows before the bad piece may be sent. Raises `TypeError` for what is no table.
+        since 1970); others are ignored. Rows with the same delivery time are sent together, after those
+        without one. Rows with a key go to the partition of its hash, the others skip blocked partitions,
+        batch by batch. Rows of one table and partition keep their order, and follow what the calling thread
+        sent before; tables that several threads send at once alternate batch by batch. With
+        ``BatchingType.KeyBased`` a batch holds rows of one key, which keep their order. The rows of a batch
+        share the sequence ids of its outer metadata. Waits while more than `IN_FLIGHT_BYTES_MAX` are in
+        flight. Raises `InvalidMessage` for columns that cannot be sent and `CryptoError` if encryption fails;
+        rows before the bad piece may be sent. Raises `TypeError` for an object that is not a table.
         """
         import pyarrow
 
@@ -295,11 +294,11 @@ class ColumnarProducer:
         return self._submit(self._encoded(table))
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
-        """Publish ready-made batches with the sequence ids that they carry, in the order given.
+        """Publish ready-made batches with their sequence ids, in the given order.
 
-        For exactly-once sinks: with a fixed producer name and deduplication on the broker, a repeated call
-        is harmless and its rows are counted as duplicates. Ids must grow within a partition. Raises
-        `TypeError` for what is no `ReadyBatch`; those before it may be sent.
+        For exactly-once sinks: with a fixed producer name and deduplication on the broker, a repeated call is
+        harmless and its rows are counted as duplicates. Ids must increase within a partition. Raises
+        `TypeError` for an item that is not a `ReadyBatch`; those before it may be sent.
         """
         if not isinstance(batches, Iterable):
             raise TypeError(f"batches must be several ReadyBatch, not {type(batches).__name__}")
@@ -308,7 +307,7 @@ class ColumnarProducer:
     # --- from batches to operations ---------------------------------------------------------------
 
     def _encoded(self, table: pa.Table) -> Iterator[tuple[SendOperation, int]]:
-        """Operations without sequence ids and partition yet; the number is -1 for unkeyed batches."""
+        """Yield operations without sequence ids, with their partition; -1 for unkeyed batches."""
         from geminga.wire.columnar import by_delivery
 
         for deliver_at_ms, part in by_delivery(table):
@@ -360,9 +359,9 @@ class ColumnarProducer:
                 yield operation, batch.partition if batch.keyed else -1
 
     def _ready(self, batches: Iterable[ReadyBatch]) -> Iterator[tuple[SendOperation, int]]:
-        for place, batch in enumerate(batches):
+        for index, batch in enumerate(batches):
             if not isinstance(batch, ReadyBatch):
-                raise TypeError(f"batches[{place}] must be a ReadyBatch, not {type(batch).__name__}")
+                raise TypeError(f"batches[{index}] must be a ReadyBatch, not {type(batch).__name__}")
             if not 0 <= batch.partition < len(self._state.partitions):
                 raise InvalidMessage(
                     f"partition={batch.partition} is not allowed; {self._state.topic} has the partitions "
@@ -377,7 +376,9 @@ class ColumnarProducer:
     ) -> concurrent.futures.Future[TableResult]:
         publisher = self._publisher
         if publisher.on_loop_thread():
-            raise OperationNotSupported("tables cannot be sent from a callback: it would wait for itself")
+            raise OperationNotSupported(
+                "tables cannot be sent from a callback: it would block its own thread"
+            )
         if publisher.closed:
             raise AlreadyClosed("the producer is closed")
         job = _Job()
@@ -385,9 +386,9 @@ class ColumnarProducer:
             for operation, index in operations:
                 size = operation.size
                 if self._in_flight_bytes + job.handed_bytes - job.taken_bytes + size > IN_FLIGHT_BYTES_MAX:
-                    self._wait_for_room(size)
+                    self._wait_for_bytes(size)
                 job.handed_bytes += size
-                self._do(partial(self._place, _QueuedOperation(job, operation, index)))
+                self._do(partial(self._submit_in_order, _QueuedOperation(job, operation, index)))
                 if job.failed:
                     break
         finally:
@@ -397,40 +398,41 @@ class ColumnarProducer:
             raise job.refusal
         return job.future
 
-    def _wait_for_room(self, size: int) -> None:
+    def _wait_for_bytes(self, size: int) -> None:
         waiter = Waiter()
-        self._do(partial(self._stand_in_line, size, waiter), waiter.wake)
+        self._do(partial(self._add_waiting, size, waiter), waiter.wake)
         waiter.wait()
 
     def _do(self, run: Callable[[], None], never: Callable[[], None] | None = None) -> None:
-        """Have the loop run a function in its place between the messages; ``never``: it has ended."""
+        """Run a function on the loop, in order with the messages; ``never`` runs instead if the loop has
+        ended."""
         self._publisher.work(run, run if never is None else never)
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def _stand_in_line(self, size: int, waiter: Waiter) -> None:
-        self._line.append((size, waiter))
+    def _add_waiting(self, size: int, waiter: Waiter) -> None:
+        self._waiting.append((size, waiter))
         self._serve()
 
-    def _place(self, placing: _QueuedOperation) -> None:
-        """Give an operation to its partition, in order. What there are no bytes for waits."""
+    def _submit_in_order(self, queued: _QueuedOperation) -> None:
+        """Submit an operation to its partition, in order; hold it back while memory is short."""
         if self._held or self._publisher.hold_behind_promised(self._serve):
-            placing.job.held += 1
-            self._held.append(placing)
-        elif not self._try(placing):
-            placing.job.held += 1
-            self._held.append(placing)
+            queued.job.held += 1
+            self._held.append(queued)
+        elif not self._try(queued):
+            queued.job.held += 1
+            self._held.append(queued)
             self._listen_for_bytes()
 
-    def _try(self, placing: _QueuedOperation) -> bool:
-        """False when the operation has to wait for bytes."""
-        job, operation = placing.job, placing.operation
+    def _try(self, queued: _QueuedOperation) -> bool:
+        """Submit an operation; return False if it must wait for bytes."""
+        job, operation = queued.job, queued.operation
         if job.failed:
             return True
         operation.tokens = []
         operation.watchers = [lambda settled: self._settled(job, settled)]
         try:
-            self._submit_one(operation, placing.index)
+            self._submit_one(operation, queued.index)
         except MemoryBufferIsFull as error:
             if self._in_flight_bytes or self._settings.block_if_queue_full:
                 return False
@@ -465,13 +467,13 @@ class ColumnarProducer:
             raise
 
     def _settled(self, job: _Job, operation: SendOperation) -> None:
-        """At the receipt."""
+        """Count a settled operation and continue with the held ones."""
         self._in_flight_bytes -= operation.settled_size
         job.settled(operation)
         self._serve()
 
     def _serve(self) -> None:
-        """Bytes came back, or the end has come: those that wait have their turn."""
+        """Continue held operations and waiting threads after bytes were released, or at the end."""
         while self._held:
             if self._publisher.hold_behind_promised(self._serve):
                 break
@@ -479,16 +481,16 @@ class ColumnarProducer:
                 self._listen_for_bytes()
                 break
             self._held.popleft().job.released()
-        while self._line:
-            size, waiter = self._line[0]
+        while self._waiting:
+            size, waiter = self._waiting[0]
             busy = self._in_flight_bytes > 0 or bool(self._held)
             if busy and self._in_flight_bytes + size > IN_FLIGHT_BYTES_MAX:
                 break
-            self._line.popleft()
+            self._waiting.popleft()
             waiter.wake()
 
     def _listen_for_bytes(self) -> None:
-        """Other producers of the client may give some back."""
+        """Continue also when other producers of the client release bytes."""
         if not self._listens_for_bytes:
             self._listens_for_bytes = True
             self._publisher.memory.notify_once(self._bytes_returned)
@@ -513,7 +515,8 @@ def _outer(
     deliver_at_ms: int = 0,
     schema_version: bytes | None = None,
 ) -> OutgoingMessage | None:
-    """What the outer metadata repeats of a batch's first message, and what all of them share."""
+    """Return the outer metadata of a batch: fields of its first message, and those that all messages
+    share."""
     if partition_key is None and ordering_key is None and not deliver_at_ms and schema_version is None:
         return None
     return OutgoingMessage(

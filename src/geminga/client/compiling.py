@@ -1,4 +1,4 @@
-"""Having the loops of columns compiled by another process, once that pays; see `geminga.wire.compiled`."""
+"""Compilation of the columnar loops in another process; see `geminga.wire.compiled`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ COMPILING_SECONDS_MAX = 120.0
 
 
 class _CompilerProcess:
-    """The process, if there is one, and whether there is no sense in another."""
+    """The compiler process, if it runs, and whether compiling was given up."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
-        self.given_up = False
+        self.finished = False
         self.lock = threading.Lock()
 
 
@@ -30,28 +30,28 @@ _elsewhere = _CompilerProcess()
 
 
 def compile_elsewhere() -> None:
-    """Start the process, or see what became of it."""
+    """Start the compiler process, or check its outcome."""
     state = _elsewhere
-    if state.given_up or not state.lock.acquire(blocking=False):
-        return  # another thread looks
+    if state.finished or not state.lock.acquire(blocking=False):
+        return  # another thread checks
     try:
         process = state.process
         if process is None:
             state.process = _start()
             if state.process is None:
-                compiled.use()  # then it has to be here
+                compiled.use()  # no Python to start: compile in this process
             return
         ended = process.poll()
         if ended is None:
             return
-        state.process, state.given_up = None, True
+        state.process, state.finished = None, True
         if ended == 0 and compiled.is_cached():
             compiled.use()
             return
         logger.warning(
-            "tables go on being made without compiled loops, which is slower: compiling them ended with %d. "
-            "Is there a folder that can be written? NUMBA_CACHE_DIR names one; with %s=compiled each process "
-            "compiles", ended, compiled.VARIABLE,
+            "tables are still made without compiled loops, which is slower: compiling them ended with %d. "
+            "Set NUMBA_CACHE_DIR to a writable folder, or %s=compiled to have each process compile",
+            ended, compiled.VARIABLE,
         )  # fmt: skip
     finally:
         state.lock.release()
@@ -75,7 +75,7 @@ def _start() -> subprocess.Popen[bytes] | None:
 
 
 def _end() -> None:
-    """The program ends: what it started does too."""
+    """Kill the compiler process when the program ends."""
     process = _elsewhere.process
     if process is not None and process.poll() is None:
         process.kill()
@@ -83,7 +83,7 @@ def _end() -> None:
 
 
 def compile_all() -> None:
-    """Have every loop compiled, into the cache, by using each once."""
+    """Compile every loop, into the cache, by using each once."""
     import pyarrow as pa
 
     from geminga.wire.columnar import EXTRA_COLUMNS, MESSAGE_COLUMNS, decode_entries, encode_table
@@ -104,7 +104,7 @@ def compile_all() -> None:
 
 
 def main() -> None:
-    """In a process of its own."""
+    """Run the compiler process."""
     with suppress(OSError, AttributeError):
         os.nice(19)
     guard = threading.Timer(COMPILING_SECONDS_MAX, os._exit, (1,))

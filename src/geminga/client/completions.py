@@ -1,8 +1,8 @@
-"""What waits for a message's outcome, and how it is told.
+"""Completions: callers that wait for a message's outcome, and how they are notified.
 
-A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `CompletionCallback`, a whole
-number (one of many, see `geminga.client.many`), or None.
-Receipts settle whole operations: all tokens of one are told in one loop, on the event loop's thread.
+A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, a `CompletionCallback`,
+an int (one message of a `geminga.client.many` call), or None. Receipts settle whole operations: all tokens of
+an operation are completed in one loop, on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("geminga.producer")
 
 
 class ReceiptWaiter(Waiter):
-    """A thread that waits for the receipt of its message: an id, or an error."""
+    """Wait of a thread for the receipt of its message: an id, or an error."""
 
     __slots__ = ("error", "message_id")
 
@@ -41,8 +41,7 @@ class ReceiptWaiter(Waiter):
 def run_completions(settled: list[Settled]) -> None:
     """Give every token of the settled operations its outcome, in order; on the loop's thread.
 
-    A token is a callback ``(result, message_id)``, an asyncio future, a `ReceiptWaiter`, or None. A callback
-    that raises is logged and harms nothing else.
+    An exception that a callback raises is logged and affects nothing else.
     """
     for operation in settled:
         if isinstance(operation, AckedRun):
@@ -60,10 +59,11 @@ _new_id = MessageId.__new__
 
 
 class _CallableTokens(dict[type, bool]):
-    """Whether tokens of a kind are called: one look for each message. A loop may have futures of its own."""
+    """Whether tokens of a type are called; one lookup per message. Event loops may have other future
+    classes."""
 
     def __missing__(self, kind: type) -> bool:
-        return not issubclass(kind, (asyncio.Future, ReceiptWaiter))  # not kept: a program may make many
+        return not issubclass(kind, (asyncio.Future, ReceiptWaiter))  # not cached: there may be many
 
 
 _called = _CallableTokens(
@@ -90,16 +90,16 @@ def _deliver_receipt(operation: SendOperation) -> None:
     index = -1
     ok = Result.Ok
     if type(tokens[0]) is int and (batch_size or len(tokens) == 1) and first is None:
-        told = stored_together(tokens, partition, ledger_id, (entry_id,), batch_size)
-        tokens = tokens[told:]
-        index += told
+        done = stored_together(tokens, partition, ledger_id, (entry_id,), batch_size)
+        tokens = tokens[done:]
+        index += done
     for token in tokens:
         if batch_size:
             index += 1
         if token is None:
             continue
         kind = type(token)
-        # Written out: a call of the constructor would be the largest part of a receipt's cost.
+        # Written out: a call of the constructor would dominate a receipt's cost.
         message_id = _new_id(MessageId)
         message_id._partition = partition
         message_id._ledger_id = ledger_id
@@ -122,15 +122,15 @@ def _deliver_receipt(operation: SendOperation) -> None:
 
 
 def _deliver_singles(settled: AckedRun) -> None:
-    """`_deliver_receipt` for messages with a place each."""
+    """Do `_deliver_receipt` for unbatched messages, which have an entry each."""
     ledger_id = settled.ledger_id
     partition = -1 if ledger_id == -1 else settled.partition.index
     ok = Result.Ok
     tokens = settled.tokens
     entry_ids = settled.entry_ids
     if type(tokens[0]) is int:
-        told = stored_together(tokens, partition, ledger_id, entry_ids, 0)
-        tokens, entry_ids = tokens[told:], entry_ids[told:]
+        done = stored_together(tokens, partition, ledger_id, entry_ids, 0)
+        tokens, entry_ids = tokens[done:], entry_ids[done:]
     for token, entry_id in zip(tokens, entry_ids, strict=True):
         if token is None:
             continue
@@ -157,7 +157,7 @@ def _deliver_singles(settled: AckedRun) -> None:
 
 
 def receipt_token(token: Any, message_id: MessageId) -> None:
-    """Give one token, which is not None, its id."""
+    """Complete one token, which is not None, with its message id."""
     try:
         if type(token) is int:
             many_of(token).stored_one(token, message_id)
@@ -190,7 +190,7 @@ def _deliver_error(operation: SendOperation | UnbatchedRun, error: Exception) ->
 
 
 def fail_completion(token: Any, error: Exception, result: Result | None = None) -> None:
-    """Give one token its error. A callback gets the result code and the earliest id."""
+    """Complete one token with its error. A callback gets the result code and the earliest id."""
     if token is None:
         return
     try:
@@ -211,7 +211,7 @@ def fail_completion(token: Any, error: Exception, result: Result | None = None) 
 
 
 class CompletionCallback:
-    """A token that wants the exception itself: interceptors stand behind it."""
+    """Token that receives the exception itself, on behalf of interceptors."""
 
     __slots__ = ("_done",)
 

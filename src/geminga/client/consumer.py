@@ -1,8 +1,8 @@
-"""Consumers for threads, and how consumers of both kinds are made.
+"""Consumers for threads, and `subscribe`, which creates consumers of both kinds.
 
-A `Consumer` takes messages directly from the receive queue that the I/O thread fills and leaves
-acknowledgements in the inbox that the I/O thread empties; see `geminga.client.async_consumer`. It holds no
-lock, ever: a signal's handler may interrupt any call and make any other.
+A `Consumer` takes messages directly from the receive queue that the I/O thread fills, and adds
+acknowledgements to the inbox that the I/O thread empties; see `geminga.client.async_consumer`. It never holds
+a lock: a signal handler may interrupt any call and make any other.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NOT_ASKED = float("nan")
-"""The deadline of a call that has not waited yet."""
+"""Deadline of a call that has not waited yet."""
 
 _NOTHING = -2
-"""The index while nothing is taken: messages have -1 or more."""
+"""Index before a message is taken: messages have -1 or more."""
 
 _new_message = Message.__new__
 
@@ -62,7 +62,7 @@ __all__ = ["AsyncConsumer", "Consumer", "subscribe"]
 
 
 class Consumer(SyncConsumerBase, Generic[T_co]):
-    """A consumer for threads; ``for message in consumer`` receives without end.
+    """Consumer for threads; ``for message in consumer`` receives without end.
 
     Made by `geminga.Client.subscribe`. Methods are ``pulsar-client``'s; any thread may call them.
     """
@@ -73,7 +73,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         self._runtime = runtime
         self._consumer = consumer
         self._queue = consumer.queue
-        # Bound once: these two are all that most messages need.
+        # Bound once: most messages need only these two.
         self._lots: Any = consumer.queue.lots
         self._add = consumer.inbox.add
         self._receipts = consumer.settings.ack_receipt_enabled
@@ -90,11 +90,9 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
     # --- receiving -------------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
-        """The next message; waits for one, at most ``timeout_millis``.
-
-        Raises `Timeout`, `AlreadyClosed`, or why the subscription was lost for good; `Interrupted`, which is
-        a ``KeyboardInterrupt``, when one ends the wait. A call that a signal's handler ends has taken
-        nothing.
+        """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
+        `AlreadyClosed`, the error that ended the subscription, or `Interrupted`, which is a
+        ``KeyboardInterrupt``, if one ends the wait. A call that a signal handler ends has taken no message.
         """
         if self._listener is not None:
             raise InvalidConfiguration("the consumer has a message_listener: it takes the messages")
@@ -104,8 +102,9 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
             while True:
                 message = None  # a `try` right at the loop's beginning would be outside of the other one
                 try:
-                    # Taken in a loop's head, and returned from here: CPython lets signals' handlers run after
-                    # calls, and at the start of functions and of a loop's next round, never between these.
+                    # Take the message in the loop's head and return it from here: CPython runs signal
+                    # handlers after calls, and at the start of functions and of a loop's next iteration,
+                    # never between these steps.
                     lot = self._lots[0]
                     entry, indexes = lot
                     for index in indexes:  # noqa: B007
@@ -126,19 +125,20 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                         continue
                 deadline = self._await_message(timeout_millis, deadline)
         except BaseException:
-            # The caller does not get it, or was woken and does not look: the next one shall.
+            # The caller does not get the message, or was woken and does not take one: return it for the next
+            # caller.
             self._give_back([] if index == _NOTHING else [Message(entry, index)])
             raise
 
     def _give_back(self, messages: Sequence[Message[Any]]) -> None:
-        """Messages that were taken and never handed to the application."""
+        """Return messages to the queue that were taken but not delivered to the application."""
         self._queue.give_back(messages)
         if self._tracks_taken:
             for message in messages:
                 with contextlib.suppress(PulsarException):
                     self._add(ReturnedToQueue(message))
         if self._queue.waiting and self._queue:
-            with contextlib.suppress(PulsarException):  # at the end nobody is woken by a message
+            with contextlib.suppress(PulsarException):  # a message wakes no caller after the end
                 self._runtime.post(self._queue.wake)
 
     def _note_taken(self, message: Message[Any]) -> None:
@@ -149,7 +149,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
             self._add(TakenByApplication(message))
 
     def _await_message(self, timeout_millis: int | None, deadline: float | None) -> float | None:
-        """Until there may be one. The deadline, which the first call makes."""
+        """Wait until there may be a message; return the deadline, which the first call computes."""
         if deadline is _NOT_ASKED:
             deadline = None
             if timeout_millis is not None:
@@ -165,12 +165,12 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         return deadline
 
     def _open_first(self) -> None:
-        """An entry that was queued whole becomes its messages."""
+        """Split the first undivided entry of the queue into its messages."""
         if not self._queue.has_messages and self._queue.entries:
             self._runtime.call(self._open_entry())
 
-    def _look(self) -> Message[Any] | None:
-        """The next message, if there is one."""
+    def _next_now(self) -> Message[Any] | None:
+        """Return the next message, None if the queue is empty."""
         self._open_first()
         return self._queue.take()
 
@@ -178,9 +178,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         self._consumer.open_entry()
 
     def wait(self, deadline: float | None) -> bool:
-        """Sleep until the queue holds something; False when ``deadline`` (``time.monotonic()``) is over.
-
-        Raises `AlreadyClosed`, or why the subscription was lost for good.
+        """Sleep until the queue holds a message or an entry; return False when ``deadline``
+        (``time.monotonic()``) has passed. Raises `AlreadyClosed`, or the error that ended the subscription.
         """
         if self._runtime.forked:
             _refuse_after_fork()
@@ -195,7 +194,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
             self._runtime.post(self._consumer.group.feed)
 
     def batch_receive(self) -> list[Message[T_co]]:
-        """Several messages, as many as the consumer's `ConsumerBatchReceivePolicy` says."""
+        """Receive several messages, until the consumer's `ConsumerBatchReceivePolicy` is satisfied."""
         policy = self._consumer.settings.batch_receive_policy or DEFAULT_BATCH_RECEIVE
         batch = ReceivedBatch(policy)
         deadline = None if policy.timeout_ms <= 0 else time.monotonic() + policy.timeout_ms / 1000
@@ -210,7 +209,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
                 except AlreadyClosed:
                     if not batch.messages or self._consumer.closed:
                         raise
-                    break  # these are the last ones of a drain
+                    break  # the batch holds the last messages of a drain
                 batch.add(message)
             return batch.messages
         except BaseException:
@@ -226,11 +225,11 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         except AlreadyClosed:
             raise StopIteration from None
 
-    # --- listening: what the listener's thread calls ---------------------------------------------
+    # --- called by the listener's thread ----------------------------------------------------------
 
     def _take_now(self) -> Message[Any] | None:
-        """See `ListenerRunner`."""
-        message = self._look()
+        """Return the next message without waiting, for `ListenerRunner`."""
+        message = self._next_now()
         if message is None:
             self._check_receiving()
         else:
@@ -238,17 +237,17 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         return message
 
     def _tell(self, listening: ListenerRunner) -> None:
-        """See `ListenerRunner`."""
+        """Have `ListenerRunner` woken when messages arrive."""
         self._consumer.receive_waiters.tell(listening)
         if self._consumer.closed or self._consumer.failure is not None:
             listening.wake()
 
     def pause_message_listener(self) -> None:
-        """Stop calling the listener; messages wait in the queue."""
+        """Stop calling the listener; messages stay in the queue."""
         self._require_listener().pause()
 
     def resume_message_listener(self) -> None:
-        """Call the listener again."""
+        """Resume calling the listener."""
         self._require_listener().resume()
 
     def _require_listener(self) -> ListenerRunner:
@@ -259,10 +258,11 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
     # --- acknowledging ---------------------------------------------------------------------------
 
     def acknowledge(self, message: Acknowledgeable | Several) -> None:
-        """The message, or each of a list, is done: it is not delivered to this subscription again.
+        """Acknowledge a message, or each of a list: it is not delivered to this subscription again.
 
-        Returns when the acknowledgement is noted; with ``ack_receipt_enabled``, when the broker has stored
-        it. Raises `AlreadyClosed`, `OperationNotSupported` for anything but a message or its id.
+        Returns when the acknowledgement is queued; with ``ack_receipt_enabled``, when the broker has stored
+        it. Raises `AlreadyClosed`, and `OperationNotSupported` for an argument that is neither a message nor
+        an id.
         """
         if message.__class__ is Message and not self._receipts:
             self._add(message)
@@ -272,10 +272,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
             self._consumer.acknowledge_others(message)
 
     def acknowledge_cumulative(self, message: Acknowledgeable) -> None:
-        """This message and all before it (of its topic or partition) are done.
-
-        Raises `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions.
-        """
+        """Acknowledge this message and all before it (of its topic or partition). Raises
+        `CumulativeAcknowledgementNotAllowedError` for Shared and KeyShared subscriptions."""
         if self._receipts:
             self._call(self._consumer.acknowledge_cumulative(message))
             return
@@ -283,11 +281,11 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         self._add(AcknowledgedThrough(message))
 
     def negative_acknowledge(self, message: Acknowledgeable) -> None:
-        """The message could not be processed: have it redelivered after the configured delay."""
+        """Have the message, which could not be processed, redelivered after the configured delay."""
         self._consumer.refuse(message)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have all unacknowledged messages delivered again, those that wait in the queue included."""
+        """Have all unacknowledged messages redelivered, including those in the receive queue."""
 
         async def redeliver() -> None:
             self._consumer.redeliver_all()
@@ -301,7 +299,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         return self._runtime.call(coroutine)
 
     def is_connected(self) -> bool:
-        """True while every topic and partition is connected."""
+        """Return True while every topic and partition is connected."""
         return not self._consumer.closed and self._consumer.is_connected()
 
     def receive_table(
@@ -310,10 +308,8 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         timeout_millis: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Messages as an Arrow table, decoded on the calling thread.
-
-        See `geminga.client.columnar_consumer`.
-        """
+        """Receive messages as an Arrow table, decoded on the calling thread. See
+        `geminga.client.columnar_consumer`."""
         from geminga.client.columnar_consumer import collect_entries, decode_table, put_back_entries
 
         entries = self._runtime.call(
@@ -328,14 +324,13 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         self._stop_listener()
 
     def drain(self, timeout_millis: int = 30_000) -> int:
-        """End in good order: take nothing more from the broker, let what was delivered be received and
-        acknowledged (or refused) by other threads, or by the listener, for at most ``timeout_millis``, and
-        close.
+        """Close gracefully: stop fetching messages, give other threads or the listener at most
+        ``timeout_millis`` to receive and acknowledge (or refuse) the delivered ones, and close.
 
-        Whoever receives when nothing is left gets `AlreadyClosed`, so that loops over the consumer end.
-        Returns how many messages were delivered and not settled: those go to other consumers, or wait.
-        Messages of topics that are not persistent are waited for until they are received. A call that is
-        interrupted has not closed: nothing more comes, until `close`.
+        A receive on the empty queue then raises `AlreadyClosed`, so that loops over the consumer end. Returns
+        the number of messages that were delivered and not settled: the broker redelivers those. Messages of
+        non-persistent topics only have to be received. An interrupted call leaves the consumer open, but
+        without new messages, until `close`.
         """
         if self._consumer.closed or self._runtime.closed or self._runtime.forked:
             return 0
@@ -344,7 +339,7 @@ class Consumer(SyncConsumerBase, Generic[T_co]):
         return rest
 
     def close(self) -> None:
-        """Send the acknowledgements that wait, and end. A second call does nothing."""
+        """Send the queued acknowledgements and close. A second call does nothing."""
         if not self._consumer.closed and not self._runtime.closed and not self._runtime.forked:
             self._call(self._consumer.close())
         self._stop_listener()
@@ -376,16 +371,16 @@ def _refuse_after_fork(*_: object) -> NoReturn:
 
 
 def _after_fork_in_child() -> None:
-    # The queue's copy in the child belongs to the parent. The check costs the hot path nothing.
+    # The child's copy of the queue belongs to the parent. The check costs the hot path nothing.
     for consumer in list(_live):
         consumer._lots = _Forked()
         consumer._consumer.inbox.ended = _forked
 
 
 class _Forked:
-    """What a consumer in a child process finds instead of the queue."""
+    """Replacement for the queue of a consumer in a child process."""
 
-    def __getitem__(self, place: int) -> NoReturn:
+    def __getitem__(self, index: int) -> NoReturn:
         raise _forked()
 
 
@@ -403,7 +398,7 @@ async def subscribe(
     subscription: str,
     settings: ConsumerSettings,
 ) -> AsyncConsumer[Any]:
-    """A consumer on a topic, a list of topics, or the topics that match a compiled pattern."""
+    """Open a consumer on a topic, a list of topics, or the topics that match a compiled pattern."""
     topics = TopicSet(context, topic, settings.regex_subscription_mode)
     if settings.retry_enabled:
         if len(topics.topics) != 1:

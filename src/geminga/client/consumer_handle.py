@@ -1,4 +1,4 @@
-"""The shell of one `ConsumerCore`: its connection, its timer, its answers. Runs on the loop's thread."""
+"""I/O around one `ConsumerCore`: its connection, its timer, its answers. Runs on the loop's thread."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 logger = logging.getLogger("geminga")
 
 CLOSE_TIMEOUT_SECONDS = 5.0
-"""How long closing waits for the broker's answer; the consumer is closed here in any case."""
+"""Time that closing waits for the broker's answer; the consumer is closed locally in any case."""
 _CONSUMER_NOT_FOUND = "Consumer not found"
 
-TOLD_MAX = 1000
-_told_about_keys: set[tuple[str, str]] = set()
-"""Topics and subscriptions: a partitioned topic is told about once."""
+KEY_WARNINGS_MAX = 1000
+_warned_about_keys: set[tuple[str, str]] = set()
+"""Topics and subscriptions already warned about, a partitioned topic once."""
 
 
 class ConsumerHandle:
     """One subscription on one topic or partition, kept connected by a `HandleDriver`.
 
-    ``on_dead_letters`` publishes dead messages; ``on_failure`` is told when reconnecting was given up;
-    ``before_messages`` is called after each (re)subscription, before the first message can arrive.
+    ``on_dead_letters`` publishes dead messages; ``on_failure`` is called when reconnecting has failed for
+    good; ``before_messages`` is called after each (re)subscription, before the first message can arrive.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class ConsumerHandle:
         self._seek_answer: asyncio.Future[None] | None = None
         self._attached: asyncio.Future[None] | None = None
         self._turn: asyncio.Future[None] | None = None
-        """Done when the next frames were handled, or the connection was lost."""
-        self._told: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
-        """What the broker said of this consumer, and when."""
+        """Resolved when the next frames were handled, or the connection was lost."""
+        self._statistics: tuple[float, pb.CommandConsumerStatsResponse, int | None] | None = None
+        """The broker's last statistics of this consumer, with the time and the ack holes."""
         self.gives_all = False
-        """Whether the broker keeps no entry to itself, as Apache Pulsar's does that are no messages."""
+        """Whether the broker delivers every entry; Apache Pulsar's skips entries that hold no messages."""
 
-    # --- Handle: what the driver calls -----------------------------------------------------------
+    # --- Handle: called by the driver ------------------------------------------------------------
 
     async def attach(self, connection: BrokerConnection) -> None:
-        """Subscribe on ``connection``. A seek that is under way is waited for: it decides the position."""
+        """Subscribe on ``connection``, after a pending seek, which decides the position."""
         if self._seek_answer is not None:
             await asyncio.wait([self._seek_answer], timeout=self._context.settings.operation_timeout_seconds)
         consumer = self.consumer
@@ -124,25 +124,25 @@ class ConsumerHandle:
         except BaseException as error:
             consumer.refused()
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
-                # The broker may still create the consumer: it must not stay there.
-                self._say_close(connection, consumer.consumer_id)
+                # The broker may still create the consumer: close it there.
+                self._write_close(connection, consumer.consumer_id)
             raise
         if self._before_messages is not None:
-            # What was acknowledged meanwhile is recognised when it comes again.
+            # Messages acknowledged meanwhile are recognised when redelivered.
             self._before_messages()
         self._connection = connection
-        self._told = None
+        self._statistics = None
         consumer.new_request_id = connection.new_request_id
         self.gives_all = connection.server_version.startswith("Geminga")
         if self.gives_all:
-            consumer.flow.overshoot = 1  # it stops at the entry that takes the last permit
+            consumer.flow.overshoot = 1  # Geminga's broker stops at the entry that uses the last permit
         consumer.subscribed(self._context.now())
         self.flush()
         if self._attached is not None and not self._attached.done():
             self._attached.set_result(None)
 
     async def _check_exists(self, connection: BrokerConnection) -> None:
-        """Raise `SubscriptionNotFound` where the durable subscription is not there."""
+        """Raise `SubscriptionNotFound` if the durable subscription does not exist."""
         consumer, context = self.consumer, self._context
         timeout = context.settings.operation_timeout_seconds
         consumer_id, request_id = context.new_consumer_id(), connection.new_request_id()
@@ -156,19 +156,19 @@ class ConsumerHandle:
             return
         except BaseException as error:
             if not isinstance(error, PulsarException) or isinstance(error, Timeout):
-                self._say_close(connection, consumer_id)
+                self._write_close(connection, consumer_id)
             raise
         request_id = connection.new_request_id()
         await connection.request(commands.close_consumer(consumer_id, request_id), request_id, timeout)
         raise SubscriptionNotFound(f"{self.topic} has no durable subscription {consumer.subscription}")
 
     def _note_cluster(self) -> None:
-        """Tell the consumer when this connection is to another cluster than the last one."""
+        """Notify the core if this connection leads to another cluster than the last one."""
         cluster = self._context.moves - self._moves_before
         if cluster != self.consumer.origin.cluster:
             logger.warning(
-                "%s of %s goes on in another cluster: what was received before is not acknowledged there, "
-                "and may come again", self.consumer.subscription, self.topic,
+                "%s of %s continues in another cluster: messages received before are not acknowledged there "
+                "and may be redelivered", self.consumer.subscription, self.topic,
             )  # fmt: skip
             self.consumer.cluster_changed(cluster)
 
@@ -185,8 +185,8 @@ class ConsumerHandle:
         self.flush()
 
     def is_terminal(self, error: Exception) -> bool:
-        """What the broker refuses for good. A busy subscription is not: after a lost connection the broker
-        may take a while to notice that our own old consumer is gone."""
+        """Return whether the broker refuses for good. ConsumerBusy is temporary: after a lost connection the
+        broker may take a while to notice that this client's old consumer is gone."""
         if isinstance(error, ConsumerBusy):
             return False
         if isinstance(error, (ServerReportedError, UsageError)):
@@ -210,14 +210,14 @@ class ConsumerHandle:
     # --- output ----------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """`flush` at the end of this loop turn, once. The clocks too are read once a turn."""
+        """Run `flush` at the end of this loop iteration, once. The clocks too are read once per iteration."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._turn_now, self._turn_now_ms = self._context.now(), self._context.now_ms()
             self._context.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what the core wants to say, handle its events, and set the timer."""
+        """Send the core's output, handle its events, and set the timer."""
         self._flush_scheduled = False
         turn, self._turn = self._turn, None
         if turn is not None and not turn.done():
@@ -247,7 +247,7 @@ class ConsumerHandle:
         if state in (ConsumerState.CLOSED, ConsumerState.FAILED):
             return
         if state is not ConsumerState.READY:
-            # What is due waits for the connection; the reconnect sends it.
+            # Due work waits for the connection; the reconnect sends it.
             return
         self.consumer.tick(self._context.now())
         self.flush()
@@ -273,15 +273,15 @@ class ConsumerHandle:
             if self._on_active is not None:
                 self._on_active(self.partition, event.is_active)
         elif isinstance(event, KeysMixed):
-            self._tell_about_keys(event)
+            self._warn_about_keys(event)
         elif isinstance(event, EndOfTopic):
             logger.info("%s is terminated and read to its end by %s", self.topic, self.consumer.subscription)
 
-    def _tell_about_keys(self, event: KeysMixed) -> None:
+    def _warn_about_keys(self, event: KeysMixed) -> None:
         topic = str(TopicName.parse(self.topic).base)
-        place = (topic, self.consumer.subscription)
-        if place not in _told_about_keys and len(_told_about_keys) < TOLD_MAX:
-            _told_about_keys.add(place)
+        key = (topic, self.consumer.subscription)
+        if key not in _warned_about_keys and len(_warned_about_keys) < KEY_WARNINGS_MAX:
+            _warned_about_keys.add(key)
             logger.warning(
                 "%s: producer %r batches messages of several keys, and the Key_Shared subscription %s gets a "
                 "batch whole: messages of one key go to several consumers. Create the producer with "
@@ -293,14 +293,14 @@ class ConsumerHandle:
         for token in self.consumer.acks.forget():
             _settle_token(token, error)
 
-    # --- what the consumer of this package calls -------------------------------------------------
+    # --- called by AsyncConsumer ------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
         return self.consumer.state in (ConsumerState.READY, ConsumerState.SEEKING)
 
     def released(self, releases: Iterable[Release]) -> None:
-        """What carried these permits was taken."""
+        """Release the permits of messages that were taken."""
         for release in releases:
             self.consumer.released(release)
         self.flush_soon()
@@ -315,7 +315,8 @@ class ConsumerHandle:
         return self._connection
 
     async def connected_within(self, timeout: float) -> None:
-        """Wait for the subscription to stand. Raises `NotConnected`, `AlreadyClosed`, or why it failed."""
+        """Wait until the consumer is subscribed. Raises `NotConnected`, `AlreadyClosed`, or the error that
+        ended it."""
         if self.connected:
             return
         if self.consumer.error is not None:
@@ -332,7 +333,8 @@ class ConsumerHandle:
             raise NotConnected(f"{self.topic} was not reconnected within {timeout:g} s") from None
 
     async def seek(self, target: MessageId | int) -> None:
-        """Move the subscription. Returns when the broker has moved it and the consumer is back."""
+        """Move the subscription. Returns when the broker has moved it and the consumer is subscribed
+        again."""
         timeout = self._context.settings.operation_timeout_seconds
         await self.connected_within(timeout)
         connection = self._require_connection("seek")
@@ -347,7 +349,7 @@ class ConsumerHandle:
             raise
         else:
             self.consumer.seek_done()
-            # The broker has disconnected the consumer: there is nothing to wait for.
+            # The broker has disconnected the consumer: reconnect without delay.
             self.driver.reconnect_now()
         finally:
             self._seek_answer = None
@@ -356,7 +358,7 @@ class ConsumerHandle:
         await self.connected_within(timeout)
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
-        """The topic's last message (entry -1 when empty) and the subscription's mark-delete position."""
+        """Return the topic's last message (entry -1 if empty) and the subscription's mark-delete position."""
         timeout = self._context.settings.operation_timeout_seconds
         deadline = self._context.now() + timeout
         while True:
@@ -369,7 +371,7 @@ class ConsumerHandle:
                     command, request_id, max(0.0, deadline - self._context.now())
                 )
             except (TransientError, BrokerMetadataError) as error:
-                # After a seek or an unload Apache Pulsar may not know the consumer until it is back.
+                # After a seek or an unload Apache Pulsar may not know the consumer until it has resubscribed.
                 again = isinstance(error, TransientError) or _CONSUMER_NOT_FOUND in str(error)
                 if not again or self._context.now() >= deadline or self._context.closed:
                     raise
@@ -383,7 +385,7 @@ class ConsumerHandle:
             return last, marked
 
     async def next_turn(self, timeout: float) -> bool:
-        """Wait until the next frames of this consumer were handled; False when the time is over."""
+        """Wait until the next frames of this consumer were handled; return False on a time-out."""
         if self._turn is None or self._turn.done():
             self._turn = self._context.loop.create_future()
         done, _ = await asyncio.wait({self._turn}, timeout=timeout)
@@ -392,10 +394,10 @@ class ConsumerHandle:
     async def broker_statistics(
         self, age_seconds_max: float
     ) -> tuple[pb.CommandConsumerStatsResponse, int | None]:
-        """What the broker says of this consumer, and the subscription's ack holes if it tells them; an answer
-        that is not older is not asked for again."""
+        """Return the broker's statistics of this consumer and the subscription's ack holes, if known. An
+        answer younger than ``age_seconds_max`` is reused."""
         now = self._context.now()
-        if self._told is None or now - self._told[0] >= age_seconds_max:
+        if self._statistics is None or now - self._statistics[0] >= age_seconds_max:
             timeout = self._context.settings.operation_timeout_seconds
             await self.connected_within(timeout)
             connection = self._require_connection("asking for statistics")
@@ -407,20 +409,20 @@ class ConsumerHandle:
             holes: int | None = body.gemingaAckHoles
             if not body.HasField("gemingaAckHoles"):
                 holes = await self._ack_holes()
-            self._told = self._context.now(), body, holes
-        return self._told[1:]
+            self._statistics = self._context.now(), body, holes
+        return self._statistics[1:]
 
     async def _ack_holes(self) -> int | None:
-        """By the REST interface, where the client knows one."""
+        """Fetch the ack holes over the REST API, if the client knows its address."""
         try:
             async with asyncio.timeout(self._context.settings.operation_timeout_seconds):
                 return await self._context.service.ack_holes(self.topic, self.consumer.subscription)
         except (PulsarException, TimeoutError) as error:
-            logger.debug("the ack holes of %s are not told: %s", self.topic, error)
+            logger.debug("the ack holes of %s are unknown: %s", self.topic, error)
             return None
 
     async def unsubscribe(self, force: bool = False) -> None:
-        """Remove the subscription from the topic; the consumer ends with it."""
+        """Remove the subscription from the topic; the consumer is closed with it."""
         await self.connected_within(self._context.settings.operation_timeout_seconds)
         connection = self._require_connection("unsubscribe")
         self.consumer.begin_close()
@@ -438,7 +440,8 @@ class ConsumerHandle:
         await self._finish()
 
     async def close(self) -> None:
-        """Send what is pending, tell the broker, and end; always succeeds. A second call does nothing."""
+        """Send pending acknowledgements, close the consumer on the broker, and end; always succeeds. A second
+        call does nothing."""
         if self.consumer.state is ConsumerState.CLOSED:
             return
         attached = self.consumer.begin_close()
@@ -455,7 +458,7 @@ class ConsumerHandle:
             await self._finish()
 
     def abort(self) -> None:
-        """End at once, without a word to the broker."""
+        """Close at once, without notifying the broker."""
         if self.consumer.state is not ConsumerState.CLOSED:
             self.consumer.begin_close()
             self.driver.abort()
@@ -463,7 +466,7 @@ class ConsumerHandle:
 
     async def _finish(self) -> None:
         if self._context.loop.is_closed():
-            return  # an interrupt has ended it, and everybody who waits here
+            return  # an interrupt has ended the loop with all waiters
         await self.driver.close()
         self._ended()
 
@@ -476,14 +479,14 @@ class ConsumerHandle:
         self._not_attached(AlreadyClosed("the consumer is closed"))
         self._settle_all(AlreadyClosed("the consumer was closed before the broker's receipt"))
 
-    def _say_close(self, connection: BrokerConnection, consumer_id: int) -> None:
+    def _write_close(self, connection: BrokerConnection, consumer_id: int) -> None:
         if not connection.closed:
             command: pb.BaseCommand = commands.close_consumer(consumer_id, connection.new_request_id())
             connection.write(encode_command(command))
 
 
 def _settle_token(token: Any, error: Exception | None) -> None:
-    """Tokens are futures; one whose waiter gave up is done already."""
+    """Complete a token, a future; it is done already if its waiter was cancelled."""
     if not token.done():
         if error is None:
             token.set_result(None)

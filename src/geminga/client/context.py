@@ -1,4 +1,4 @@
-"""The heart of a client, shared by the asyncio and the sync shell: where topics live and how to get there."""
+"""Client context, shared by the asyncio and the synchronous API: lookups, connections and open handles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger("geminga")
-# A library is quiet: without a handler of the application's, nothing is printed.
+# No output without a handler of the application, as libraries should.
 logger.addHandler(logging.NullHandler())
 
 
@@ -52,25 +52,25 @@ class Closable(Protocol):
     """A producer, consumer or reader that the client closes when it is closed itself."""
 
     async def close(self) -> None:
-        """Send what is pending, tell the broker, and end."""
+        """Send pending work, notify the broker, and close."""
 
     def abort(self) -> None:
-        """End at once, telling nobody but those who wait here."""
+        """Close at once, notifying only local waiters."""
 
 
 class ProducerEngine(Protocol):
-    """A producer's engine."""
+    """A producer's engine, as the context sees it."""
 
     def fail_leftovers(self) -> None:
-        """The loop has ended: fail what was handed over in its last moment."""
+        """Fail the messages that were submitted while the loop ended."""
 
 
 H = TypeVar("H", bound=Closable)
 
 
 async def all_or_none(openings: Iterable[Coroutine[Any, Any, H]]) -> list[H]:
-    """What several coroutines open at the same time, in their order. When one fails, or the call is
-    cancelled, what was opened is closed."""
+    """Open several handles at the same time and return them in order. If one fails, or the call is cancelled,
+    the opened ones are closed."""
     tasks = [asyncio.ensure_future(opening) for opening in openings]
     try:
         return await asyncio.gather(*tasks)
@@ -87,7 +87,8 @@ async def _close_opened(tasks: Sequence[asyncio.Task[H]]) -> None:
 
 
 async def close_unasked(handle: Closable) -> None:
-    """Close what nobody has got, and who would hear of a failure: it may have ended with its client."""
+    """Close a handle that has no owner to raise to; failures are logged, as it may have ended with its
+    client."""
     try:
         await handle.close()
     except AlreadyClosed:
@@ -97,7 +98,7 @@ async def close_unasked(handle: Closable) -> None:
 
 
 def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
-    """None where no metrics are wanted."""
+    """Return the client's metrics, None if they are off."""
     wanted = settings.metrics
     if wanted is False or (wanted is None and "opentelemetry.metrics" not in sys.modules):
         return None
@@ -111,10 +112,10 @@ def metrics_of(settings: ClientSettings) -> ClientMetrics | None:
 
 
 class ClientContext:
-    """Belongs to one event loop; every method runs on its thread.
+    """State of a client on one event loop; every method runs on the loop's thread.
 
-    ``random`` and the two clocks are here so that whoever simulates can replace them: `now` is the
-    loop's monotonic clock in seconds, `now_ms` the wall clock in milliseconds.
+    ``random`` and the two clocks are here so that simulations can replace them: `now` is the loop's monotonic
+    clock in seconds, `now_ms` the wall clock in milliseconds.
     """
 
     def __init__(
@@ -134,13 +135,13 @@ class ClientContext:
             self.metrics.add_pool(self.pool)
         self.closed = False
         self.memory_budget = ByteBudget(settings.memory_limit_bytes)
-        """Bytes of messages without a receipt, over all producers."""
+        """Budget of bytes of messages without a receipt, over all producers."""
         self.publishers: dict[ProducerEngine, None] = {}
-        """The producers' engines, which share the bytes."""
+        """Engines of the open producers, which share the memory budget."""
         self.handovers: weakref.WeakKeyDictionary[ProducerEngine, None] = weakref.WeakKeyDictionary()
-        """All engines that somebody may still hand something over to, those of closed producers, too."""
+        """All engines that may still receive messages, those of closed producers included."""
         self.schemas = SchemaVersions(self)
-        """The topics' schemas."""
+        """Cache of the topics' schemas."""
         self._wall_clock = wall_clock
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
@@ -150,26 +151,26 @@ class ClientContext:
         )
         self._lookups = asyncio.Semaphore(settings.concurrent_lookup_requests)
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
-        """Answers where topics live."""
+        """Lookups of topics."""
         self.moves = 0
-        """How often the client went to another cluster."""
+        """Number of times the client moved to another cluster."""
         self.background: set[asyncio.Task[Any]] = set()
-        """Tasks that end with the client."""
+        """Tasks that are cancelled with the client."""
         self._ending = OnceTask(self.loop)
         self._until_end: AsyncGenerator[None, None] | None = None
 
     def task(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
-        """Run a coroutine on the loop, as long as that runs."""
+        """Run a coroutine on the loop as a task."""
         return run_task(self.loop, coroutine, name)
 
     # --- clocks, ids, handles --------------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds of the monotonic clock that ``loop.call_at`` uses."""
+        """Return the loop's monotonic clock in seconds, as ``loop.call_at`` uses it."""
         return self.loop.time()
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970: publish times."""
+        """Return the wall clock in milliseconds since 1970, for publish times."""
         return int(self._wall_clock() * 1000)
 
     def new_producer_id(self) -> int:
@@ -179,7 +180,7 @@ class ClientContext:
         return next(self._consumer_ids)
 
     def backoff(self) -> Backoff:
-        """A fresh series of reconnect delays."""
+        """Return a fresh series of reconnect delays."""
         return Backoff(
             self.random.random,
             initial_seconds=self.settings.backoff_initial_seconds,
@@ -197,39 +198,37 @@ class ClientContext:
         return handle
 
     def discard(self, handle: Closable) -> None:
-        """A handle was opened for somebody who has given up waiting for it."""
+        """Close a handle whose opener was cancelled."""
         task = self.task(close_unasked(handle))
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
     def register(self, handle: Closable) -> None:
-        """The client's close will close this handle."""
+        """Add a handle that the client's close will close."""
         self.check_open()
         self._handles[handle] = None
         self._statistics.start()
 
     def unregister(self, handle: Closable) -> None:
-        """The handle was closed by its user."""
+        """Remove a handle that was closed by its user."""
         self._handles.pop(handle, None)
 
     def check_open(self) -> None:
-        """Raises `AlreadyClosed`."""
+        """Raise `AlreadyClosed` if the client is closed."""
         if self.closed:
             raise AlreadyClosed("the client is closed")
 
     # --- finding topics --------------------------------------------------------------------------
 
     async def service_connection(self) -> BrokerConnection:
-        """A connection to a host of the service URL: the one that worked last, else the next that does.
-
-        Raises `ServiceUnreachable` (a `ConnectError`) when none can be reached, at once what a broker
-        reported about our credentials, and `OperationNotSupported` when the service URL is one for HTTP.
-        """
+        """Return a connection to a host of the service URL: the last one that worked, else the next one that
+        does. Raises `ServiceUnreachable` (a `ConnectError`) if no host can be reached, at once the broker's
+        refusal of the credentials, and `OperationNotSupported` for an HTTP service URL."""
         self.check_open()
         return await self.service.connection()
 
     async def lookup(self, topic: str, timeout: float | None = None) -> BrokerLocation:
-        """The broker that serves ``topic`` (a full name, with its partition suffix).
+        """Return the broker that serves ``topic`` (a full name, with its partition suffix).
 
         Transient refusals are retried until ``timeout`` (default: the operation time-out).
         """
@@ -241,19 +240,20 @@ class ClientContext:
             return await self._asked("topic", self.service.place(topic, remaining))
 
     async def _asked(self, kind: str, answer: Coroutine[Any, Any, T]) -> T:
-        """An answer about topics, measured where metrics are wanted."""
+        """Await an answer about topics, measured if metrics are on."""
         return await (answer if self.metrics is None else self.metrics.lookup(kind, answer))
 
-    async def connect(self, place: BrokerLocation) -> BrokerConnection:
-        """The connection that leads to a place: direct, or through the service URL's proxy."""
-        if not place.through_service_url:
-            return await self.pool.get(place.broker)
-        return await self.pool.get(self.service.hosts.current, proxy_to_broker=place.broker.host_port)
+    async def connect(self, location: BrokerLocation) -> BrokerConnection:
+        """Return the connection to a broker: direct, or through the service URL's proxy."""
+        if not location.through_service_url:
+            return await self.pool.get(location.broker)
+        return await self.pool.get(self.service.hosts.current, proxy_to_broker=location.broker.host_port)
 
     async def connection_to(
         self, topic: str, timeout: float | None = None, *, awaits_service: bool = True
     ) -> BrokerConnection:
-        """The connection on which ``topic`` is served: lookup, then connect, retried until ``timeout``."""
+        """Return the connection on which ``topic`` is served: lookup, then connect, retried until
+        ``timeout``."""
         return await self.retrying(
             f"connecting to the broker of {topic!r}",
             self._connection_once,
@@ -270,13 +270,14 @@ class ClientContext:
         return connection
 
     async def assigned_connection(self, assigned: Address) -> BrokerConnection:
-        """The connection to a broker that a CLOSE command named as the topic's new place."""
+        """Return the connection to a broker that a CLOSE command named as the topic's new owner."""
         return await self.pool.get(assigned)
 
     async def partitions(
         self, topic: str, *, auto_creation: bool = True, timeout: float | None = None
     ) -> int:
-        """How many partitions ``topic`` has; 0: it is not partitioned, or it is a partition itself."""
+        """Return the number of partitions of ``topic``; 0: it is not partitioned, or it is a partition
+        itself."""
         name = TopicName.parse(topic)
 
         async def ask(_: str, remaining: float) -> int:
@@ -287,13 +288,14 @@ class ClientContext:
         return await self.retrying(f"asking for the partitions of '{name}'", ask, "", timeout=timeout)
 
     async def partition_topics(self, topic: str) -> list[str]:
-        """The full names to connect to: the partitions in order, or the topic itself."""
+        """Return the full names to connect to: the partitions in order, or the topic itself."""
         return partition_names(topic, await self.partitions(topic))
 
     async def topics_of_namespace(
         self, namespace: str, mode: int, pattern: str | None = None, timeout: float | None = None
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
-        """The topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT ..."""
+        """Return the topics of ``tenant/namespace``. ``mode``: pb.CommandGetTopicsOfNamespace.PERSISTENT
+        ..."""
 
         async def ask(_: str, remaining: float) -> pb.CommandGetTopicsOfNamespaceResponse:
             self.check_open()
@@ -304,14 +306,14 @@ class ClientContext:
     async def schema(
         self, topic: str, version: bytes | None = None, timeout: float | None = None
     ) -> pb.Schema | None:
-        """A version of the topic's schema (None: the newest); None when the topic has no such schema."""
+        """Return a version of the topic's schema (None: the newest); None if the topic has no such schema."""
         answer = await self.schema_answer(topic, version, timeout)
         return None if answer is None else answer.schema
 
     async def schema_answer(
         self, topic: str, version: bytes | None = None, timeout: float | None = None
     ) -> pb.CommandGetSchemaResponse | None:
-        """The same with its version."""
+        """Return a schema with its version, as `schema` does."""
         name = str(TopicName.parse(topic))
         try:
             asked = self.request_on_topic(
@@ -354,11 +356,10 @@ class ClientContext:
     ) -> T:
         """Run ``attempt(topic, seconds left)`` until it succeeds or ``timeout`` (may be infinite) has passed.
 
-        Errors that say ``retriable`` are tried again after a backoff delay, an unreachable service URL among
-        them (`ServiceUnreachableInTime` in the end): the broker may be about to start. What is waited for is
-        logged. A host name that nobody knows, or a certificate that is not trusted, is reported at once;
-        so is any unreachable service URL without ``awaits_service``. Where the broker refused again and
-        again, its last refusal is raised in the end.
+        Errors with ``retriable`` are retried after a backoff delay, also an unreachable service URL
+        (`ServiceUnreachableInTime` in the end): the broker may be about to start. The wait is logged. An
+        unknown host name or an untrusted certificate is raised at once; so is any unreachable service URL
+        without ``awaits_service``. After repeated refusals by the broker, the last one is raised.
         """
         limit = self.settings.operation_timeout_seconds if timeout is None else timeout
         deadline = self.now() + limit
@@ -377,24 +378,24 @@ class ClientContext:
                 last = error
             except TimeoutError:
                 if isinstance(last, ServerReportedError):
-                    # As below: it is chance whether the time is over in an attempt or between two.
+                    # As below: it is chance whether the time ends during an attempt or between two.
                     raise last from None
                 raise self._timed_out(what, limit, last) from last
             delay = backoff.next()
             if self.now() + delay >= deadline:
                 if isinstance(last, ServiceUnreachableInTime):
-                    raise last  # said by a part of the attempt, which waited as long
+                    raise last  # raised by a part of the attempt, which waited as long
                 if isinstance(last, (Timeout, ServiceUnreachable)) or last is None:
                     raise self._timed_out(what, limit, last) from last
                 raise last
             if isinstance(last, ServiceUnreachable):
-                self._tell_waiting(what, deadline, last)
+                self._log_waiting(what, deadline, last)
             logger.debug("%s failed, again in %.1f s: %s", what, delay, last)
             await asyncio.sleep(delay)
             self.check_open()
 
-    def _tell_waiting(self, what: str, deadline: float, last: ServiceUnreachable) -> None:
-        """Once for all that find no broker together."""
+    def _log_waiting(self, what: str, deadline: float, last: ServiceUnreachable) -> None:
+        """Log once for all callers that wait for the same service URL."""
         hosts = self.service.hosts
         if not hosts.told:
             hosts.told = True
@@ -411,10 +412,10 @@ class ClientContext:
     # --- another cluster -------------------------------------------------------------------------
 
     def move_to(self, settings: ClientSettings) -> None:
-        """Use the cluster that ``settings`` name from now on.
+        """Use the cluster of ``settings`` from now on.
 
-        All connections are closed; producers and consumers look their topics up there and go on. What was
-        received before is not acknowledged in the new cluster: its messages have other ids there.
+        All connections are closed; producers and consumers look their topics up there and continue. Messages
+        received before are not acknowledged in the new cluster, where they have other ids.
         """
         self.settings = settings
         self.service = make_lookup(self, ServiceUrl.parse(settings.service_url))
@@ -426,11 +427,11 @@ class ClientContext:
 
     @property
     def in_use(self) -> bool:
-        """Something was opened and not closed."""
+        """Whether handles are open."""
         return bool(self._handles)
 
     def close_with_loop(self) -> None:
-        """Have the loop close this when it ends, as ``asyncio.run`` ends it: by closing its generators."""
+        """Close the context when the loop ends as in ``asyncio.run``: by closing its async generators."""
         self._until_end = self._wait_for_end()
         with contextlib.suppress(StopIteration):
             self._until_end.__anext__().send(None)
@@ -445,9 +446,9 @@ class ClientContext:
                         await self.close()
 
     async def close(self) -> None:
-        """Close all handles (what is pending is flushed by them), then the connections.
+        """Close all handles (which flush their pending work), then the connections.
 
-        Whoever calls meanwhile waits for the same end. Cancelling a call does not take it back.
+        Concurrent calls wait for the same end. A cancelled call completes in the background.
         """
         if not self.closed or self._ending.begun:
             await self._ending.wait(self._close)
@@ -457,14 +458,14 @@ class ClientContext:
         try:
             await asyncio.gather(*map(close_unasked, handles), return_exceptions=True)
         finally:
-            self._handles |= dict.fromkeys(handles)  # those that did not get to their end
+            self._handles |= dict.fromkeys(handles)  # those that were not closed
             if self.loop.is_closed():
-                self.closed = True  # under us, by an interrupt: nothing runs on it any more
+                self.closed = True  # an interrupt closed the loop: nothing runs on it any more
             else:
                 self.shutdown()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without waiting for what is pending. Whoever waits is told."""
+        """Close everything at once, without waiting for pending work; waiters are notified."""
         self.closed = True
         self._statistics.stop()
         handles, self._handles = list(self._handles), {}
@@ -478,7 +479,6 @@ class ClientContext:
         self.pool.close()
 
     def fail_leftovers(self) -> None:
-        """The loop has ended, on whose thread this runs: whoever handed something over at that moment is
-        told."""
+        """Fail messages that other threads submitted while the loop ended; runs on the loop's thread."""
         for engine in list(self.handovers):
             engine.fail_leftovers()

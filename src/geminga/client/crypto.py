@@ -32,9 +32,9 @@ __all__ = [
 
 
 class ProducerCryptoFailureAction(Enum):
-    """What a producer does as long as no data key can be made, for example for want of a public key.
+    """Action of a producer that has no data key, for example because a public key is missing.
 
-    ``FAIL``: creating it fails, nothing is sent; ``SEND``: it sends what it is given, not encrypted.
+    ``FAIL``: creating it fails, nothing is sent; ``SEND``: messages are sent unencrypted.
     """
 
     FAIL = 0
@@ -43,12 +43,12 @@ class ProducerCryptoFailureAction(Enum):
 
 @runtime_checkable
 class KeyReader(Protocol):
-    """What can stand for a `CryptoKeyReader`: an object of yours that asks a key server.
+    """Interface of key readers: a replacement for `CryptoKeyReader`, for example one that asks a key server.
 
-    Both methods are given the key's name and what travelled with it, and answer the PEM bytes, or an
-    `EncryptionKeyInfo` with what is to travel with it. What they raise becomes a `CryptoError`.
-    ``get_public_key`` is called on a thread of its own, when a producer is created and every 4 hours.
-    ``get_private_key`` is called on the client's I/O thread, once for each data key: it should be quick.
+    Both methods get the key's name and its metadata, and return the PEM bytes, or an `EncryptionKeyInfo` with
+    metadata to send along. Their exceptions become a `CryptoError`. ``get_public_key`` is called on an
+    executor thread, when a producer is created and every 4 hours. ``get_private_key`` is called on the
+    client's I/O thread, once for each data key: it should be quick.
     """
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes: ...
@@ -57,7 +57,7 @@ class KeyReader(Protocol):
 
 
 class CryptoKeyReader:
-    """Reads the public and the private key from PEM files, whatever the key's name.
+    """Reader of the public and the private key from PEM files, for all key names.
 
     A program that only publishes, or only reads, may leave the other path empty.
     """
@@ -68,20 +68,20 @@ class CryptoKeyReader:
 
     @property
     def cryptoKeyReader(self) -> CryptoKeyReader:
-        """This reader, under the name of what ``pulsar-client`` hands on to its own core."""
+        """This reader, under ``pulsar-client``'s attribute name."""
         return self
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes:
-        """The content of ``public_key_path``. Raises `OSError`."""
+        """Return the content of ``public_key_path``. Raises `OSError`."""
         return Path(self.public_key_path).read_bytes()
 
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo | bytes:
-        """The content of ``private_key_path``. Raises `OSError`."""
+        """Return the content of ``private_key_path``. Raises `OSError`."""
         return Path(self.private_key_path).read_bytes()
 
     @staticmethod
     def of(public_key: ReadKey | None = None, private_key: ReadKey | None = None) -> KeyReader:
-        """A reader made of two functions ``(key_name, metadata) -> PEM bytes``."""
+        """Make a reader of two functions ``(key_name, metadata) -> PEM bytes``."""
         for name, function in (("public_key", public_key), ("private_key", private_key)):
             if function is not None and not callable(function):
                 refuse(name, function, "a callable that takes (key_name, metadata), or None")
@@ -95,11 +95,11 @@ class _FunctionReader:
 
 
 def _no_key(key_name: str, metadata: Mapping[str, str]) -> bytes:
-    raise LookupError("this reader has none")
+    raise LookupError("this reader has no such key")
 
 
 def checked_key_reader(crypto_key_reader: Any) -> KeyReader | None:
-    """The argument ``crypto_key_reader``. Raises `TypeError` for what cannot read keys."""
+    """Check the argument ``crypto_key_reader``. Raises `TypeError` for an object that cannot read keys."""
     if crypto_key_reader is None or isinstance(crypto_key_reader, KeyReader):
         return crypto_key_reader
     check_type("crypto_key_reader", crypto_key_reader, CryptoKeyReader, optional=True)
@@ -113,10 +113,10 @@ def encryptor(
     crypto_failure_action: ProducerCryptoFailureAction,
     random: Callable[[int], bytes] = os.urandom,
 ) -> PayloadEncryptor | None:
-    """From the arguments of ``create_producer``; None when nothing is to be encrypted.
+    """Return the encryptor for the arguments of ``create_producer``; None without encryption.
 
-    Key names without a reader, and a reader without key names, are refused: both would publish plain text
-    by mistake. Raises `CryptoError` where the package ``cryptography`` is missing.
+    Key names without a reader, and a reader without key names, are refused: both would publish plain text by
+    mistake. Raises `CryptoError` if the package ``cryptography`` is missing.
     """
     check_type("encryption_key", encryption_key, str, optional=True)
     if isinstance(encryption_keys, str):
@@ -139,18 +139,18 @@ def encryptor(
 
 
 class Decryptor(PayloadDecryptor):
-    """Decrypts with a reader's private keys, and can encrypt again what is passed on to another topic."""
+    """Decryptor with a reader's private keys, which can encrypt messages again for another topic."""
 
     def __init__(self, reader: KeyReader) -> None:
         super().__init__(reader.get_private_key)
         self._read_public_key = reader.get_public_key
 
     def encryptor_for(self, key_names: Sequence[str]) -> PayloadEncryptor:
-        """An encryptor for the keys that a message was encrypted for."""
+        """Return an encryptor for the keys that a message was encrypted for."""
         return PayloadEncryptor(key_names, self._read_public_key, os.urandom)
 
 
 def decryptor(crypto_key_reader: Any) -> Decryptor | None:
-    """From the argument of ``subscribe`` and ``create_reader``."""
+    """Return the decryptor for the argument of ``subscribe`` and ``create_reader``."""
     reader = checked_key_reader(crypto_key_reader)
     return None if reader is None else Decryptor(reader)

@@ -21,37 +21,35 @@ from geminga.schema.schema import Schema, SchemaInfo, SchemaType
 
 logger = logging.getLogger("geminga")
 
-_Place = tuple[str, tuple[str, ...]]
-"""The topic, and the names of the keys that messages there are encrypted for."""
+_Target = tuple[str, tuple[str, ...]]
+"""Topic, and the names of the keys that messages there are encrypted for."""
 
 
 def _content_of(message: Message[Any]) -> bytes | KeyedContent | None:
-    """Payload and, where it is one of bytes, key of a received message, as they were."""
+    """Return the payload of a received message unchanged, with its key if that is one of bytes."""
     payload = None if message.has_null_value() else message.data()
     if message.partition_key_is_base64():
         try:
             return KeyedContent(payload, base64.b64decode(message.partition_key()))
         except binascii.Error as error:
-            raise CorruptPayload(f"the key of {message.message_id()} is no base64: {error}") from error
+            raise CorruptPayload(f"the key of {message.message_id()} is not base64: {error}") from error
     return payload
 
 
 def _keys_of(message: Message[Any]) -> tuple[str, ...]:
-    """The names of the keys that a message was encrypted for.
-
-    Raises `CryptoError` for one that is still encrypted: nobody could ever read it on another topic.
-    """
+    """Return the names of the keys that a message was encrypted for. Raises `CryptoError` for one that is
+    still encrypted: no consumer could read it on another topic."""
     context = message.encryption_context()
     if context is None:
         return ()
     if context.is_decryption_failed():
-        raise CryptoError(f"{message.message_id()} cannot be passed on: it could not be decrypted")
+        raise CryptoError(f"{message.message_id()} cannot be republished: it could not be decrypted")
     keys = context.keys()
     return tuple(dict.fromkeys(str(key.key) for key in keys))
 
 
 class _PassThroughSchema(Schema):
-    """The schema of messages that are passed on as they are."""
+    """Schema of messages that are republished unchanged."""
 
     def __init__(self, info: SchemaInfo) -> None:
         super().__init__(
@@ -63,28 +61,29 @@ class _PassThroughSchema(Schema):
 
 
 class DeadLetterPublisher:
-    """The dead letter and retry producers of one consumer.
+    """Dead letter and retry producers of one consumer.
 
-    What came encrypted goes on encrypted for the same keys: ``decryptor`` knows who gives the public ones.
+    Encrypted messages are encrypted again for the same keys: ``decryptor`` supplies the public ones.
     """
 
     def __init__(self, context: ClientContext, consumer_name: str, decryptor: Any = None) -> None:
         self._context = context
         self._consumer_name = consumer_name
         self._decryptor = decryptor
-        self._producers: dict[_Place, asyncio.Task[AsyncProducer[Any]]] = {}
-        self._views: dict[tuple[_Place, str, str], AsyncProducer[Any]] = {}
+        self._producers: dict[_Target, asyncio.Task[AsyncProducer[Any]]] = {}
+        self._views: dict[tuple[_Target, str, str], AsyncProducer[Any]] = {}
 
     async def publish(
         self, plan: DeadLetter, message: Message[Any], policy: ConsumerDeadLetterPolicy | None
     ) -> None:
         """Publish ``message`` as ``plan`` says; returns with the receipt.
 
-        Payload, key and schema stay what they were; versions are counted anew on the other topic. Raises
-        `CryptoError` for an encrypted message whose public keys cannot be had: it is not sent in plain text.
+        Payload, key and schema stay unchanged; schema versions are those of the other topic. Raises
+        `CryptoError` for an encrypted message whose public keys are not available: it is not sent in plain
+        text.
         """
-        place = (plan.topic, _keys_of(message))
-        producer = await self._with_schema_of(message, await self._producer(place, plan, policy), place)
+        target = (plan.topic, _keys_of(message))
+        producer = await self._with_schema_of(message, await self._producer(target, plan, policy), target)
         options: dict[str, Any] = {"properties": dict(plan.properties)}
         if message.has_partition_key() and not message.partition_key_is_base64():
             options["partition_key"] = message.partition_key()
@@ -98,17 +97,17 @@ class DeadLetterPublisher:
         await producer.send(message, **options)
 
     async def _with_schema_of(
-        self, message: Message[Any], producer: AsyncProducer[Any], place: _Place
+        self, message: Message[Any], producer: AsyncProducer[Any], target: _Target
     ) -> AsyncProducer[Any]:
-        """``producer`` with the schema that ``message`` was written with.
+        """Return ``producer`` with the schema that ``message`` was written with.
 
-        Where the other topic does not take it (another namespace may have other rules), the payload goes
-        there without: better than not at all.
+        If the other topic rejects the schema (another namespace may have other rules), the payload is sent
+        without it rather than lost.
         """
         version = message.schema_version()
         if not version:
             return producer
-        key = (place, message.topic_name(), version)
+        key = (target, message.topic_name(), version)
         known = self._views.get(key)
         if known is None:
             known = producer
@@ -117,18 +116,20 @@ class DeadLetterPublisher:
                 if info is not None:
                     known = await producer.with_schema(_PassThroughSchema(info))
             except (IncompatibleSchema, ValueError) as error:
-                logger.warning("%s does not take the schema of %s: %s", place[0], message.topic_name(), error)
+                logger.warning(
+                    "%s does not take the schema of %s: %s", target[0], message.topic_name(), error
+                )
             self._views[key] = known
         return known
 
     async def _producer(
-        self, place: _Place, plan: DeadLetter, policy: ConsumerDeadLetterPolicy | None
+        self, target: _Target, plan: DeadLetter, policy: ConsumerDeadLetterPolicy | None
     ) -> AsyncProducer[Any]:
-        task = self._producers.get(place)
+        task = self._producers.get(target)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._context.task(self._open(place[1], plan, policy))
+            task = self._context.task(self._open(target[1], plan, policy))
             task.add_done_callback(seen)
-            self._producers[place] = task
+            self._producers[target] = task
         return await asyncio.shield(task)
 
     async def _open(
@@ -141,9 +142,9 @@ class DeadLetterPublisher:
             initial_subscription_name=(
                 (policy.initial_subscription_name or None) if plan.dead and policy else None
             ),
-            # Retries carry a delivery time and dead letters are few: batches would only wait.
+            # Retries carry a delivery time and dead letters are few: batching would only delay them.
             batching_enabled=False,
-            chunking_enabled=True,  # what came in chunks must be able to go in chunks
+            chunking_enabled=True,  # chunked messages must be chunked again
             block_if_queue_full=True,
             encode=_content_of,
             encryptor=self._decryptor.encryptor_for(keys) if keys else None,

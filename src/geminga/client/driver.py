@@ -1,7 +1,7 @@
-"""Keeping one handle (a partition's producer or consumer) connected.
+"""Driver that keeps one handle (a partition's producer or consumer) connected.
 
 A `HandleDriver` runs, for one handle and until it is closed or fails for good: lookup, connection,
-``attach``, wait until the connection or the broker lets go of it, backoff, and again.
+``attach``, wait until the attachment ends, backoff, and repeat.
 """
 
 from __future__ import annotations
@@ -21,39 +21,38 @@ logger = logging.getLogger("geminga")
 
 
 HOPS_MAX = 5
-"""Brokers in a row that an attachment follows without a delay, each named by the one before."""
+"""Assigned brokers that an attachment follows in a row without a delay, each named by the one before."""
 LASTING_SECONDS = 1.0
-"""An attachment that holds for so long ends such a row."""
+"""Duration in seconds after which an attachment resets the count of assigned brokers in a row."""
 
 
 class Handle(Protocol):
-    """What a driver drives; every method runs on the loop's thread."""
+    """Interface of a driven handle; every method runs on the loop's thread."""
 
     topic: str
     """The (partition) topic to look up."""
 
     async def attach(self, connection: BrokerConnection) -> None:
-        """Register with the connection, send PRODUCER or SUBSCRIBE, await the answer, start.
-
-        Raises on refusal. The driver then removes the handle's ids from the connection.
-        """
+        """Register with the connection, send PRODUCER or SUBSCRIBE, await the answer, start. Raises on
+        refusal. The driver then removes the handle's ids from the connection."""
 
     def on_frame(self, frame: Frame) -> None:
-        """A frame addressed to this handle. Never called with a connection that was let go of."""
+        """Handle a frame addressed to this handle. Never called for a connection it is detached from."""
 
     def on_detached(self, error: Exception | None) -> None:
-        """After a finished `attach`: the connection is lost (``error``) or the broker closed the handle
-        (None). The driver reconnects by itself."""
+        """Note, after a finished `attach`, that the connection is lost (``error``) or the broker closed the
+        handle (None). The driver reconnects automatically."""
 
     def is_terminal(self, error: Exception) -> bool:
-        """True: stop reconnecting because of ``error``."""
+        """Return True to stop reconnecting because of ``error``."""
 
     def on_failed(self, error: Exception) -> None:
-        """Reconnecting was given up. Not called for an error that `HandleDriver.start` raises."""
+        """Note that reconnecting has failed for good. Not called for an error that `HandleDriver.start`
+        raises."""
 
 
 class DriverState(Enum):
-    """Where a handle stands."""
+    """State of a handle's driver."""
 
     CONNECTING = "connecting"
     ATTACHED = "attached"
@@ -63,7 +62,7 @@ class DriverState(Enum):
 
 
 class HandleDriver:
-    """One driver serves one handle once: `start`, then `close`."""
+    """Driver of one handle, used once: `start`, then `close`."""
 
     def __init__(self, context: ClientContext, handle: Handle) -> None:
         self.state = DriverState.CONNECTING
@@ -75,7 +74,7 @@ class HandleDriver:
         self._detached: asyncio.Future[Exception | None] | None = None
         self._assigned: Address | None = None
         self._assigned_in = 0
-        """The cluster that the assigned broker is of, as `ClientCore.moves` counts them."""
+        """Number of the assigned broker's cluster, as counted by `ClientContext.moves`."""
         self._hops = 0
         self._attached_at = 0.0
         self._skip_delay = False
@@ -92,53 +91,53 @@ class HandleDriver:
         return self._detached
 
     async def start(self, timeout: float | None = None) -> None:
-        """Attach for the first time; afterwards the driver goes on by itself.
+        """Attach for the first time; afterwards the driver reconnects automatically.
 
-        Transient errors are retried until ``timeout`` seconds (default: the operation time-out); others
-        are raised at once.
+        Transient errors are retried until ``timeout`` seconds (default: the operation time-out); others are
+        raised at once.
         """
         try:
             await self._context.retrying(
                 f"opening {self._handle.topic!r}", self._attach_first, self._handle.topic, timeout=timeout
             )
         except BaseException:
-            self._let_go()
+            self._detach()
             self.state = DriverState.CLOSED
             raise
         self._backoff.reset()
         self._task = self._context.task(self._run(), f"geminga {self._handle.topic}")
 
     async def close(self) -> None:
-        """Stop driving and take the handle off its connection. Says nothing to the broker: a handle that
-        wants to send CLOSE_PRODUCER or CLOSE_CONSUMER does so before."""
+        """Stop driving and remove the handle from its connection, without notifying the broker: a handle that
+        sends CLOSE_PRODUCER or CLOSE_CONSUMER does so before."""
         if self.state is not DriverState.FAILED:
             self.state = DriverState.CLOSED
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.wait([task])
-        self._let_go()
+        self._detach()
 
     def abort(self) -> None:
-        """`close` without waiting for what runs to end."""
+        """Do `close` without waiting for the running task to end."""
         if self.state is not DriverState.FAILED:
             self.state = DriverState.CLOSED
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        self._let_go()
+        self._detach()
 
     def reconnect_now(self) -> None:
-        """Do not wait out the current or the next backoff delay (after a seek, for example)."""
+        """Skip the current or the next backoff delay, for example after a seek."""
         self._skip_delay = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def reattach(self, error: Exception | None = None, *, delay: bool = True) -> None:
-        """Let go of the connection, which stays open, and attach again after a backoff delay.
+        """Detach from the connection, which stays open, and attach again after a backoff delay.
 
-        For a handle whose broker answered with an error that a fresh start may heal. ``on_detached`` is
-        called with ``error`` before this returns.
+        For a handle whose broker answered with an error that reattaching may fix. ``on_detached`` is called
+        with ``error`` before this returns.
         """
         if not delay:
             self._skip_delay = True
@@ -166,7 +165,7 @@ class HandleDriver:
             self._fail(error)
 
     async def _reconnect(self) -> bool:
-        """Attach again, however long it takes; False: given up."""
+        """Attach again, retrying without limit; return False after a terminal error."""
         while True:
             await self._wait_backoff()
             self.state = DriverState.CONNECTING
@@ -200,12 +199,12 @@ class HandleDriver:
                 return await self._context.assigned_connection(assigned)
             except (PulsarException, OSError) as error:
                 logger.info("assigned broker %s of %s: %s", assigned, self._handle.topic, error)
-        # Where no host of the service URL answers, `_reconnect` waits and tells.
+        # If no host of the service URL answers, `_reconnect` waits and logs.
         return await self._context.connection_to(self._handle.topic, awaits_service=False)
 
     async def _wait_backoff(self) -> None:
-        # A broker that names the new owner is ready there: no delay (algorithms.md section 14). Two that name
-        # each other are none, and would be asked thousands of times a second.
+        # A broker that names the new owner has prepared it: no delay (algorithms.md section 14). But two
+        # brokers that name each other would be asked thousands of times a second.
         if self._skip_delay or (self._assigned is not None and self._hops <= HOPS_MAX):
             self._skip_delay = False
             return
@@ -223,15 +222,15 @@ class HandleDriver:
         try:
             await self._handle.attach(connection)
         except BaseException:
-            self._let_go()
+            self._detach()
             raise
         self.state = DriverState.ATTACHED
         self._attached_at = self._context.now()
         if connection.closed and not self._detached.done():
             self._on_detached(ConnectError(f"the connection to {connection.peer} was lost"), None)
         elif self._detached.done():
-            # Let go of between the broker's answer and now: the handle has not been told yet.
-            self._tell_detached(self._detached.result())
+            # Detached between the broker's answer and now: the handle was not notified yet.
+            self._notify_detached(self._detached.result())
 
     def _on_detached(self, error: Exception | None, assigned: Address | None) -> None:
         self._assigned = assigned
@@ -245,19 +244,19 @@ class HandleDriver:
         self._hops = 0 if assigned is None or lasted else self._hops + 1
         detached.set_result(error)
         if self.state is DriverState.ATTACHED:
-            self._tell_detached(error)
+            self._notify_detached(error)
 
-    def _tell_detached(self, error: Exception | None) -> None:
+    def _notify_detached(self, error: Exception | None) -> None:
         self.state = DriverState.WAITING
         self.connection = None
         self._handle.on_detached(error)
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.forget(self._handle)
 
     def _fail(self, error: Exception) -> None:
         self.state = DriverState.FAILED
-        self._let_go()
+        self._detach()
         self._handle.on_failed(error)

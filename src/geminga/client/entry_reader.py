@@ -1,8 +1,8 @@
-"""Raw entries from a fixed position: what Spark tasks and other readers of columns use.
+"""Raw entries of a topic from a given position on, for Spark tasks and other columnar readers.
 
-No message is decoded here, and no position is kept on the broker: the subscription is not durable and
-ends with the reader. Every entry comes as it is stored: chunks one by one, encrypted and damaged ones too,
-so that a reader of a range can account for all of it.
+Messages are not decoded, and the broker keeps no position: the subscription is not durable and ends with the
+reader. Every entry is returned as stored: chunks one by one, encrypted and damaged ones too, so that a reader
+of a range can account for all of it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from geminga.client.sync import Client
 
 QUEUE_SIZE_DEFAULT = 200_000
-"""Messages asked for ahead."""
+"""Number of messages to prefetch."""
 QUEUE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
-"""Bytes that may wait to be read, judged by the average entry."""
+"""Bytes that may be queued, estimated from the average entry."""
 _FORGETTING_SECONDS = 0.05
 
 
 class EntryReader:
-    """Reads the entries of one topic or partition, for threads. Made by `open`.
+    """Reader of the entries of one topic or partition, for threads. Made by `open`.
 
-    Entries are not checked: `geminga.wire.columnar.decode_entries` verifies their checksums.
+    Checksums are not verified here, but by `geminga.wire.columnar.decode_entries`.
     """
 
     def __init__(
@@ -67,13 +67,12 @@ class EntryReader:
         subscription_role_prefix: str | None = None,
         compacted: bool = False,
     ) -> EntryReader:
-        """A reader of ``topic`` (a partition, or a topic without partitions) from ``start`` on.
+        """Open a reader of ``topic`` (a partition, or an unpartitioned topic) from ``start`` on.
 
-        The entry of ``start`` is the first one (the one after it, unless ``inclusive``); an index into its
-        batch shows in the ``ack_set`` of the `RawEntry`. ``stop_at``: the last entry that is wanted, so that
-        the broker is asked for no more. ``queue_size``: messages asked for ahead;
-        ``queue_bytes_max``: bytes that may wait. ``compacted``: what compaction has left of the topic, and
-        then its own entries.
+        The first entry is that of ``start`` (the one after it, unless ``inclusive``); an index into its batch
+        shows in the ``ack_set`` of the `RawEntry`. ``stop_at``: the last entry to read, so that no later ones
+        are fetched. ``queue_size``: messages to prefetch; ``queue_bytes_max``: bytes that may be queued.
+        ``compacted``: read the compacted topic, followed by the entries after it.
         """
         check_int("queue_size", queue_size, 1)
         check_int("queue_bytes_max", queue_bytes_max, 1)
@@ -97,10 +96,10 @@ class EntryReader:
         return self._inner.topic()
 
     def read(self, max_entries: int = 1000, timeout: float | None = None) -> list[RawEntry]:
-        """The next entries, in order: those that are there, at most ``max_entries``.
+        """Return the next entries in order: those that are queued, at most ``max_entries``.
 
-        Waits for the first one, at most ``timeout`` seconds (None: without limit); an empty list when none
-        came. Raises `AlreadyClosed`, or why the topic cannot be read any more.
+        Waits for the first one, at most ``timeout`` seconds (None: without limit); returns an empty list on a
+        time-out. Raises `AlreadyClosed`, or the error that ended the subscription.
         """
         check_int("max_entries", max_entries, 1)
         if timeout is not None:
@@ -125,7 +124,7 @@ class EntryReader:
 
     def _took(self, entries: list[ReceivedEntry]) -> None:
         self._inner.group.took_entries(entries)
-        # Keeps the broker's figures of the reader's place right.
+        # Keeps the broker's statistics of the reader's position correct.
         last = entries[-1]
         handle = self._inner.group.handles.get(last.origin.topic)
         if handle is not None:
@@ -133,17 +132,18 @@ class EntryReader:
 
     @property
     def gives_all(self) -> bool:
-        """Whether the broker gives every entry that it has. Apache Pulsar's keeps those to itself that are no
-        messages, the ends of transactions for one; Geminga's has none such, and what is missing is lost."""
+        """Whether the broker returns every stored entry. Apache Pulsar's withholds entries that hold no
+        messages, for example the ends of transactions; Geminga's stores no such entries, so a missing entry
+        is lost."""
         handles = list(self._inner.group.handles.values())
         return bool(handles) and all(handle.gives_all for handle in handles)
 
     def last_message_id(self) -> MessageId:
-        """The id of the topic's last message now; its entry id is -1 when the topic is empty."""
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
         return self._runtime.call(self._inner.get_last_message_id())
 
     def has_message_available(self) -> bool:
-        """Whether `read` would return entries without waiting for a new publication."""
+        """Return whether `read` would return entries without waiting for a new publication."""
         last = self._last
         if last is None or self._inner.queue:
             return self._runtime.call(self._reader.has_message_available())
@@ -151,12 +151,12 @@ class EntryReader:
         return (newest.ledger_id, newest.entry_id) > (last.ledger_id, last.entry_id)
 
     def seek(self, position: MessageId | int) -> None:
-        """Go on at another message, or at a publish time in milliseconds since 1970."""
+        """Continue at another message, or at a publish time in milliseconds since 1970."""
         self._runtime.call(self._reader.seek(position))
         self._last = None
 
     def close(self) -> None:
-        """End the reader; nothing of it stays on the broker. A second call does nothing."""
+        """Close the reader; nothing remains on the broker. A second call does nothing."""
         with contextlib.suppress(AlreadyClosed):
             if not self._runtime.closed and not self._runtime.forked:
                 self._runtime.call(self._close())
@@ -182,7 +182,7 @@ def _settings(
     queue_bytes_max: int,
     compacted: bool,
 ) -> ConsumerSettings:
-    """Checked once for all the partitions that are opened alike."""
+    """Return the settings, checked once for all partitions that are opened with the same arguments."""
     return ConsumerSettings(
         durable=False,
         start_message_id=start,
@@ -207,7 +207,7 @@ async def open_entries(
     subscription_role_prefix: str | None = None,
     compacted: bool = False,
 ) -> AsyncConsumer[Any]:
-    """The consumer behind an `EntryReader`, for code that runs on the client's loop."""
+    """Open the consumer of an `EntryReader`, for code that runs on the client's loop."""
     settings = _settings(start, inclusive, stop_at, queue_size, queue_bytes_max, compacted)
     random_hex = f"{context.random.getrandbits(40):010x}"
     names = ReaderSettings(subscription_role_prefix=subscription_role_prefix)
@@ -226,11 +226,11 @@ async def open_entries(
 async def open_cursor(
     context: ClientContext, topic: str, subscription: str, *, from_latest: bool, must_exist: bool = False
 ) -> AsyncConsumer[Any]:
-    """A durable subscription that receives nothing: somebody else reads, and it is moved by ids.
+    """Open a durable subscription that receives nothing: another reader reads, and this one is moved by ids.
 
-    One that is not there is made, behind the newest message or before the first. ``must_exist``: it is not,
-    now or when a connection is lost, but `SubscriptionNotFound` is raised. Raises `ConsumerBusy` while
-    another consumer has it.
+    If it does not exist, it is created, after the newest message or before the first. ``must_exist``: raise
+    `SubscriptionNotFound` instead, now and after a lost connection. Raises `ConsumerBusy` while another
+    consumer is attached.
     """
     settings = ConsumerSettings(
         consumer_type=ConsumerType.Exclusive,
@@ -249,13 +249,14 @@ async def open_cursor(
 
 
 async def make_cursor(context: ClientContext, topic: str, subscription: str, *, from_latest: bool) -> None:
-    """Make the durable subscription, behind the newest message or before the first, where it is not there."""
+    """Create the durable subscription, after the newest message or before the first, if it does not exist."""
     deadline = context.now() + context.settings.operation_timeout_seconds
     while True:
         try:
             consumer = await open_cursor(context, topic, subscription, from_latest=from_latest)
         except NotAllowedError:
-            # Apache Pulsar forgets the one that was made to ask whether it is there a moment after its end.
+            # Apache Pulsar deletes the non-durable subscription that checks the existence a moment after its
+            # end.
             if context.now() > deadline:
                 raise
             await asyncio.sleep(_FORGETTING_SECONDS)
@@ -265,16 +266,14 @@ async def make_cursor(context: ClientContext, topic: str, subscription: str, *, 
 
 
 def check_cursor(consumer: AsyncConsumer[Any]) -> None:
-    """Raises what has ended such a consumer."""
+    """Raise the error that ended the consumer of a cursor."""
     if consumer.failure is not None:
         raise consumer.failure
 
 
 async def cursor_state(consumer: AsyncConsumer[Any]) -> tuple[MessageId, MessageId | None]:
-    """On the client's loop: the newest message of such a consumer's topic, and its mark-delete position.
-
-    Raises what has ended the consumer.
-    """
+    """Return the newest message of the consumer's topic and its mark-delete position; on the client's loop.
+    Raises the error that ended the consumer."""
     check_cursor(consumer)
     (handle,) = consumer.group.handles.values()
     return await handle.last_message_id()
@@ -283,8 +282,9 @@ async def cursor_state(consumer: AsyncConsumer[Any]) -> tuple[MessageId, Message
 async def next_entry(
     consumer: AsyncConsumer[Any], deadline: float | None, *, take: bool = True
 ) -> RawEntry | None:
-    """On the client's loop: such a consumer's next entry; None when ``deadline``, on the loop's clock, is
-    over. One that is not taken keeps its permits. Raises what ends the consumer."""
+    """Return the consumer's next entry, None when ``deadline``, on the loop's clock, has passed; on the
+    client's loop. Without ``take`` the entry stays queued with its permits. Raises the error that ended the
+    consumer."""
     queued = consumer.queue.entries
     while not queued:
         if not await consumer.wait(deadline) and not queued:
@@ -297,7 +297,7 @@ async def next_entry(
 
 
 def stop_at(consumer: AsyncConsumer[Any], last: MessageId) -> None:
-    """On the client's loop: ``last`` is the last entry that is wanted from now on."""
+    """Fetch no entries after ``last`` from now on; on the client's loop."""
     for handle in consumer.group.handles.values():
         handle.consumer.stop_at(last)
         handle.flush_soon()

@@ -1,4 +1,4 @@
-"""The choices of the public API, under ``pulsar-client``'s names."""
+"""Enumerations of the public API, under ``pulsar-client``'s names."""
 
 from __future__ import annotations
 

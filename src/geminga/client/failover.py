@@ -1,6 +1,6 @@
-"""Moving a client to another cluster: failing over by probes, or because a provider says so.
+"""Moving a client to another cluster: failover by probes, or on a provider's update.
 
-Both end in `ClientCore.move_to`: the connections are closed, and every producer and consumer finds its way in
+Both call `ClientContext.move_to`: connections are closed, and producers and consumers look their topics up in
 the new cluster as after a lost connection.
 """
 
@@ -26,11 +26,11 @@ from geminga.errors import PulsarException
 logger = logging.getLogger("geminga")
 
 PROBE_SECONDS_MIN = 1.0
-"""A probe has at least so long, however short the interval is."""
+"""Minimum time limit of a probe in seconds, if the check interval is shorter."""
 
 
 def settings_for(settings: ClientSettings, info: ServiceInfo) -> ClientSettings:
-    """``settings`` with the place and the credentials of another cluster."""
+    """Return ``settings`` with the address and the credentials of another cluster."""
     authentication = info.authentication
     certificate, key = settings.tls.certificate_path, settings.tls.private_key_path
     if authentication is not None and authentication.certificate_path is not None:
@@ -49,23 +49,23 @@ def settings_for(settings: ClientSettings, info: ServiceInfo) -> ClientSettings:
 
 
 CallSoon = Callable[..., object]
-"""``call_soon(function, *arguments)`` runs a function on the loop's thread; any thread may call it."""
+"""``call_soon(function, *arguments)`` schedules a function on the loop's thread; any thread may call it."""
 
 
 class ServiceSource(Protocol):
-    """Where a client learns which cluster to use."""
+    """Source of the cluster that a client uses."""
 
     current: ServiceInfo
 
     def start(self, context: ClientContext, call_soon: CallSoon) -> None:
-        """The client has a hub; again when an asyncio client gets one on another loop."""
+        """Start updating a client context; called again when an asyncio client is used on another loop."""
 
     def stop(self) -> None:
-        """The client is closed. May be called more than once."""
+        """Stop, as the client is closed. May be called more than once."""
 
 
 class FixedService:
-    """One service URL for good."""
+    """A single service URL that never changes."""
 
     def __init__(self, info: ServiceInfo) -> None:
         self.current = info
@@ -78,7 +78,7 @@ class FixedService:
 
 
 class ProvidedService:
-    """A `ServiceInfoProvider` of the application's, which is asked on the thread that makes the client."""
+    """A `ServiceInfoProvider` of the application, called on the thread that creates the client."""
 
     def __init__(self, provider: ServiceInfoProvider) -> None:
         self.current = checked_info(provider.initial_service_info())
@@ -97,7 +97,7 @@ class ProvidedService:
         checked_info(info)
         targets = [target for target in self._targets if not target[0].closed]
         if not targets:
-            self.current = info  # for the hub that comes next
+            self.current = info  # for the next client context
         elif not self._stopped:
             for context, call_soon in targets:
                 with contextlib.suppress(RuntimeError):  # its loop has ended
@@ -119,14 +119,14 @@ class ProvidedService:
 
 
 def checked_info(info: object) -> ServiceInfo:
-    """Raises `ValueError` for what a provider may not give."""
+    """Return ``info`` if it is a `ServiceInfo`. Raises `ValueError` otherwise."""
     if not isinstance(info, ServiceInfo):
-        raise ValueError(f"a ServiceInfoProvider must give a ServiceInfo, not {type(info).__name__}")
+        raise ValueError(f"a ServiceInfoProvider must return a ServiceInfo, not {type(info).__name__}")
     return info
 
 
 class FailoverService:
-    """Probes the clusters of an `AutoClusterFailover`, on the client's loop."""
+    """Prober of the clusters of an `AutoClusterFailover`, on the client's loop."""
 
     def __init__(self, failover: AutoClusterFailover) -> None:
         self._infos = [failover.primary, *failover.secondary]
@@ -145,7 +145,7 @@ class FailoverService:
         context.background.add(context.task(self._watch(context), "geminga cluster failover"))
 
     def stop(self) -> None:
-        """Nothing: the task ends with the client's hub."""
+        """Do nothing: the task ends with the client context."""
 
     async def _watch(self, context: ClientContext) -> None:
         settings = context.settings
@@ -167,7 +167,7 @@ class FailoverService:
                     break
 
     async def _probe(self, context: ClientContext, settings: ClientSettings) -> bool:
-        """Whether a host of a cluster lets us in now."""
+        """Return whether a host of the cluster accepts a connection now."""
         url = ServiceUrl.parse(settings.service_url)
         limit = min(settings.connection_timeout_seconds, max(PROBE_SECONDS_MIN, self._interval_seconds))
         pool = ConnectionPool(settings, context.loop)
@@ -175,7 +175,7 @@ class FailoverService:
             for address in url.addresses:
                 try:
                     async with asyncio.timeout(limit):
-                        await (_knock(pool, address) if url.http else pool.get(address, slot=0))
+                        await (_connect_http(pool, address) if url.http else pool.get(address, slot=0))
                     return True
                 except (PulsarException, OSError) as error:
                     logger.debug("probing %s failed: %s", address, error)
@@ -184,8 +184,8 @@ class FailoverService:
             pool.close()
 
 
-async def _knock(pool: ConnectionPool, address: Address) -> None:
-    """Connect to a REST interface."""
+async def _connect_http(pool: ConnectionPool, address: Address) -> None:
+    """Open and close a connection to a REST API."""
     _, writer = await asyncio.open_connection(
         address.host, address.port, ssl=pool.tls_context() if address.tls else None
     )
@@ -197,11 +197,9 @@ async def _knock(pool: ConnectionPool, address: Address) -> None:
 def service_source(
     service_url: object, authentication: object, tls_trust_certs_file_path: object
 ) -> ServiceSource:
-    """What a client's ``service_url`` stands for.
-
-    Raises `InvalidUrl`, and `InvalidConfiguration` for what is neither a URL nor a source of them, and for
-    credentials beside a source: each cluster has its own.
-    """
+    """Return the source of clusters that a client's ``service_url`` argument names. Raises `InvalidUrl`, and
+    `InvalidConfiguration` for an argument that is neither a URL nor a source, and for credentials beside a
+    source, which supplies them for each cluster."""
     if not isinstance(service_url, (AutoClusterFailover, ServiceInfoProvider)):
         check_type("service_url", service_url, str)
         return FixedService(

@@ -1,9 +1,8 @@
 """Message listeners: the application's callables, called on the client's listener threads.
 
-A client has ``message_listener_threads`` of them; every consumer and reader with a listener keeps to one.
-Messages of one consumer are handed over one after the other, in the order in which they arrived. A listener
-that raises, whatever it raises, does not stop the next message; its error is logged and the message stays
-unacknowledged.
+A client has ``message_listener_threads`` of them; each consumer and reader with a listener uses always the
+same one. Messages of a consumer are passed one after the other, in the order of arrival. An exception of a
+listener does not stop the next message; it is logged and the message stays unacknowledged.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from geminga.errors import AlreadyClosed, PulsarException
 logger = logging.getLogger("geminga")
 
 STOP_SECONDS_MAX = 1.0
-"""How long closing a consumer or a client waits for the call of a listener that is under way."""
+"""Time that closing a consumer or a client waits for a running listener call."""
 
 MESSAGES_PER_TURN = 100
-"""So many messages go to one listener before others of the same thread have their turn."""
+"""Messages passed to one listener before other listeners of the same thread run."""
 
 
 class ListenerRunner:
-    """Gives messages to ``listener(owner, message)`` as long as it is not stopped.
+    """Loop that passes messages to ``listener(owner, message)`` until it is stopped.
 
-    On the listener's thread, ``take`` gives the next message, or None when there is none yet, and raises what
-    ends the consumer; ``tell`` arranges for one call of `wake` when there may be a message or the end has
-    come.
+    On the listener's thread, ``take`` returns the next message, or None if none is queued, and raises the
+    error that ended the consumer; ``tell`` schedules one call of `wake` when there may be a message or the
+    consumer has ended.
     """
 
     def __init__(
@@ -58,18 +57,18 @@ class ListenerRunner:
         self._stopping: deque[Waiter] = deque()
 
     def start(self, threads: ListenerThreads) -> None:
-        self._threads = threads  # they end when nobody holds them any more
+        self._threads = threads  # they end when no consumer refers to them any more
         self._thread = threads.next()
         self._thread.put(self)
 
     def wake(self) -> None:
-        """There may be a message; on any thread."""
+        """Continue, as there may be a message; on any thread."""
         self._waits = False
         if self._thread is not None:
             self._thread.put(self)
 
     def pause(self) -> None:
-        """No new call begins after the one that may be under way."""
+        """Start no new call; a running one completes."""
         self._paused = True
 
     def resume(self) -> None:
@@ -78,7 +77,7 @@ class ListenerRunner:
             self._thread.put(self)
 
     def stop(self) -> None:
-        """End after the call that is under way, which is waited for a little, but not by itself."""
+        """Stop after the running call; wait for it at most `STOP_SECONDS_MAX`, unless called by it."""
         self._stopped = True
         if self._thread is None or threading.current_thread() is self._thread.thread:
             return
@@ -88,10 +87,10 @@ class ListenerRunner:
             waiter.wait(STOP_SECONDS_MAX)
 
     def turn(self) -> None:
-        """On the listener's thread: hand over what is there."""
+        """Pass the queued messages to the listener, on its thread."""
         self._running = True
         try:
-            self._hand_over()
+            self._pass_messages()
         except AlreadyClosed:
             self._stopped = True
         except PulsarException as error:
@@ -102,7 +101,7 @@ class ListenerRunner:
             while self._stopping:
                 self._stopping.popleft().wake()
 
-    def _hand_over(self) -> None:
+    def _pass_messages(self) -> None:
         for _ in range(MESSAGES_PER_TURN):
             if self._stopped or self._paused:
                 return
@@ -117,15 +116,15 @@ class ListenerRunner:
                 forks.returned()
             except BaseException as error:
                 forks.returned(error)
-                # SystemExit too: it would end this thread and nothing else, without a word.
+                # SystemExit too: it would only end this thread, silently.
                 logger.exception("a message listener raised; the message stays unacknowledged")
         assert self._thread is not None
         self._thread.put(self)
 
 
 class ConsumerEventNotifier:
-    """Stands for ``listener``, a `ConsumerEventListener`, on the loop: what is told here, it is told on a
-    listener thread, in order, as soon as its consumer is there (`belongs_to`)."""
+    """`ConsumerEventListener` on the loop, which passes events to ``listener`` on a listener thread, in
+    order, as soon as its consumer is known (`belongs_to`)."""
 
     def __init__(self, listener: ConsumerEventListener) -> None:
         self._listener = listener
@@ -139,23 +138,23 @@ class ConsumerEventNotifier:
     def became_inactive(self, consumer: Any, partition: int) -> None:
         self._note(self._listener.became_inactive, partition)
 
-    def _note(self, tell: Callable[[Any, int], object], partition: int) -> None:
-        self._events.append((tell, partition))
+    def _note(self, notify: Callable[[Any, int], object], partition: int) -> None:
+        self._events.append((notify, partition))
         if self._thread is not None:
             self._thread.put(self)
 
     def belongs_to(self, owner: Any, threads: ListenerThreads) -> None:
         self._owner = owner
-        self._threads = threads  # they end when nobody holds them any more
+        self._threads = threads  # they end when no consumer refers to them any more
         self._thread = threads.next()
         self._thread.put(self)
 
     def turn(self) -> None:
-        """On the listener's thread."""
+        """Pass the queued events to the listener, on its thread."""
         while self._events:
-            tell, partition = self._events.popleft()
+            notify, partition = self._events.popleft()
             try:
-                tell(self._owner, partition)
+                notify(self._owner, partition)
                 forks.returned()
             except BaseException as error:
                 forks.returned(error)
@@ -163,14 +162,14 @@ class ConsumerEventNotifier:
 
 
 class _Turn(Protocol):
-    """Something to do on a listener thread."""
+    """Work for a listener thread."""
 
     def turn(self) -> None:
-        """Do it; must not raise."""
+        """Do the work; must not raise."""
 
 
 class _ListenerThread:
-    """A thread and the listeners whose turn it is."""
+    """A thread and its queue of listeners that have work."""
 
     def __init__(self, name: str) -> None:
         self._turns: SimpleQueue[_Turn | None] = SimpleQueue()
@@ -178,7 +177,7 @@ class _ListenerThread:
         self.thread.start()
 
     def put(self, turn: _Turn | None) -> None:
-        """None ends the thread."""
+        """Queue work; None ends the thread."""
         self._turns.put(turn)
 
 
@@ -190,7 +189,7 @@ def _run_turns(turns: SimpleQueue[_Turn | None]) -> None:
 
 
 class ListenerThreads:
-    """At most ``count`` threads, started when listeners come, one after the other."""
+    """At most ``count`` threads, started one by one as listeners are added."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -199,9 +198,9 @@ class ListenerThreads:
         weakref.finalize(self, _end, self._threads)
 
     def next(self) -> _ListenerThread:
-        """The thread for another listener."""
+        """Return the thread for another listener."""
         self._started += 1
-        known = tuple(self._threads)  # a signal's handler may end them all in the midst of this
+        known = tuple(self._threads)  # a signal handler may end all of them during this call
         if len(known) < self._count:
             another = _ListenerThread(f"geminga-listener-{len(known)}")
             self._threads.append(another)
@@ -209,8 +208,8 @@ class ListenerThreads:
         return known[(self._started - 1) % self._count]
 
     def close(self, seconds: float = 0.0) -> None:
-        """End the threads after what they do now: each is waited for so long, but not by itself, and behind
-        one that takes longer none."""
+        """End the threads after their current work: join each for at most ``seconds`` (not the calling one),
+        and none after a thread that takes longer."""
         ending = list(self._threads)
         _end(self._threads)
         for each in ending if seconds else ():
@@ -223,5 +222,5 @@ class ListenerThreads:
 def _end(threads: list[_ListenerThread]) -> None:
     for each in list(threads):
         each.put(None)
-        with suppress(ValueError):  # somebody else ends them as well: a signal's handler in the midst of this
+        with suppress(ValueError):  # already removed, by a signal handler during this loop
             threads.remove(each)

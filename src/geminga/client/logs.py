@@ -1,7 +1,7 @@
-"""Where a client's log lines go.
+"""Targets of a client's log lines.
 
-The library logs to the standard logger ``geminga`` and prints nothing by itself. The ``logger`` argument
-of a client sends those lines to a logger, to standard output or to a file as well.
+The library logs to the standard logger ``geminga`` and prints nothing itself. The ``logger`` argument of a
+client sends those lines to another logger, to standard output or to a file as well.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _level_before: list[int] = []
 
 
 class ConsoleLogger:
-    """Log lines from ``log_level`` on go to standard output."""
+    """Log target: writes lines of ``log_level`` and above to standard output."""
 
     def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
         self.log_level: LoggerLevel = check_type("log_level", log_level, LoggerLevel)
 
 
 class FileLogger:
-    """Log lines from ``log_level`` on are appended to ``log_file``."""
+    """Log target: appends lines of ``log_level`` and above to ``log_file``."""
 
     def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
         self.log_level: LoggerLevel = check_type("log_level", log_level, LoggerLevel)
@@ -45,7 +45,7 @@ class FileLogger:
 
 
 class _Forward(logging.Handler):
-    """Hands records to another logger, whose own level decides."""
+    """Handler that passes records to another logger, subject to its level."""
 
     def __init__(self, target: logging.Logger) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _Forward(logging.Handler):
 
 
 def attach(target: logging.Logger | ConsoleLogger | FileLogger | None) -> logging.Handler | None:
-    """Start sending the library's log lines to ``target``; give the result to `detach` later."""
+    """Start sending the library's log lines to ``target``; pass the result to `detach` later."""
     handler: logging.Handler
     if target is None or target is root:
         return None
@@ -80,7 +80,7 @@ def attach(target: logging.Logger | ConsoleLogger | FileLogger | None) -> loggin
         if not _attached:
             _level_before.append(root.level)
         _attached.append(handler)
-        # Only ever lowered: other handlers may want more than this one.
+        # Only ever lowered: other handlers may need more lines than this one.
         if root.getEffectiveLevel() > level:
             root.setLevel(level)
         root.addHandler(handler)

@@ -1,8 +1,7 @@
-"""`LongRunning`: the life of what runs until it is told to stop, here or on a thread of its own.
+"""`LongRunning`: base of services that run until they are stopped, on the calling or a separate thread.
 
-A failure is told once: by `LongRunning.run` or `LongRunning.start`, or by the next
-`LongRunning.wait` or `LongRunning.close`. So closing twice is harmless, as everywhere, and nobody holds the
-frames of a run that is long over.
+A failure is raised once: by `LongRunning.run` or `LongRunning.start`, or by the next `LongRunning.wait` or
+`LongRunning.close`. So closing twice is harmless, and the frames of a finished run are released.
 """
 
 from __future__ import annotations
@@ -27,43 +26,41 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class LongRunning(ABC, Generic[R_co]):
-    """Runs once, on an event loop of its own. ``name`` is its thread's, and what people are told."""
+    """Service that runs once, on its own event loop. ``name`` names its thread, and appears in messages."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._stopping = asyncio.Event()
-        """Set on the loop, by which `_work` ends soon."""
+        """Set on the loop to end `_work` soon."""
         self._own_threads: set[threading.Thread] = set()
-        """Threads that the end waits for: none of them can wait for it."""
-        self._begun = threading.Lock()  # taken for ever: whoever takes it runs this
+        """Threads that the end waits for; they cannot wait for the end themselves."""
+        self._begun = threading.Lock()  # taken for good, by the caller that runs the service
         self._ready = threading.Event()
-        self._asked = False
+        self._stop_requested = False
         self._signalled = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    # --- what is run ----------------------------------------------------------------------------------
+    # --- the work -------------------------------------------------------------------------------------
 
     @abstractmethod
     async def _work(self) -> R_co:
-        """Everything, until it is done or `_stopping` is set; `_ready` is set when it is under way."""
+        """Do the work until it is complete or `_stopping` is set; set `_ready` when it has started."""
 
     def _stop_here(self) -> None:
-        """On the loop: have `_work` end. May be called again."""
+        """End `_work` soon; on the loop. May be called again."""
         self._stopping.set()
 
     def _has_ended(self) -> None:
-        """On the thread that ran: nothing runs any more, or ever will."""
+        """Note that nothing runs any more or ever will; on the thread that ran."""
         self._ready.set()
 
-    # --- its life -------------------------------------------------------------------------------------
+    # --- starting and stopping ------------------------------------------------------------------------
 
     def run(self, *, signals: bool = True) -> R_co:
         """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; the second of them ends the process.
-
-        Raises what ends it early, and `AlreadyClosed` when it has run before.
-        """
+        Raises the error that ended it early, and `AlreadyClosed` if it has run before."""
         self._begin()
         try:
             return self._run_here(signals)
@@ -71,29 +68,30 @@ class LongRunning(ABC, Generic[R_co]):
             self._has_ended()
 
     def start(self) -> Self:
-        """Run on a thread of its own; returns when it is under way. Raises what `run` raises before."""
+        """Run on a separate thread; return when the work has started. Raises the errors of `run` until
+        then."""
         self._begin()
         thread = self._thread = threading.Thread(target=self._in_background, name=self._name, daemon=True)
         self._own_threads.add(thread)
         try:
             thread.start()
             self._ready.wait()
-            self._tell_failure()
+            self._raise_failure()
             return self
         except BaseException:
-            self.stop()  # what ended it, or a signal's handler: nobody has it to stop
+            self.stop()  # after a failure or a signal handler's error: the caller has no object to stop
             raise
 
     def stop(self) -> None:
-        """End when what is under way is done. On any thread; does not wait."""
-        self._asked = True
+        """Stop after the current work; on any thread, without waiting."""
+        self._stop_requested = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._stop_here)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until what `start` began has ended; False when ``timeout`` seconds are over before. Raises what
-        ended it early, once."""
+        """Wait until the run that `start` began has ended; return False after ``timeout`` seconds. Raises the
+        error that ended it early, once."""
         thread = self._thread
         if thread is not None and thread.is_alive():
             if threading.current_thread() in self._own_threads:
@@ -101,12 +99,12 @@ class LongRunning(ABC, Generic[R_co]):
             thread.join(timeout)
             if thread.is_alive():
                 return False
-        self._tell_failure()
+        self._raise_failure()
         return True
 
     def close(self) -> None:
-        """`stop`, and wait for the end of what `start` began, except where the end waits for the caller.
-        Raises what ended it early, once."""
+        """Do `stop`, and wait for the end of the run that `start` began, unless the end waits for the caller.
+        Raises the error that ended it early, once."""
         self.stop()
         self.wait()
 
@@ -134,26 +132,26 @@ class LongRunning(ABC, Generic[R_co]):
     async def _run_on_loop(self, signals: bool) -> R_co:
         self._loop = asyncio.get_running_loop()
         with self._stopped_by_signals(self._loop) if signals else contextlib.nullcontext():
-            if self._asked:  # before there was a loop
+            if self._stop_requested:  # before there was a loop
                 self._stop_here()
             return await self._work()
 
-    def _tell_failure(self) -> None:
+    def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:
             try:
                 raise failure
             finally:
-                del failure  # or the error holds this frame, and this frame the error
+                del failure  # else the error and this frame would refer to each other
 
     # --- signals --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _stopped_by_signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Whoever handled them before does so again afterwards.
+        """Stop on SIGINT and SIGTERM; restore the previous handlers afterwards.
 
-        The loop's own handlers run on the loop alone: where a coroutine keeps it busy for ever, no signal
-        would end the process.
+        The loop's own signal handlers run only on the loop: if a coroutine keeps it busy, no signal would end
+        the process.
         """
 
         def on_signal(number: int, _: object) -> None:
@@ -174,5 +172,5 @@ class LongRunning(ABC, Generic[R_co]):
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _stop_for(self, number: signal.Signals) -> None:
-        logger.info("%s: %s finishes what is under way", number.name, self._name)
+        logger.info("%s: %s finishes its current work", number.name, self._name)
         self._stop_here()

@@ -1,8 +1,8 @@
-"""Many messages in one call: what `send_many` does beyond `send_async` in a loop, which is little.
+"""Many messages in one call: the implementation of `send_many`.
 
-Plain messages are handed over in large pieces, each by one atomic step (`SubmitQueue.offer_many`), and with one
-callback for all of them no object is made a message: a whole number stands for each (its place in the call,
-above a base of the call's own), and what a receipt says is kept for a batch at a time.
+Plain messages are submitted in large pieces, each by one atomic step (`SubmitQueue.offer_many`). With one
+callback for all of them no object is created per message: a whole number stands for each (its index in the
+call, above the call's base number), and receipts are stored per batch.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _BITS = 32
 _MASK = (1 << _BITS) - 1
 _bases = itertools.count(1)
 _open: dict[int, Many] = {}
-"""Calls with messages that have no outcome yet."""
+"""Calls with messages that have no outcome yet, by their number."""
 
 
 class ManySent:
-    """What became of the messages of one `send_many`; ``len`` is their number.
+    """Outcome of the messages of one `send_many`; ``len`` is their number.
 
-    ``failures``: place in the call to error, of those that were refused or failed. All others are stored.
+    ``failures`` maps the index in ``values`` to the error of each message that was refused or failed. All
+    others are stored.
     """
 
     def __init__(self, count: int, failures: dict[int, Exception], spans: list[_Span]) -> None:
@@ -55,19 +56,19 @@ class ManySent:
 
     @property
     def ok(self) -> bool:
-        """Every message is stored."""
+        """Whether every message is stored."""
         return not self.failures
 
     @property
     def message_ids(self) -> list[MessageId | None]:
-        """The id of each message, in the order of the call; None where it failed."""
+        """The id of each message, in the order of the call; None for a failed one."""
         ids: list[MessageId | None] = [None] * self._count
         for span in self._spans:
             ids[span.start : span.start + span.count] = span.message_ids()
         return ids
 
     def check(self) -> None:
-        """Raises `SendManyFailed` when a message failed."""
+        """Raise `SendManyFailed` if a message failed."""
         if self.failures:
             raise SendManyFailed(self._count, self.failures)
 
@@ -76,7 +77,7 @@ class ManySent:
 
 
 class _Span:
-    """Messages of the call that follow each other and were stored by one receipt, or by one run of them."""
+    """Consecutive messages of the call that were stored by one receipt, or by one run of receipts."""
 
     __slots__ = ("batch_index", "batch_size", "count", "entry_ids", "ledger_id", "partition", "start")
 
@@ -107,7 +108,7 @@ class _Span:
 
 
 class _One:
-    """A `_Span` of one message whose id is there already."""
+    """A `_Span` of one message with a ready id."""
 
     __slots__ = ("_message_id", "start")
 
@@ -124,7 +125,7 @@ class _One:
 class Many:
     """One call with one callback: ``done(ManySent)`` is called once, when every message has its outcome.
 
-    ``tokens`` are whole numbers, one a message. All but making it belongs to the loop's thread.
+    ``tokens`` are whole numbers, one per message. Used on the loop's thread only, except the constructor.
     """
 
     def __init__(self, count: int, done: Callable[[ManySent], object]) -> None:
@@ -138,7 +139,7 @@ class Many:
         self._spans: list[Any] = []
 
     def open(self) -> None:
-        """Its messages are about to be handed over."""
+        """Register the call; its messages are submitted next."""
         _open[self._number] = self
 
     @property
@@ -146,7 +147,7 @@ class Many:
         return list(range(self._base, self._base + self._count))
 
     def behind(self, token: int) -> int:
-        """How many messages there are from this one on."""
+        """Return the number of messages from this one to the last."""
         return self._count - (token & _MASK)
 
     def stored(
@@ -159,7 +160,8 @@ class Many:
         batch_index: int,
         batch_size: int,
     ) -> None:
-        """``count`` messages from ``token`` on; a batch has one entry id, single messages one each."""
+        """Note that ``count`` messages from ``token`` on are stored; a batch has one entry id, single
+        messages one each."""
         start = token & _MASK
         self._spans.append(_Span(start, count, partition, ledger_id, entry_ids, batch_index, batch_size))
         self._settle(count)
@@ -177,7 +179,7 @@ class Many:
         return index in self._failures or any(s.start <= index < s.start + s.count for s in spans)
 
     def finish_empty(self) -> None:
-        """A call without messages."""
+        """Finish a call without messages."""
         self._settle(0)
 
     def _settle(self, count: int) -> None:
@@ -192,8 +194,8 @@ class Many:
 
 
 def many_of(token: int) -> Many:
-    """The call that a whole number is a token of. Raises `TypeError` for one that somebody gave as a
-    callback."""
+    """Return the call that a token belongs to. Raises `TypeError` for a number that the application passed as
+    a callback."""
     many = _open.get(token >> _BITS)
     if many is None:
         raise TypeError(f"the callback of a message is {token}, which cannot be called")
@@ -203,10 +205,10 @@ def many_of(token: int) -> Many:
 def stored_together(
     tokens: list[Any], partition: int, ledger_id: int, entry_ids: Sequence[int], batch_size: int
 ) -> int:
-    """Tell the calls whose messages lead in ``tokens`` that these are stored; the index of the first token
-    that is none of a call's, or out of its order.
+    """Note the leading messages of ``tokens`` as stored, in their calls; return the index of the first token
+    that belongs to no call, or is out of order.
 
-    ``entry_ids`` has one for all messages of a batch of ``batch_size``; with 0, one for each.
+    ``entry_ids`` has one id for all messages of a batch of ``batch_size``; with 0, one for each.
     """
     index, count = 0, len(tokens)
     while index < count:
@@ -220,8 +222,8 @@ def stored_together(
         part = tokens if length == count else tokens[index : index + length]
         if part != list(range(first, first + length)):
             break
-        places = entry_ids if batch_size or length == count else entry_ids[index : index + length]
-        many.stored(first, length, partition, ledger_id, places, index, batch_size)
+        ids = entry_ids if batch_size or length == count else entry_ids[index : index + length]
+        many.stored(first, length, partition, ledger_id, ids, index, batch_size)
         index += length
     return index
 
@@ -233,9 +235,9 @@ def fail(token: Any, error: Exception) -> None:
 
 
 class Rows:
-    """The messages of one call, checked and ready to be handed over.
+    """The messages of one call, checked and ready to be submitted.
 
-    ``done`` are handed over or refused. ``callbacks``: one for each, or None.
+    ``done`` messages are submitted or refused. ``callbacks``: one for each, or None.
     """
 
     def __init__(
@@ -249,7 +251,7 @@ class Rows:
         done: Callable[[ManySent], object] | None,
     ) -> None:
         publisher.check_process()
-        # Copies, and what follows looks at them alone: another thread may still add to what was given.
+        # Copy the arguments once and use only the copies: another thread may still extend them.
         values = _row("values", values)
         keys = None if keys is None else _row("keys", keys)
         callbacks = None if callbacks is None else _row("callback", callbacks)
@@ -274,7 +276,7 @@ class Rows:
         self.done = 0
         self.payloads: list[bytes]
         self.items: list[Any] | None = None
-        """What is handed over where that is not the payloads: those with their keys."""
+        """Items to submit, if these are not the payloads: keyed messages."""
         self.messages: list[OutgoingMessage | None] | None = None
         self._many: Many | None = None
         plain = keys is None and properties is None and builder.takes_plain
@@ -295,7 +297,7 @@ class Rows:
                 for value, key in zip(values, keys, strict=True)
             ]
         else:
-            # Whatever cannot be sent shows before anything is.
+            # Raise for invalid messages before any is sent.
             self.payloads, self.messages = [], []
             prepared = builder.prepare_many(values, keys, properties if of_each is None else of_each)
             try:
@@ -303,9 +305,9 @@ class Rows:
                     self.payloads.append(payload)
                     self.messages.append(message)
             except (InvalidMessage, TypeError) as error:
-                place = f"values[{len(self.payloads)}], with its key and its properties"
+                where = f"values[{len(self.payloads)}], with its key and its properties"
                 kind = InvalidMessage if isinstance(error, InvalidMessage) else TypeError
-                raise kind(f"{place}: {error}") from error
+                raise kind(f"{where}: {error}") from error
         self.tokens: list[Any]
         if done is not None:
             self._many = Many(count, done)
@@ -320,7 +322,8 @@ class Rows:
         self._begun = False
 
     def begin(self) -> None:
-        """From here on every message has an outcome, whatever interrupts the caller: see `give_up`."""
+        """Start submitting. From here on every message gets an outcome, even if the caller is interrupted;
+        see `give_up`."""
         if self._many is not None:
             self._many.open()
         self._begun = True
@@ -328,14 +331,15 @@ class Rows:
             self._on_loop(self._many.finish_empty)
 
     def offer(self) -> bool:
-        """Hand over as much as needs no question; True when that was all. May run on any thread."""
+        """Submit the messages that need no permit check; return True if those were all. May run on any
+        thread."""
         count = len(self.payloads)
         if self.messages is None and self._publisher.state.plain_path:
             self._publisher.submit_queue.offer_many(self)
         return self.done >= count
 
     def next(self) -> tuple[bytes, Any, OutgoingMessage | None]:
-        """The first that was not handed over."""
+        """Return the first message that was not submitted."""
         index = self.done
         message = None if self.messages is None else self.messages[index]
         if self.items is not None and type(self.items[index]) is not bytes:
@@ -343,56 +347,56 @@ class Rows:
         return self.payloads[index], self.tokens[index], message
 
     def refuse(self, error: Exception) -> None:
-        """The first that was not handed over is refused; and all behind it, unless it is about this one
-        alone: nobody wants a later message sent where an earlier one was not."""
+        """Refuse the first message that was not submitted; and all after it, unless only this one is at
+        fault: a later message must not be sent without the earlier ones."""
         alone = isinstance(error, (MessageTooBig, InvalidMessage))
         start, end = self.done, self.done + 1 if alone else len(self.payloads)
         self.done = end
         tokens = self.tokens[start:end]
 
-        def tell() -> None:
+        def notify() -> None:
             raised: BaseException | None = None
             for token in tokens:
                 try:
                     fail(token, error)
-                except BaseException as end:  # of the program: when all are told
+                except BaseException as end:  # the end of the program: raised when all are notified
                     raised = raised or end
             if raised is not None:
                 raise raised
 
-        self._on_loop(tell)
+        self._on_loop(notify)
 
     def _on_loop(self, run: Callable[[], None]) -> None:
-        """Callbacks are called there, as those of receipts are."""
+        """Run a function on the loop, where callbacks of receipts run too."""
         try:
             self._publisher.work(run, run)
-        except PulsarException:  # the loop has ended: everybody was told
+        except PulsarException:  # the loop has ended and every caller was notified
             run()
 
     def give_up(self, error: BaseException) -> None:
-        """The caller was interrupted or cancelled: what was handed over is sent, the rest is not.
+        """Fail the remaining messages after the caller was interrupted or cancelled; submitted ones are sent.
 
-        Whether the message that was on its way just then is one or the other can be seen on the loop alone.
+        Only the loop knows whether the message being submitted just then was accepted.
         """
         if not self._begun or self.done >= len(self.payloads):
             return
-        told = AlreadyClosed(f"the call of send_many ended before: {type(error).__name__}")
-        told.__cause__ = error
+        reason = AlreadyClosed(f"the call of send_many ended before: {type(error).__name__}")
+        reason.__cause__ = error
         publisher, many, token, index = self._publisher, self._many, self.tokens[self.done], self.done
         self.done += 1
         if many is not None:
 
-            def look() -> None:
+            def fail_if_open() -> None:
                 if not many.has_outcome(index) and not publisher.holds(token):
-                    fail(token, told)
+                    fail(token, reason)
 
-            self._on_loop(look)
+            self._on_loop(fail_if_open)
         if self.done < len(self.payloads):
-            self.refuse(told)
+            self.refuse(reason)
 
 
 def _row(name: str, given: Any) -> list[Any]:
-    """Several things in their order, from a list, a tuple, an array. Raises `TypeError`."""
+    """Return the items of a list, a tuple or an array in order. Raises `TypeError`."""
     several = hasattr(given, "__len__") and hasattr(given, "__iter__")
     if not several or isinstance(given, (str, bytes, bytearray, memoryview, Mapping, Set)):
         raise TypeError(f"{name} must be a list, with one for each message, not {type(given).__name__}")
@@ -400,7 +404,7 @@ def _row(name: str, given: Any) -> list[Any]:
 
 
 def _are_plain(keys: Sequence[str | None]) -> bool:
-    """`is_plain_key` for each that is one, at once."""
+    """Return whether `is_plain_key` holds for all keys, checked at once."""
     kinds = set(map(type, keys))
     if kinds - {str, type(None)} or "" in keys:
         return False
@@ -408,7 +412,7 @@ def _are_plain(keys: Sequence[str | None]) -> bool:
 
 
 class ManyWaiter(Waiter):
-    """A thread that waits for all of them."""
+    """Wait of a thread for all messages of a call."""
 
     __slots__ = ("sent",)
 
@@ -422,7 +426,7 @@ class ManyWaiter(Waiter):
 
 
 def callbacks_of(callback: Any) -> tuple[Callable[[ManySent], object] | None, Sequence[Any] | None]:
-    """One for all, or one for each. Raises `TypeError`."""
+    """Return the callback for all messages, or one for each. Raises `TypeError`."""
     if callback is None or callable(callback):
         return callback, None
     if isinstance(callback, Sequence) and not isinstance(callback, (str, bytes)):

@@ -1,4 +1,4 @@
-"""Messages as the application sees them: `Message`, and `MessageBatch` for batch payloads at hand."""
+"""Messages of the public API: `Message`, and `MessageBatch` for batch payloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Message", "MessageBatch"]
 
 
 class MessageBatch:
-    """Reads a batch payload (framing.md section 1.4) that came from elsewhere, as in ``pulsar-client``::
+    """Parser of a batch payload (framing.md section 1.4) from another source, as in ``pulsar-client``::
 
     messages = MessageBatch().with_message_id(message_id).parse_from(payload, 10)
     """
@@ -22,20 +22,20 @@ class MessageBatch:
         self._message_id = MessageId()
 
     def with_message_id(self, msg_id: MessageId) -> MessageBatch:
-        """The entry's id; the messages get it with their index. Returns this object."""
+        """Set the entry's id, which the messages get with their index. Returns this object."""
         if not isinstance(msg_id, MessageId):
             raise TypeError(f"msg_id must be a MessageId, not {type(msg_id).__name__}")
         self._message_id = msg_id
         return self
 
     def parse_from(self, data: bytes, size: int) -> list[Message[Any]]:
-        """The ``size`` messages of an uncompressed batch payload. Raises `CorruptPayload`."""
-        place = self._message_id
-        origin = ConsumerOrigin(place.topic, place.partition)
+        """Return the ``size`` messages of an uncompressed batch payload. Raises `CorruptPayload`."""
+        entry_id = self._message_id
+        origin = ConsumerOrigin(entry_id.topic, entry_id.partition)
         starts, removed = split_batch(bytes(data), size)
         metadata = pb.MessageMetadata(num_messages_in_batch=size)
         entry = ReceivedEntry(
-            origin, place.ledger_id, place.entry_id, metadata, batched=True, body=bytes(data),
+            origin, entry_id.ledger_id, entry_id.entry_id, metadata, batched=True, body=bytes(data),
             starts=starts, count=size,
         )  # fmt: skip
         gone = set(removed)

@@ -1,4 +1,4 @@
-"""What both producer shells do with the arguments of ``send``."""
+"""Conversion of ``send`` arguments to messages, shared by the synchronous and the asyncio producer."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from geminga.producer.settings import (
 logger = logging.getLogger("geminga.producer")
 
 NO_EXTRAS = (None, None, None, None, None, False, None, None, None)
-"""The arguments of ``send`` behind ``content``, all left at their defaults."""
+"""Arguments of ``send`` after ``content``, all at their defaults."""
 
-_told: set[str] = set()
-"""What one line in the log of a process is enough for."""
+_logged: set[str] = set()
+"""Notices that were logged already, once per process."""
 
 
 class _KeyNotices:
-    """What whoever sends keys may want to know; a producer says it with its first key."""
+    """Log notices about keys, written with a producer's first key."""
 
     def __init__(self, settings: ProducerSettings, partitioned: bool) -> None:
         self._hashes = partitioned and settings.hashing_scheme is HashingScheme.BoostHash
         self._mixes = settings.batching_enabled and settings.batching_type is BatchingType.Default
         self.pending = self._hashes or self._mixes
 
-    def tell(self, owner: Any) -> None:
-        """Once."""
+    def log(self, owner: Any) -> None:
+        """Log the notices, once."""
         if not self.pending:
             return
         self.pending = False
-        if self._hashes and "hashes" not in _told:
-            _told.add("hashes")
+        if self._hashes and "hashes" not in _logged:
+            _logged.add("hashes")
             logger.info(
                 "keys are routed by BoostHash as in pulsar-client; a Java producer sends the same key to "
                 "another partition unless both use the same hashing_scheme"
@@ -59,17 +59,17 @@ class _KeyNotices:
 
 
 class MessageBuilder:
-    """From the arguments of ``send`` to a payload, a message and a token; shared by both shells.
+    """Builder of payload, message and token from the arguments of ``send``; shared by both producer classes.
 
-    ``encode`` is what a schema makes of a value. ``schema_version`` goes into every message; None leaves
-    that to the producer, whose own version its entries carry.
+    ``encode`` is the schema's encoder. ``schema_version`` is set in every message; None leaves it to the
+    producer, whose version its entries carry.
     """
 
     def __init__(
         self, owner: Any, context: ClientContext, settings: ProducerSettings, partitioned: bool
     ) -> None:
-        # Its owner holds this: were it held in turn, dropping it would free it, its client and their thread
-        # only when the garbage collector comes round.
+        # The producer refers to this builder: a reference back would delay freeing the producer, its client
+        # and their thread until the garbage collector runs.
         self._owner = weakref.ref(owner)
         self._now_ms = context.now_ms
         self._encode = settings.encode
@@ -82,12 +82,12 @@ class MessageBuilder:
 
     @property
     def takes_plain(self) -> bool:
-        """Bytes and nothing else need not be looked at."""
+        """Whether plain bytes need no preparation."""
         return not self._whole and self._encode is None
 
     def note_keys(self) -> None:
-        """Keys are sent without `prepare` from now on."""
-        self._notices.tell(self._owner())
+        """Log the notices about keys, before keys are sent without `prepare`."""
+        self._notices.log(self._owner())
 
     @property
     def interceptors(self) -> InterceptorChain:
@@ -96,7 +96,7 @@ class MessageBuilder:
     def with_schema(
         self, encode: Callable[[Any], bytes | KeyedContent], schema_version: bytes
     ) -> MessageBuilder:
-        """The same for another schema."""
+        """Return a copy of this builder for another schema."""
         other = copy.copy(self)
         other._encode = encode
         other._schema_version = schema_version
@@ -106,10 +106,8 @@ class MessageBuilder:
     def prepare(
         self, content: Any, token: Any, extras: tuple[Any, ...]
     ) -> tuple[bytes, Any, OutgoingMessage | None]:
-        """``extras`` are the arguments behind ``content``, in the order of ``send``.
-
-        Raises `InvalidMessage` naming field, value and range, `TypeError`, or what the schema raises.
-        """
+        """Return payload, token and message; ``extras`` are the arguments of ``send`` after ``content``, in
+        order. Raises `InvalidMessage` naming field, value and range, `TypeError`, or the schema's error."""
         payload, message = self._prepare(content, extras)
         if self._interceptors:
             assert message is not None
@@ -129,7 +127,7 @@ class MessageBuilder:
         if keyed is not None:
             keyed.give_key(message)
         if self._notices.pending and (message.partition_key is not None or message.ordering_key is not None):
-            self._notices.tell(self._owner())
+            self._notices.log(self._owner())
         if self._interceptors:
             message = self._interceptors.before_send(self._owner(), message)
         return message.payload, message
@@ -137,7 +135,8 @@ class MessageBuilder:
     def prepare_many(
         self, values: Iterable[Any], keys: Iterable[Any] | None, properties: Any
     ) -> Iterator[tuple[bytes, OutgoingMessage | None]]:
-        """`prepare` for each of many values; interceptors have seen them, `intercepted` is left to do.
+        """Do `prepare` for each of many values, including the interceptors' ``before_send``; the caller does
+        `intercepted`.
 
         ``properties`` are a dict for all, or a list of one for each.
         """
@@ -146,7 +145,7 @@ class MessageBuilder:
             yield self._prepare(value, (own, key, *NO_EXTRAS[2:]))
 
     def intercepted(self, message: OutgoingMessage, token: Any) -> CompletionCallback:
-        """The token of a message that interceptors want to hear about."""
+        """Return the token of a message whose outcome interceptors receive."""
         owner = self._owner()
 
         def done(message_id: MessageId | None, error: Exception | None) -> None:

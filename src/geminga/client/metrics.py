@@ -1,14 +1,14 @@
 """OpenTelemetry metrics of clients, under the names, units and attributes of the Java client (PIP-342).
 
 ``geminga.Client(..., metrics=True)`` reports to the global meter provider, ``metrics=provider`` to another.
-Without the argument a client reports to the global one if the program has loaded OpenTelemetry before the
-client was made. Needs the extra ``geminga[otel]``, which is OpenTelemetry's API alone.
+Without the argument a client reports to the global one if the program loaded OpenTelemetry before it created
+the client. Needs the extra ``geminga[otel]``, which is OpenTelemetry's API only.
 
-Sending, receiving and acknowledging call nothing of OpenTelemetry. Producers and consumers count anyway, and
-what they have counted is read when a reader collects; a partition that has ended leaves its sums behind.
-Only the durations of sends need calls, and those are sampled: `SAMPLES_PER_SECOND_MAX` operations a second
-and set of attributes, failed ones apart. An operation is what one receipt is for: a batch, or a message
-outside of one. So the counts of these histograms are those of samples; how many messages were sent is in
+Sending, receiving and acknowledging call no OpenTelemetry function. Producers and consumers keep counts
+anyway, which are read when a reader collects; a closed partition leaves its sums. Only the durations of sends
+need calls, and those are sampled: at most `SAMPLES_PER_SECOND_MAX` operations per second and set of
+attributes, with failed ones counted separately. An operation has one receipt: a batch, or an unbatched
+message. So the counts of these histograms are numbers of samples; the number of sent messages is in
 ``geminga.client.producer.message.send.count``.
 """
 
@@ -40,22 +40,22 @@ A = TypeVar("A")
 logger = logging.getLogger("geminga")
 
 SAMPLES_PER_SECOND_MAX = 50
-"""Measurements of durations a second and set of attributes: one costs as much as sending ten messages."""
+"""Duration samples per second and set of attributes: one costs as much as sending ten messages."""
 
 DURATION_BOUNDS_SECONDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
-"""The Java client's."""
+"""Bucket bounds of the Java client."""
 
 SNAPSHOT_SECONDS = 0.05
-"""The instruments of one collection are served from one look at everything."""
+"""Time in seconds for which the instruments of one collection share a snapshot."""
 
 PARTS_BEFORE_SWEEP = 1000
-"""So many producers and consumers are held before those that have ended are looked for, without a reader."""
+"""Number of producers and consumers at which ended ones are removed although no reader collects."""
 
 
 class Kind(NamedTuple):
-    """An instrument that is read when it is collected. ``sum``: it only grows."""
+    """Instrument that is read when it is collected. ``sum``: it only increases."""
 
     unit: str
     description: str
@@ -81,13 +81,13 @@ INSTRUMENTS: dict[str, Kind] = {
     "pulsar.client.consumer.message.nack": Kind("{message}", "Negative acknowledgements"),
     "pulsar.client.consumer.message.dlq": Kind("{message}", "Messages sent to dead letter topics"),
     "pulsar.client.consumer.message.ack.timeout": Kind(
-        "{message}", "Entries that were not acknowledged in time, and are asked for again"
+        "{message}", "Entries not acknowledged in time, whose redelivery is requested"
     ),
     "geminga.client.producer.message.send.count": Kind("{message}", "Messages published: with a receipt"),
     "geminga.client.producer.message.failed.count": Kind("{message}", "Messages that failed"),
     "geminga.client.producer.entry.send.count": Kind("{entry}", "Entries sent: batches, single messages"),
 }
-"""Ours, which PIP-342 has no names for, begin with ``geminga``."""
+"""Instruments missing in PIP-342 begin with ``geminga``."""
 
 HISTOGRAMS: dict[str, str] = {
     "pulsar.client.producer.message.send.duration": "From the hand-over to the receipt, batching included",
@@ -97,38 +97,38 @@ HISTOGRAMS: dict[str, str] = {
 
 Attributes = tuple[tuple[str, str | int], ...]
 Values = dict[str, dict[Attributes, int]]
-"""By instrument and attributes."""
+"""Values by instrument and attributes."""
 
 
 Read = tuple[bool, dict[str, int]]
 """Whether a part has ended, and its values by instrument."""
 Waiting = Mapping[ConsumerOrigin, tuple[int, int]]
-"""Messages and bytes in receive queues."""
+"""Messages and bytes in receive queues, by origin."""
 
 
 class _Counted:
-    """A producer's or consumer's partition, or a pool of connections: somebody who counts.
+    """Source of counts: a producer's or consumer's partition, or a connection pool.
 
-    What it counts in is held, and it itself is not: nobody lives longer for being measured. Who is gone has
-    ended.
+    Its counters are referred to strongly, the part itself weakly: measuring prolongs no lifetime. A garbage
+    collected part counts as ended.
     """
 
     def __init__(self, attributes: Attributes) -> None:
         self.attributes = attributes
         self.had_ended = False
         self._highest: dict[str, int] = {}
-        """What was told last: sums of what others count meanwhile never shrink."""
+        """Last reported values: sums never decrease, although other threads count meanwhile."""
 
     @property
     def queue(self) -> ReceiveQueue | None:
-        """Where messages wait for it."""
+        """Receive queue of the part."""
         return None
 
-    def look(self, waiting: Waiting) -> Read:
+    def measure(self, waiting: Waiting) -> Read:
         raise NotImplementedError
 
     def read(self, waiting: Waiting) -> Read:
-        ended, values = self.look(waiting)
+        ended, values = self.measure(waiting)
         for name, value in values.items():
             if INSTRUMENTS[name].sum:
                 value = self._highest[name] = max(value, self._highest.get(name, 0))
@@ -142,7 +142,7 @@ class _Producer(_Counted):
         self._partition = weakref.ref(partition)
         self._counted = partition.counters
 
-    def look(self, waiting: Waiting) -> Read:
+    def measure(self, waiting: Waiting) -> Read:
         partition, counted = self._partition(), self._counted
         ended = partition is None or partition.state in ENDED
         batch = None if partition is None else partition.batch
@@ -171,7 +171,7 @@ class _Consumer(_Counted):
         consumer = self._consumer()
         return None if consumer is None else consumer.queue
 
-    def look(self, waiting: Waiting) -> Read:
+    def measure(self, waiting: Waiting) -> Read:
         consumer, counted, flow = self._consumer(), self._counted, self._flow
         ended = consumer is None or consumer.state in (ConsumerState.CLOSED, ConsumerState.FAILED)
         messages, size = (0, 0) if consumer is None else waiting.get(consumer.origin, (0, 0))
@@ -191,14 +191,14 @@ class _Consumer(_Counted):
 
 
 class _Connections(_Counted):
-    """Those of one client, counted from one side: opened and closed, or failed in one way."""
+    """Connections of one client: opened and closed ones, or those that failed in one way."""
 
     def __init__(self, pool: ConnectionPool, failure: str = "") -> None:
         super().__init__((("pulsar.failure.type", failure),) if failure else ())
         self._pool = weakref.ref(pool)
         self._counted, self._failure = pool.counted, failure
 
-    def look(self, waiting: Waiting) -> Read:
+    def measure(self, waiting: Waiting) -> Read:
         pool, counted = self._pool(), self._counted
         ended = pool is None or pool.closed
         if self._failure:
@@ -214,9 +214,9 @@ TCP_FAILED, HANDSHAKE = "tcp-failed", "handshake"
 
 
 class _Instruments:
-    """The instruments of one meter, of which a process has one set, and all that is read for them.
+    """The instruments of one meter, one set per process, and the parts that they read.
 
-    Partitions are added on any loop's thread and read on the reader's; nobody who adds waits for a reader.
+    Partitions are added on any loop's thread and read on the reader's; adding never waits for a reader.
     """
 
     def __init__(self, meter: metrics.Meter) -> None:
@@ -242,7 +242,7 @@ class _Instruments:
     def add(self, part: _Counted) -> None:
         self._parts[part] = None
         if len(self._parts) >= self._sweep_at and self._reading.acquire(blocking=False):
-            # Perhaps nobody ever collects.
+            # In case no reader ever collects.
             try:
                 self._read()
             finally:
@@ -250,7 +250,7 @@ class _Instruments:
             self._sweep_at = max(PARTS_BEFORE_SWEEP, 2 * len(self._parts))
 
     def forget(self) -> None:
-        """This is a child process: its parent counts."""
+        """Drop all parts in a child process: the parent reports them."""
         self._parts, self._gone, self._snapshot = {}, {}, {}
         self._reading = threading.Lock()
 
@@ -269,7 +269,7 @@ class _Instruments:
         return observe
 
     def _read(self) -> Values:
-        """The sums over all parts; those that have ended become part of what is gone."""
+        """Return the sums over all parts; those of ended parts are kept."""
         parts = list(self._parts)
         queues = {
             id(queue): queue
@@ -282,7 +282,7 @@ class _Instruments:
         values: Values = {name: {} for name in INSTRUMENTS}
         for part in parts:
             ended, read = part.read(waiting)
-            # Who ends counts on for a moment: on another thread, perhaps just now.
+            # An ended part may still count for a moment, on another thread.
             ended, part.had_ended = ended and part.had_ended, ended
             if ended:
                 del self._parts[part]
@@ -300,8 +300,8 @@ def _add(into: dict[Attributes, int], attributes: Attributes, value: int) -> Non
 
 
 class _Durations:
-    """A histogram that harms nobody: it is told of sends in the middle of their being settled, and what is on
-    its other side is not ours."""
+    """Histogram that never raises: sends are recorded while they are being settled, and the histogram is
+    foreign code."""
 
     def __init__(self, context: _Instruments, name: str) -> None:
         self._histogram = context.histograms[name]
@@ -320,7 +320,7 @@ class _Durations:
 
 
 class _SendDurations:
-    """How long the sends of one set of attributes took: as often as `SAMPLES_PER_SECOND_MAX` allows."""
+    """Durations of the sends of one set of attributes, sampled up to `SAMPLES_PER_SECOND_MAX`."""
 
     def __init__(self, context: _Instruments, attributes: Attributes) -> None:
         self._whole = _Durations(context, "pulsar.client.producer.message.send.duration").record
@@ -342,14 +342,14 @@ _STATUS = {False: {"pulsar.response.status": "success"}, True: {"pulsar.response
 
 
 class ClientMetrics:
-    """What one client reports. ``provider`` None is the global one.
+    """Metrics of one client. ``provider`` None: the global one.
 
     Attributes are ``pulsar.tenant`` and ``pulsar.namespace``, for consumers ``pulsar.subscription``;
     ``by_topic`` adds ``pulsar.topic`` and, on partitions, ``pulsar.partition``.
     """
 
     def __init__(self, provider: MeterProvider | None, *, by_topic: bool = False, http: bool = False) -> None:
-        self._context = _hub_of(provider)
+        self._context = _instruments_of(provider)
         self._by_topic = by_topic
         self.transport = "http" if http else "binary"
         self._durations: dict[Attributes, _SendDurations] = {}
@@ -372,7 +372,7 @@ class ClientMetrics:
         self._context.add(_Consumer(consumer, attributes))
 
     async def lookup(self, kind: str, answer: Awaitable[A]) -> A:
-        """Measure a question about topics. ``kind``: topic, metadata, schema or list-topics."""
+        """Measure a request about topics. ``kind``: topic, metadata, schema or list-topics."""
         started = time.monotonic()
         failed = True
         try:
@@ -396,22 +396,22 @@ class ClientMetrics:
         return tuple(attributes)
 
 
-_hubs: weakref.WeakKeyDictionary[MeterProvider, _Instruments] = weakref.WeakKeyDictionary()
+_instruments: weakref.WeakKeyDictionary[MeterProvider, _Instruments] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def _hub_of(provider: MeterProvider | None) -> _Instruments:
-    """One a provider: a meter takes an instrument's callbacks once. The global provider may be set later:
-    until then its stand-in takes them, and hands them on."""
+def _instruments_of(provider: MeterProvider | None) -> _Instruments:
+    """Return the instruments of a provider: a meter takes an instrument's callbacks once. The global provider
+    may be set later: until then its proxy accepts them, and passes them on."""
     with _making:
-        everybodys = metrics.get_meter_provider()
-        found = everybodys if provider is None else provider
-        context = _hubs.get(found)
-        if context is None and found is everybodys and _global:
+        global_provider = metrics.get_meter_provider()
+        found = global_provider if provider is None else provider
+        context = _instruments.get(found)
+        if context is None and found is global_provider and _global:
             context = _global[0]
         if context is None:
-            context = _hubs[found] = _Instruments(found.get_meter("geminga", __version__))
-            if found is everybodys:
+            context = _instruments[found] = _Instruments(found.get_meter("geminga", __version__))
+            if found is global_provider:
                 _global.append(context)
         return context
 
@@ -422,7 +422,7 @@ _global: list[_Instruments] = []
 def _after_fork_in_child() -> None:
     global _making
     _making = threading.Lock()
-    for context in {*_hubs.values(), *_global}:
+    for context in {*_instruments.values(), *_global}:
         context.forget()
 
 

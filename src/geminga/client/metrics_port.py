@@ -1,4 +1,4 @@
-"""A port for Prometheus on loopback: what functions and mirrors show of themselves."""
+"""Prometheus endpoint on loopback, for functions and mirrors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _REQUEST_BYTES_MAX = 8192
 
 
 async def serve(exposition: Callable[[], str], port: int) -> asyncio.Server:
-    """``GET /metrics`` on loopback answers with Prometheus' text format.
+    """Serve ``GET /metrics`` on loopback, in Prometheus' text format.
 
-    Raises `OSError` where the port is taken.
+    Raises `OSError` if the port is in use.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,7 +1,7 @@
-"""The handles of one consumer: a topic, the partitions of several topics, or what a pattern matches.
+"""The handles of one consumer: for a topic, the partitions of several topics, or a pattern's matches.
 
-The parts are looked for again from time to time: new partitions and newly matching topics are
-subscribed to from their beginning, since all of their messages are newer than the consumer.
+New partitions and newly matching topics are looked for periodically and subscribed to from their beginning,
+since all of their messages are newer than the consumer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("geminga")
 
 
 class HandleGroup:
-    """Opens, finds and closes the handles. ``handles`` maps the full topic name to its handle."""
+    """Group that opens, finds and closes the handles. ``handles`` maps the full topic name to its handle."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class HandleGroup:
     ) -> None:
         self.handles: dict[str, ConsumerHandle] = {}
         self.whole_entries = False
-        """Handles queue entries as they are, for readers of columns."""
+        """Whether handles queue undivided entries, for columnar readers."""
         self.untouched_entries = False
-        """Not even chunks are put together, and nothing is left out."""
+        """Whether entries are queued as stored: chunks are not assembled, and none is skipped."""
         self._context = context
         self._topics = topics
         self._settings = settings
@@ -63,16 +63,16 @@ class HandleGroup:
         self._before_messages = before_messages
         self._watcher: asyncio.Task[None] | None = None
         self._only: ConsumerHandle | None = None
-        """The one handle where there never was another: whatever is said is about its topic."""
+        """The only handle, if there never was another: all acknowledgements concern its topic."""
         self._first: str | None = None
-        """The topic of the first handle ever."""
+        """Topic of the first handle."""
         self._had_others = False
-        """There was another; which they all were would be more and more to remember."""
+        """Whether there was ever another handle; a set of all topics could grow without limit."""
 
     # --- opening and growing ---------------------------------------------------------------------
 
     async def open(self, timeout: float | None = None) -> None:
-        """Subscribe to all parts that exist now. All or none: the first error closes the others."""
+        """Subscribe to all existing parts. The first error closes the others and is raised."""
         await self._add(await self._topics.current(), self._settings, timeout)
         if self._topics.can_grow:
             self._watcher = self._context.task(self._watch())
@@ -80,7 +80,7 @@ class HandleGroup:
     async def _add(
         self, parts: Sequence[SubscribedPart], settings: ConsumerSettings, timeout: float | None
     ) -> None:
-        """Subscribe to all of them. All or none: raises the first error, and closes the others."""
+        """Subscribe to all parts. The first error closes the others and is raised."""
         added, errors = await self._start(parts, settings, timeout)
         if errors:
             for handle in added:
@@ -89,8 +89,7 @@ class HandleGroup:
             raise errors[0]
 
     async def _grow(self, parts: Sequence[SubscribedPart], settings: ConsumerSettings) -> None:
-        """Subscribe to as many as can be: one that is refused is no reason to read none of the others, and is
-        tried again when the parts are looked for the next time."""
+        """Subscribe to as many parts as possible: a refused one is retried at the next search for parts."""
         added, errors = await self._start(parts, settings, None)
         if added:
             topics = ", ".join(handle.topic for handle in added)
@@ -106,7 +105,7 @@ class HandleGroup:
     ) -> tuple[list[ConsumerHandle], list[Exception]]:
         """Subscribe to each: those that stand, and why others do not. One that has vanished is neither."""
         if self._topics.pattern is not None:
-            # A topic that vanished between the list and here must not come back because of us.
+            # A topic deleted since the listing must not be created again by this consumer.
             settings = dataclasses.replace(settings, force_topic_creation=False)
         share = self._share(len(self.handles) + len(parts))
         made = [self._make(part, settings, share) for part in parts]
@@ -122,7 +121,7 @@ class HandleGroup:
                     errors.append(error)
                     logger.debug("subscribing to %s failed: %s", handle.topic, error)
                 return
-            # At once: its messages come while others are still being subscribed to, and are acknowledged.
+            # At once: its messages arrive while others are still being subscribed to, and are acknowledged.
             self._keep(handle)
             added.append(handle)
 
@@ -130,7 +129,7 @@ class HandleGroup:
         try:
             await starting
         except asyncio.CancelledError:
-            # Those that are attached already must not stay so, even if we are cancelled once more.
+            # Close the handles that are attached already, even if this task is cancelled once more.
             for handle in made:
                 self.handles.pop(handle.topic, None)
             await asyncio.shield(asyncio.gather(*(handle.close() for handle in made)))
@@ -159,14 +158,14 @@ class HandleGroup:
         return handle
 
     def receive_whole_entries(self) -> None:
-        """From now on entries are queued as they are."""
+        """Queue undivided entries from now on."""
         if not self.whole_entries:
             self.whole_entries = True
             for handle in self.handles.values():
                 handle.consumer.opener.whole = True
 
     def _share(self, parts: int) -> int:
-        """Each part's share of the receive queue (algorithms.md section 9)."""
+        """Return each part's share of the receive queue (algorithms.md section 9)."""
         size = self._settings.receiver_queue_size
         if parts <= 1 or size == 0:
             return size
@@ -204,14 +203,14 @@ class HandleGroup:
                     await self.refresh()
                 except PulsarException as error:
                     logger.warning("looking for new topics of %s failed: %s", self._topics.text, error)
-                except Exception:  # the next time may go better, and nobody else would look
+                except Exception:  # the next try may succeed, and nothing else looks for topics
                     logger.exception("looking for new topics of %s failed", self._topics.text)
         finally:
             if watcher is not None:
                 watcher.close()
 
     async def refresh(self) -> None:
-        """Subscribe to parts that are new; leave topics that no longer match."""
+        """Subscribe to new parts; close the consumers of topics that no longer match."""
         parts = await self._topics.current()
         names = {part.topic for part in parts}
         new = [part for part in parts if part.topic not in self.handles]
@@ -223,10 +222,10 @@ class HandleGroup:
         if self._topics.pattern is not None:
             gone = [handle for topic, handle in self.handles.items() if topic not in names]
             if gone:
-                self._before_messages()  # what was said about their messages is passed on while they are here
+                self._before_messages()  # process acknowledgements while the handles exist
             for handle in gone:
                 del self.handles[handle.topic]
-                logger.info("%s is gone: its consumer is closed", handle.topic)
+                logger.info("%s does not exist any more: its consumer is closed", handle.topic)
             await asyncio.gather(*(handle.close() for handle in gone))
             self._changed()
         if new:
@@ -244,7 +243,7 @@ class HandleGroup:
 
     @property
     def is_alone(self) -> bool:
-        """There is one topic, and never was another of which messages may be left."""
+        """Whether there is one topic, and never was another whose messages may remain."""
         return self._only is not None
 
     @property
@@ -252,18 +251,18 @@ class HandleGroup:
         return bool(self.handles) and all(handle.connected for handle in self.handles.values())
 
     def want_one(self) -> None:
-        """Queue size 0: a receiver waits; every part is asked, as any of them may have the next message."""
+        """Request one message from every part for a waiting receiver, with queue size 0."""
         for handle in self.handles.values():
             handle.consumer.want_one()
             handle.flush_soon()
 
     @property
     def starved(self) -> bool:
-        """A part has no permits at the broker. May be asked on any thread."""
+        """Whether a part has no permits at the broker. May be read on any thread."""
         return any(handle.consumer.starved for handle in list(self.handles.values()))
 
     def feed(self) -> None:
-        """A receiver waits and some part is `starved`."""
+        """Request messages from `starved` parts for a waiting receiver."""
         if self._settings.receiver_queue_size == 0:
             self.want_one()
         elif not self._queue:
@@ -273,9 +272,8 @@ class HandleGroup:
                     handle.flush_soon()
 
     def by_handle(self, messages: list[Message[Any]]) -> Iterable[tuple[ConsumerHandle, list[Message[Any]]]]:
-        """Messages in runs of one origin each, with the handle that reads their topic, in order; without
-        those whose handle is gone, or that another consumer received from a topic that this one does not
-        read."""
+        """Return messages in runs of one origin each, with the handle that reads their topic, in order. Skip
+        messages whose handle is closed, or of topics that this consumer does not read."""
         only = self._only
         if only is not None:
             if {message._entry.origin for message in messages} == {only.consumer.origin}:
@@ -293,18 +291,18 @@ class HandleGroup:
         return [(handles[origin.topic], run) for origin, run in runs.items() if origin.topic in handles]
 
     def took(self, message: Message[Any]) -> None:
-        """A message left the queue: the permits that it carries go back to its consumer."""
+        """Return a taken message's permits to its consumer."""
         self.took_of(message._entry, (message._index,))
 
     def took_of(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
-        """Messages of an entry left the queue."""
+        """Return the permits of taken messages of an entry."""
         handle = self.handles.get(entry.origin.topic)
         if handle is not None:
             handle.consumer.took(entry, indexes)
             handle.flush_soon()
 
     def took_entries(self, entries: Sequence[ReceivedEntry]) -> None:
-        """Whole entries left the queue."""
+        """Return the permits of whole entries that were taken."""
         for entry in entries:
             releases, entry.releases = entry.releases, None
             handle = self.handles.get(entry.origin.topic)
@@ -312,8 +310,8 @@ class HandleGroup:
                 handle.released(releases.values())
 
     def explode(self, entry: ReceivedEntry) -> Sequence[int]:
-        """Open an entry that was queued whole: the indexes of its messages; none when it cannot be read or
-        its topic is gone."""
+        """Split an undivided entry and return the indexes of its messages; none if the entry is unreadable or
+        its topic is closed."""
         handle = self.handles.get(entry.origin.topic)
         if handle is None:
             return ()
@@ -322,7 +320,7 @@ class HandleGroup:
         return indexes
 
     def handle_of_message(self, message: Message[Any]) -> ConsumerHandle:
-        """Raises `OperationNotSupported` for a message of another consumer's topic."""
+        """Return the handle of a message. Raises `OperationNotSupported` for a topic of another consumer."""
         topic = message._entry.origin.topic
         handle = self.handles.get(topic)
         if handle is None:
@@ -330,11 +328,8 @@ class HandleGroup:
         return handle
 
     def handle_of(self, message_id: MessageId) -> ConsumerHandle:
-        """On any thread: the part that an id belongs to, by its topic, or by its partition where that is
-        enough.
-
-        Raises `OperationNotSupported` when that cannot be told.
-        """
+        """Return the handle that an id belongs to, by its topic, or by its partition if that suffices; on any
+        thread. Raises `OperationNotSupported` if it is ambiguous."""
         only = self._only
         if only is not None and message_id.topic in ("", only.topic):
             return only
@@ -348,16 +343,16 @@ class HandleGroup:
             if handle is None and message_id.partition >= 0:
                 handle = self.handles.get(str(name.base.partition_name(message_id.partition)))
             if handle is None:
-                raise OperationNotSupported(f"this consumer does not read {name}, of which {message_id} is")
+                raise OperationNotSupported(f"this consumer does not read {name}, the topic of {message_id}")
         if handle is None:
             raise OperationNotSupported(
-                f"{message_id} does not tell to which of the {len(self.handles)} topics or partitions it "
-                "belongs: use the message, or the id that it gives"
+                f"{message_id} does not identify one of the {len(self.handles)} topics or partitions: "
+                "use the message, or its message_id()"
             )
         return handle
 
     def targets_of(self, target: MessageId | int) -> list[ConsumerHandle]:
-        """The handles that a seek concerns."""
+        """Return the handles that a seek moves."""
         if not self.handles:
             raise NotConnected(f"{self._topics.text} has no topic at the moment")
         if isinstance(target, MessageId) and not is_end(target):
@@ -377,17 +372,17 @@ class HandleGroup:
                 raise result
 
     async def begin_drain(self) -> None:
-        """Nothing more is to come, new topics neither."""
+        """Stop fetching messages and looking for new topics."""
         await self._stop_watching()
         for core in self.cores():
             core.begin_drain()
 
     def cores(self) -> list[ConsumerCore]:
-        """Of all handles that there are now."""
+        """Return the cores of all current handles."""
         return [handle.consumer for handle in self.handles.values()]
 
     def abort(self) -> None:
-        """End at once, without a word to the broker."""
+        """Close at once, without notifying the broker."""
         if self._watcher is not None:
             self._watcher.cancel()
         for handle in list(self.handles.values()):
@@ -405,13 +400,13 @@ class HandleGroup:
 
 
 def _of_topic(topic: str, messages: list[Message[Any]]) -> list[Message[Any]]:
-    """Those of the topic. Ids mean something in their own topic alone: of another one they may name what was
-    never processed."""
+    """Return the messages of the topic. An id of another topic could acknowledge an unprocessed message
+    here."""
     here = [message for message in messages if message._entry.origin.topic == topic]
     if len(here) < len(messages):
         others = {message._entry.origin.topic for message in messages} - {topic}
         logger.warning(
-            "acknowledgements of %d messages of %s are dropped: the consumer reads %s alone",
+            "acknowledgements of %d messages of %s are dropped: the consumer reads only %s",
             len(messages) - len(here), ", ".join(sorted(others)), topic,
         )  # fmt: skip
     return here

@@ -1,7 +1,7 @@
-"""OAuth 2 client credentials: an access token from an issuer, kept until it nearly expires.
+"""OAuth 2 client credentials: an access token from an issuer, cached until it nearly expires.
 
-Needs oauthlib (``pip install 'geminga[oauth2]'``), which writes the request and judges the answer; the calls
-themselves are the standard library's. To the broker the access token is a token like any other.
+Needs oauthlib (``pip install 'geminga[oauth2]'``), which builds the request and checks the answer; the HTTP
+calls use the standard library. The broker handles the access token like any other token.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration,
 logger = logging.getLogger("geminga")
 
 ANSWER_BYTES_MAX = 1 << 20
-"""The longest answer that is read from an issuer."""
+"""Limit on the bytes read of an issuer's answer."""
 CALL_SECONDS_MAX = 10.0
 EARLY_SECONDS = 10.0
-"""A token is fetched anew so long before it expires; a shorter-lived one after nine tenths of its life."""
+"""Time before expiry at which a token is renewed; a token valid for less than 100 s after nine tenths of
+it."""
 _DATA_PREFIX = "data:application/json;base64,"
 _JAVA_NAMES = {"issuerUrl": "issuer_url", "privateKey": "private_key"}
 _FORMS = "a path, file:///path, or data:application/json;base64,..."
 
 
 class CredentialsUnavailable(ErrorGettingAuthenticationData):
-    """The issuer could not be reached, or is not well: another try may help."""
+    """The issuer is unreachable or failing: another try may succeed."""
 
     retriable = True
 
 
 class ClientCredentials:
-    """A credentials provider (`geminga.connection.authentication`) for one client of an issuer.
+    """Credentials provider (`geminga.connection.authentication`) for one client of an issuer.
 
-    ``fetch(url, body)`` is the one way out: a GET without ``body``, else a POST of a form; it returns status
-    and content and may raise `OSError`. ``clock`` gives seconds.
+    ``fetch(url, body)`` makes all requests: a GET without ``body``, else a POST of a form; it returns status
+    and content and may raise `OSError`. ``clock`` returns seconds.
     """
 
     method = "token"
@@ -84,8 +85,8 @@ class ClientCredentials:
 
     @staticmethod
     def from_json(text: str) -> ClientCredentials:
-        """From the parameters of ``AuthenticationOauth2``; Java's ``issuerUrl`` and ``privateKey`` are taken,
-        too. Raises `InvalidConfiguration` without echoing what may be a secret."""
+        """Make one from the parameters of ``AuthenticationOauth2``; Java's ``issuerUrl`` and ``privateKey``
+        are accepted too. Raises `InvalidConfiguration` without repeating possible secrets."""
         given = _object("auth_params_string", text)
         parameters = {**{ours: given[java] for java, ours in _JAVA_NAMES.items() if java in given}, **given}
         kind = parameters.get("type", "client_credentials")
@@ -107,10 +108,9 @@ class ClientCredentials:
         )
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:
-        """The token at hand; a new one for a broker that found it expired (``challenge``) and near its end.
-
-        Raises `ErrorGettingAuthenticationData`, which says ``retriable`` where another try may help.
-        """
+        """Return the cached token; a new one near its expiry, or for a broker that found it expired
+        (``challenge``). Raises `ErrorGettingAuthenticationData`, with ``retriable`` if another try may
+        succeed."""
         with self._lock:
             if challenge is not None or self._clock() >= self._renew_at:
                 self._renew()
@@ -127,7 +127,7 @@ class ClientCredentials:
             token = self._client.parse_request_body_response(content.decode())
         except (OAuth2Error, ValueError) as error:
             raise ErrorGettingAuthenticationData(
-                f"{self._issuer_url} gave no token: {getattr(error, 'description', None) or error}"
+                f"{self._issuer_url} returned no token: {getattr(error, 'description', None) or error}"
             ) from None
         self._token = str(token["access_token"])
         lifetime = token.get("expires_in")
@@ -135,7 +135,7 @@ class ClientCredentials:
         self._renew_at = self._clock() + max(life - EARLY_SECONDS, life * 0.9 if life < 100 else 0.0)
 
     def _discover(self) -> str:
-        """The token endpoint that the issuer names (OpenID Connect discovery)."""
+        """Return the token endpoint from the issuer's OpenID Connect discovery."""
         content = self._ask(f"{self._issuer_url.rstrip('/')}/.well-known/openid-configuration", None)
         try:
             return _checked_url("token_endpoint", json.loads(content)["token_endpoint"])
@@ -154,7 +154,7 @@ class ClientCredentials:
             raise CredentialsUnavailable(f"{url} answered with HTTP {status}")
         if status >= 400 and body is None:
             raise ErrorGettingAuthenticationData(f"{url} answered with HTTP {status}")
-        return content  # a refusal of the token endpoint is JSON that says why
+        return content  # a refusal of the token endpoint is JSON with the reason
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self._issuer_url!r}, ***)"
@@ -177,7 +177,7 @@ def _checked_url(name: str, url: Any) -> str:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         refuse(name, url, "an http(s) URL")
     if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        logger.warning("%s=%s: secrets travel in the clear; use https", name, url)
+        logger.warning("%s=%s: secrets are sent unencrypted; use https", name, url)
     return str(url)
 
 
@@ -187,12 +187,12 @@ def _object(name: str, text: str | bytes) -> Mapping[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InvalidConfiguration(f"{name} is no JSON object")
+        raise InvalidConfiguration(f"{name} is not a JSON object")
     return found
 
 
 def _key_file(where: Any) -> Mapping[str, Any]:
-    """The object with ``client_id`` and ``client_secret`` that ``private_key`` names."""
+    """Return the object with ``client_id`` and ``client_secret`` that ``private_key`` refers to."""
     if not isinstance(where, str) or not where:
         raise InvalidConfiguration(f"private_key must be {_FORMS}")
     if where.startswith("data:"):
@@ -204,7 +204,7 @@ def _key_file(where: Any) -> Mapping[str, Any]:
             if isinstance(error, InvalidConfiguration):
                 raise
             raise InvalidConfiguration(
-                "private_key is no base64 after data:application/json;base64,"
+                "private_key is not base64 after data:application/json;base64,"
             ) from None
     parts = urlsplit(where)
     if parts.scheme not in ("", "file"):

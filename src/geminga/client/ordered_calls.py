@@ -1,4 +1,4 @@
-"""Calls of asyncio programs that run on other threads, and begin one after the other, in their order."""
+"""Calls of asyncio programs that run on executor threads, one after the other, in order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 class OrderedCalls:
-    """For one producer on one loop."""
+    """Ordered calls for one producer on one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._free = asyncio.Lock()  # whoever has waited longest gets it
+        self._free = asyncio.Lock()  # asyncio locks are first in, first out
 
     async def submit(
         self, check: Callable[[], None], submit: Callable[[], concurrent.futures.Future[T]]
     ) -> T:
-        """Call ``submit`` on a thread of the loop's default executor when all calls before have come back
-        from theirs, and wait for the result of its future. Raises what ``check`` raises, before and when its
-        turn has come. A call that is cancelled during ``submit`` is carried out all the same."""
+        """Call ``submit`` on a thread of the loop's default executor when all earlier submits have returned,
+        and wait for the result of its future. Raises the errors of ``check``, which runs before and after
+        waiting. A call that is cancelled during ``submit`` is still carried out."""
         check()
         await self._free.acquire()
         try:
@@ -37,4 +37,4 @@ class OrderedCalls:
     def _next(self, submitted: asyncio.Future[Any]) -> None:
         self._free.release()
         if not submitted.cancelled():
-            submitted.exception()  # whoever called may have gone
+            submitted.exception()  # mark it as retrieved: the caller may be cancelled

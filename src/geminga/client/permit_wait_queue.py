@@ -1,9 +1,9 @@
-"""The line of senders that wait for permits or bytes; on the loop's thread.
+"""Queues of senders that wait for permits or bytes; on the loop's thread.
 
-Order is kept: whoever wants the same as one that waits stands behind it, however little it needs itself.
-Senders that wait for a full partition hold up those who go there, and nobody else; one that wants bytes,
-which all partitions share, holds up everybody. Those at the fronts have a try whenever something may have
-come back, in the order in which they came.
+Order is kept: a sender queues after earlier ones that wait for the same resource, however little it needs.
+Senders that wait for a full partition delay only others of that partition; one that waits for bytes, which
+all partitions share, delays all. The first of each queue is tried whenever permits or bytes may have been
+released, in order of arrival.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ from geminga.client.submit_queue import OptimisticSend, QueuedSend, WaitingSend
 from geminga.errors import MemoryBufferIsFull, ProducerQueueIsFull
 from geminga.producer.partition import PartitionProducer
 
-Place = PartitionProducer | None
-"""What a sender waits for: a partition, or whichever has room."""
+Target = PartitionProducer | None
+"""Resource that a sender waits for: a partition, or any partition with permits."""
 
 
 class PermitWaitQueue:
-    """``add`` takes a message or raises why not; ``place_of`` says where one will go."""
+    """Wait queues; ``add`` accepts a message or raises the refusal; ``place_of`` returns its target."""
 
-    def __init__(self, add: Callable[[WaitingSend], None], place_of: Callable[[QueuedSend], Place]) -> None:
+    def __init__(self, add: Callable[[WaitingSend], None], place_of: Callable[[QueuedSend], Target]) -> None:
         self._add = add
         self._place_of = place_of
-        self._lines: dict[Place, deque[tuple[int, WaitingSend]]] = {}
+        self._queues: dict[Target, deque[tuple[int, WaitingSend]]] = {}
         self._came = 0
         self._wants_bytes: WaitingSend | None = None
 
     def __len__(self) -> int:
-        """How many wait and have not left."""
-        return sum(not asked.gone for asked in self._everybody())
+        """Return the number of waiting senders, without those that left."""
+        return sum(not asked.gone for asked in self._senders())
 
     def __bool__(self) -> bool:
-        """Whether a newcomer has to look if it must wait."""
-        return bool(self._lines)
+        """Return whether a new sender must check if it has to wait."""
+        return bool(self._queues)
 
     @property
     def standing(self) -> int:
-        """How many are in line, with those that have left and were not come across yet."""
-        return sum(map(len, self._lines.values()))
+        """Number of queued senders, including those that left and were not removed yet."""
+        return sum(map(len, self._queues.values()))
 
-    def _everybody(self) -> Iterator[WaitingSend]:
-        return (asked for line in self._lines.values() for _, asked in line)
+    def _senders(self) -> Iterator[WaitingSend]:
+        return (asked for queue in self._queues.values() for _, asked in queue)
 
     def holds(self, token: Any) -> bool:
-        """Whether the message with this token waits here and will be sent for."""
-        return any(asked.token is token for asked in self._everybody() if not asked.gone)
+        """Return whether the message with this token waits here and will be sent."""
+        return any(asked.token is token for asked in self._senders() if not asked.gone)
 
     @property
     def promised(self) -> bool:
-        """Somebody in line has gone on already and counts on being sent for."""
+        """Whether an optimistic send waits here, whose call has already returned."""
         return any(True for _ in self.promises())
 
-    def promises(self) -> Iterator[tuple[Place, OptimisticSend]]:
-        """Those, and what each waits for."""
-        for place, line in self._lines.items():
-            for _, asked in line:
+    def promises(self) -> Iterator[tuple[Target, OptimisticSend]]:
+        """Yield the optimistic sends with their targets."""
+        for target, queue in self._queues.items():
+            for _, asked in queue:
                 if isinstance(asked, OptimisticSend):
-                    yield place, asked
+                    yield target, asked
 
     @property
     def wants_bytes(self) -> bool:
-        """One was refused for want of bytes: others may give some back."""
+        """Whether a sender waits for bytes, which other producers may release."""
         return self._wants_bytes is not None and not self._wants_bytes.gone
 
     def answer(self, asked: WaitingSend) -> None:
-        """Take the message, refuse it, or have its sender wait."""
+        """Accept the message, refuse it, or queue its sender."""
         if asked.gone:
             return
-        place = self._place_of(asked)
-        refusal = self._refusal(place)
+        target = self._place_of(asked)
+        refusal = self._refusal(target)
         if refusal is None:
             refusal = self._try(asked)
         if refusal is None:
@@ -82,60 +82,59 @@ class PermitWaitQueue:
             asked.settle(refusal)
             return
         self._came += 1
-        self._lines.setdefault(place, deque()).append((self._came, asked))
+        self._queues.setdefault(target, deque()).append((self._came, asked))
 
-    def check(self, handed: QueuedSend) -> None:
-        """For a message whose sender can't wait: raises `ProducerQueueIsFull` or `MemoryBufferIsFull` when it
-        would pass one that waits."""
-        if self._lines:
-            refusal = self._refusal(self._place_of(handed))
+    def check(self, send: QueuedSend) -> None:
+        """Raise `ProducerQueueIsFull` or `MemoryBufferIsFull` if this message, whose sender cannot wait,
+        would overtake a waiting one."""
+        if self._queues:
+            refusal = self._refusal(self._place_of(send))
             if refusal is not None:
                 raise refusal
 
-    def _refusal(self, place: Place) -> Exception | None:
-        """Why a newcomer must stand behind others."""
+    def _refusal(self, target: Target) -> Exception | None:
+        """Return the error for a new sender that must wait for earlier ones, else None."""
         if self.wants_bytes:
-            return MemoryBufferIsFull(
-                "a message that came before waits for bytes of the client's memory_limit"
-            )
-        line = self._lines.get(place)
-        if line is None or not self._skip_gone(place, line):
+            return MemoryBufferIsFull("an earlier message waits for bytes of the client's memory_limit")
+        queue = self._queues.get(target)
+        if queue is None or not self._skip_gone(target, queue):
             return None
-        return ProducerQueueIsFull("a message that came before waits for permits")
+        return ProducerQueueIsFull("an earlier message waits for permits")
 
-    def _skip_gone(self, place: Place, line: deque[tuple[int, WaitingSend]]) -> bool:
-        """Let those at the front go that have left; False when nobody is there any more."""
-        while line and line[0][1].gone:
-            line.popleft()
-        if not line:
-            del self._lines[place]
-        return bool(line)
+    def _skip_gone(self, target: Target, queue: deque[tuple[int, WaitingSend]]) -> bool:
+        """Remove senders that left from the front; return False if the queue is empty then."""
+        while queue and queue[0][1].gone:
+            queue.popleft()
+        if not queue:
+            del self._queues[target]
+        return bool(queue)
 
     def serve(self) -> None:
-        """Something may have come back, or the end has come."""
-        if not self._lines:
+        """Try the first of each queue after permits or bytes were released, or at the end."""
+        if not self._queues:
             return
         self._wants_bytes = None
-        # The number that each has is its own: places are never compared.
-        fronts = [(line[0][0], place) for place, line in self._lines.items()]
+        # The arrival numbers differ, so targets are never compared.
+        fronts = [(queue[0][0], target) for target, queue in self._queues.items()]
         heapify(fronts)
         while fronts:
-            _, place = heappop(fronts)
-            line = self._lines[place]
-            if not self._skip_gone(place, line):
+            _, target = heappop(fronts)
+            queue = self._queues[target]
+            if not self._skip_gone(target, queue):
                 continue
-            if self._try(line[0][1]) is not None:
+            if self._try(queue[0][1]) is not None:
                 if self._wants_bytes is not None:
                     return
                 continue
-            line.popleft()
-            if line:
-                heappush(fronts, (line[0][0], place))
+            queue.popleft()
+            if queue:
+                heappush(fronts, (queue[0][0], target))
             else:
-                del self._lines[place]
+                del self._queues[target]
 
     def _try(self, asked: WaitingSend) -> Exception | None:
-        """None when the sender has its answer; else what it has to wait for."""
+        """Try to add the message; return None if its sender has the outcome, else the resource error it waits
+        for."""
         try:
             self._add(asked)
         except (ProducerQueueIsFull, MemoryBufferIsFull) as error:

@@ -1,7 +1,7 @@
 """Connections to brokers: opening, sharing, dispatching frames, and coalescing writes.
 
-`BrokerConnection` is the asyncio shell of `connection.core.ClientConnection`; `ConnectionPool` holds one
-(or ``connections_per_broker``) for each place. All of it runs on one event loop's thread.
+`BrokerConnection` does the I/O of `connection.core.ClientConnection`; `ConnectionPool` holds one (or
+``connections_per_broker``) for each destination. All of it runs on one event loop's thread.
 """
 
 from __future__ import annotations
@@ -52,24 +52,25 @@ _FRAME_OWNERS: dict[int, tuple[str, bool]] = {
 }
 
 WRITE_HIGH_WATER_BYTES = 1 << 20
-"""Above this many bytes in the transport the connection is not ``writable`` until a quarter is left."""
+"""Bytes in the transport above which the connection is not ``writable`` until a quarter is left."""
 
 
 class FrameReceiver(Protocol):
-    """What a connection delivers to: a producer's or consumer's handle."""
+    """Receiver of a connection's frames: a producer's or consumer's handle."""
 
     def on_frame(self, frame: Frame) -> None: ...
 
 
 DetachCallback = Callable[[Exception | None, Address | None], None]
-"""Called once with the reason (None: the broker closed the handle) and the new broker, if it was told."""
+"""Called once with the reason (None: the broker closed the handle) and the new broker, if the broker named
+one."""
 
 
 class BrokerConnection(asyncio.Protocol):
-    """One connection. Every method runs on the loop's thread.
+    """Connection to a broker. Every method runs on the loop's thread.
 
-    ``max_message_size``: bytes, as the broker announced. ``peer``: the address as text. ``writable`` is
-    false while the transport holds more than `WRITE_HIGH_WATER_BYTES`.
+    ``max_message_size``: bytes, as the broker announced. ``peer``: the address as text. ``writable`` is false
+    while the transport holds more than `WRITE_HIGH_WATER_BYTES`.
     """
 
     def __init__(
@@ -122,13 +123,13 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def connected(self) -> pb.CommandConnected:
-        """CONNECTED as the broker sent it."""
+        """The CONNECTED command that the broker sent."""
         return self._core.connected
 
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Queue bytes; they leave in one piece with whatever else is written in this loop turn."""
+        """Queue bytes; all bytes queued in a loop iteration are written together."""
         self._outgoing.append(data)
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -142,7 +143,7 @@ class BrokerConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     async def drain(self) -> None:
-        """Wait until the connection is writable. Raises `ConnectError` when it ends meanwhile."""
+        """Wait until the connection is writable. Raises `ConnectError` if it ends meanwhile."""
         while not self.writable and not self.closed:
             if self._drained is None:
                 self._drained = self._loop.create_future()
@@ -157,7 +158,7 @@ class BrokerConnection(asyncio.Protocol):
             return
         self._outgoing = []
         transport = self._transport
-        # uvloop's raises when the connection is lost and it has not said so yet.
+        # uvloop's transport raises if the connection is lost before connection_lost was called.
         if transport is not None and not self.closed and not transport.is_closing():
             if len(outgoing) == 1:
                 transport.write(outgoing[0])
@@ -186,9 +187,9 @@ class BrokerConnection(asyncio.Protocol):
     ) -> pb.BaseCommand:
         """Send a command and wait for its answer, at most ``timeout`` seconds.
 
-        ``on_wait`` is called when the broker says that the answer has to wait for exclusive access; from
-        then on there is no time-out. Raises the `ServerReportedError` that the answer carries, `Timeout`,
-        or `ConnectError`.
+        ``on_wait`` is called when the broker reports that the answer must wait for exclusive access; from
+        then on there is no time-out. Raises the `ServerReportedError` of the answer, `Timeout`, or
+        `ConnectError`.
         """
         if self.closed:
             raise self._lost_error()
@@ -213,7 +214,7 @@ class BrokerConnection(asyncio.Protocol):
     # --- handles ---------------------------------------------------------------------------------
 
     def add_producer(self, producer_id: int, handle: FrameReceiver) -> None:
-        """Frames of this producer go to ``handle`` from now on."""
+        """Deliver frames of this producer to ``handle`` from now on."""
         self._producers[producer_id] = handle
         self._ids.setdefault(handle, set()).add(producer_id)
 
@@ -221,10 +222,10 @@ class BrokerConnection(asyncio.Protocol):
         handle = self._producers.pop(producer_id, None)
         if handle is not None:
             self._detach_callbacks.pop(handle, None)
-            self._let_go(handle, producer_id)
+            self._forget_id(handle, producer_id)
 
     def add_consumer(self, consumer_id: int, handle: FrameReceiver) -> None:
-        """Frames of this consumer go to ``handle`` from now on."""
+        """Deliver frames of this consumer to ``handle`` from now on."""
         self._consumers[consumer_id] = handle
         self._ids.setdefault(handle, set()).add(consumer_id)
 
@@ -232,9 +233,9 @@ class BrokerConnection(asyncio.Protocol):
         handle = self._consumers.pop(consumer_id, None)
         if handle is not None:
             self._detach_callbacks.pop(handle, None)
-            self._let_go(handle, consumer_id)
+            self._forget_id(handle, consumer_id)
 
-    def _let_go(self, handle: FrameReceiver, handle_id: int) -> None:
+    def _forget_id(self, handle: FrameReceiver, handle_id: int) -> None:
         ids = self._ids.get(handle)
         if ids is not None:
             ids.discard(handle_id)
@@ -242,11 +243,11 @@ class BrokerConnection(asyncio.Protocol):
                 del self._ids[handle]
 
     def watch(self, handle: FrameReceiver, callback: DetachCallback) -> None:
-        """Call back once when the handle loses this connection, for whatever reason."""
+        """Call ``callback`` once when the handle loses this connection, for any reason."""
         self._detach_callbacks[handle] = callback
 
     def forget(self, handle: FrameReceiver) -> None:
-        """Remove a handle with all its ids and without calling it back."""
+        """Remove a handle with all its ids, without calling its callback."""
         self._detach_callbacks.pop(handle, None)
         for handle_id in self._ids.pop(handle, ()):
             for table in (self._producers, self._consumers):
@@ -254,7 +255,7 @@ class BrokerConnection(asyncio.Protocol):
                     del table[handle_id]
 
     def add_topic_watcher(self, watcher_id: int, callback: Callable[[pb.BaseCommand], None]) -> None:
-        """WATCH_TOPIC_UPDATE commands of this watcher go to ``callback``."""
+        """Deliver WATCH_TOPIC_UPDATE commands of this watcher to ``callback``."""
         self._topic_watchers[watcher_id] = callback
 
     def remove_topic_watcher(self, watcher_id: int) -> None:
@@ -298,8 +299,8 @@ class BrokerConnection(asyncio.Protocol):
         except PulsarException as error:
             self._core_failed(error)
         except BaseException as error:
-            # A bug on our side, or an end of the program that was asked for in the midst of it: this
-            # connection's handles are in an unknown state and start afresh.
+            # A bug on our side, or an exit of the program during the handling: the connection's handles are
+            # in an unknown state and must reattach.
             self._core_failed(ProtocolError(f"internal error on the connection to {self.peer}: {error!r}"))
             if not isinstance(error, Exception) and not on_io_thread():
                 raise
@@ -309,7 +310,7 @@ class BrokerConnection(asyncio.Protocol):
         return False
 
     def descriptor(self) -> int:
-        """The socket's; -1 when there is none."""
+        """Return the socket's file descriptor; -1 without a socket."""
         transport = self._transport
         if transport is None or self.closed or transport.is_closing():
             return -1
@@ -330,10 +331,10 @@ class BrokerConnection(asyncio.Protocol):
         self.writable = True
         self._wake_drained()
 
-    # --- ends ------------------------------------------------------------------------------------
+    # --- closing ---------------------------------------------------------------------------------
 
     def close(self, error: Exception | None = None) -> None:
-        """End the connection: what is queued is written first if it fits; handles are told ``error``."""
+        """Close the connection: queued bytes are written first if they fit; handles get ``error``."""
         if self.closed:
             return
         self._flush()
@@ -343,7 +344,7 @@ class BrokerConnection(asyncio.Protocol):
         self._finish()
 
     def abort(self, error: Exception) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         if self.closed:
             return
         self._error = error
@@ -371,8 +372,8 @@ class BrokerConnection(asyncio.Protocol):
         self._on_lost(self)
         if not self.ready.done():
             self.ready.set_exception(error)
-            self.ready.exception()  # retrieved: whoever waits still gets it
-        # Only a lost connection may be tried again as it is; what the broker refused stays refused.
+            self.ready.exception()  # marked as retrieved: waiters still get it
+        # Only a lost connection may be retried unchanged; a refusal of the broker stays a refusal.
         lost = self._lost_error()
         answers, self._answers = self._answers, {}
         for answer in answers.values():
@@ -490,28 +491,28 @@ class BrokerConnection(asyncio.Protocol):
 async def obtain_credentials(
     loop: asyncio.AbstractEventLoop, provider: CredentialsProvider, challenge: bytes | None = None
 ) -> Credentials:
-    """Ask a provider, off the loop when it may block."""
+    """Obtain credentials from a provider, in an executor thread if it may block."""
     if provider.blocking:
         return await loop.run_in_executor(None, obtain, provider, challenge)
     return obtain(provider, challenge)
 
 
 class ConnectionCounters:
-    """What became of a client's connections, ever."""
+    """Counters of a client's connections, since its creation."""
 
     __slots__ = ("closed", "opened", "unreached", "unwelcome")
 
     def __init__(self) -> None:
         self.opened = self.closed = 0
         self.unreached = self.unwelcome = 0
-        """Attempts that failed: before there was a connection, and in the handshake on it."""
+        """Attempts that failed: before there was a connection, and during its handshake."""
 
 
 class ConnectionPool:
-    """The connections of one client, keyed by where they lead.
+    """The connections of one client, keyed by destination.
 
-    A place is (the address to connect to, the broker behind it when a proxy is used, a slot number below
-    ``connections_per_broker``). Callers that ask for a place which is being connected share the attempt.
+    The key is (the address to connect to, the broker behind it if a proxy is used, a slot number below
+    ``connections_per_broker``). Concurrent callers for the same destination share one attempt.
     """
 
     def __init__(self, settings: ClientSettings, loop: asyncio.AbstractEventLoop) -> None:
@@ -526,10 +527,8 @@ class ConnectionPool:
     async def get(
         self, address: Address, *, proxy_to_broker: str | None = None, slot: int | None = None
     ) -> BrokerConnection:
-        """The connection to ``address``, opened if need be.
-
-        Raises `ConnectError`, `Timeout`, `AuthenticationError` and what else the handshake may end with.
-        """
+        """Return the connection to ``address``, opened if necessary. Raises `ConnectError`, `Timeout`,
+        `AuthenticationError` and other errors of the handshake."""
         if self._closed:
             raise ConnectError("the client is closed")
         if slot is None:
@@ -548,7 +547,7 @@ class ConnectionPool:
 
     @property
     def connections(self) -> list[BrokerConnection]:
-        """The connections that are open now."""
+        """The open connections."""
         return [t.result() for t in self._connections.values() if t.done() and not _unusable(t)]
 
     async def _open(self, key: tuple[Address, str | None, int]) -> BrokerConnection:
@@ -578,7 +577,7 @@ class ConnectionPool:
                 peer=str(address) if proxy_to_broker is None else f"{address} (for {proxy_to_broker})",
                 tls=address.tls,
                 proxy_to_broker=proxy_to_broker,
-                # The attempt as a whole is bounded by wait_for; the core's limit speaks first.
+                # wait_for limits the whole attempt; the core's limit expires first.
                 handshake_timeout_seconds=self._settings.connection_timeout_seconds * 0.95,
                 keepalive_interval_seconds=self._settings.keepalive_interval_seconds,
             )
@@ -605,13 +604,13 @@ class ConnectionPool:
             raise
         except asyncio.CancelledError:
             if connection is not None:
-                connection.abort(ConnectError(f"connecting to {address} was given up"))
+                connection.abort(ConnectError(f"connecting to {address} was cancelled"))
             raise
         logger.debug("connected to %s, server %s", connection.peer, connection.server_version)
         return connection
 
     def tls_context(self) -> ssl.SSLContext:
-        """The context of every TLS connection of the client, made when it is first needed."""
+        """Return the context of all TLS connections of the client, created on first use."""
         if self._tls_context is None:
             self._tls_context = make_context(self._settings.tls)
         return self._tls_context
@@ -631,17 +630,17 @@ class ConnectionPool:
             del self._connections[key]
 
     def move_to(self, settings: ClientSettings) -> None:
-        """End all connections; new ones are made with ``settings``."""
+        """Close all connections; new ones are opened with ``settings``."""
         self._settings = settings
         self._tls_context = None
         tasks = list(self._connections.values())
         self._connections.clear()
         for task in tasks:
-            # An attempt that runs is shared by whoever waits for it: its connection ends when it is made.
+            # Callers share a running attempt: close its connection when it is open.
             task.add_done_callback(_end_moved)
 
     def close(self) -> None:
-        """End all connections; attempts that run are cancelled."""
+        """Close all connections and cancel running attempts."""
         self._closed = True
         tasks = list(self._connections.values())
         self._connections.clear()
@@ -663,11 +662,12 @@ def _end_moved(task: asyncio.Task[BrokerConnection]) -> None:
 
 
 class Unreachable(ConnectError):
-    """An address that no waiting will make good: an unknown host name, a certificate, another protocol."""
+    """An address that waiting cannot make reachable: an unknown host name, a bad certificate, another
+    protocol."""
 
 
 def connect_error(address: Address, error: OSError | ssl.SSLError) -> ConnectError:
-    """What went wrong while connecting, and what to do about it."""
+    """Return the error for a failed connection, with advice."""
     import socket
 
     if isinstance(error, ssl.SSLCertVerificationError):

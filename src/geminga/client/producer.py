@@ -1,7 +1,7 @@
 """Producers: `AsyncProducer` for asyncio, `Producer` for threads, with ``pulsar-client``'s methods.
 
-Both hand messages over to the same `Publisher`. A message that is bytes and nothing else takes the shortest
-way, `SubmitQueue.offer`; everything else is prepared first.
+Both submit messages to the same `Publisher`. Plain bytes without further arguments take the fast path,
+`SubmitQueue.offer`; all other messages are prepared first.
 """
 
 from __future__ import annotations
@@ -44,24 +44,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.producer")
 
 SendCallback = Callable[[Result, MessageId], object]
-"""Called once, on the client's I/O thread, with the outcome of one message."""
+"""Callback that receives the outcome of one message; called once, on the client's I/O thread."""
 
 
 ManyCallback = Callable[[ManySent], object]
-"""Called once, on the client's I/O thread, when all messages of a `send_many` have their outcome."""
+"""Callback of a `send_many`; called once, on the client's I/O thread, when all messages have their outcome.
+"""
 
 
 async def create_producer(
     context: ClientContext, topic: str, settings: ProducerSettings
 ) -> AsyncProducer[Any]:
-    """Open a producer on ``topic``, partitioned or not.
-
-    Raises what the broker reports (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or
-    `ConnectError`; whatever was started is closed again then.
-    """
+    """Open a producer on ``topic``, partitioned or not. Raises the errors that the broker reports
+    (`ProducerBusy`, `ProducerFenced`, `TopicNotFound`, ...), `Timeout`, or `ConnectError`; partitions that
+    were started are closed again then."""
     name = str(TopicName.parse(topic))
     if settings.encryptor is not None:
-        # Before the broker hears of us: without a key there is nothing that could be sent.
+        # Before anything is sent to the broker: without a data key no message could be encrypted.
         await renew_data_key(context, settings.encryptor)
     partitions = await context.partitions(name)
     publisher = Publisher(context, name, partitions, settings)
@@ -69,12 +68,12 @@ async def create_producer(
     state = publisher.state
     first = state.partitions
     if settings.lazy_start_partitioned_producers and partitions:
-        # One is started at once, so that a refusal shows here and not with the first message.
+        # Start one partition at once: a refusal is raised here, not with the first message.
         first = [state.choose(None, context.now())]
     try:
         await publisher.start(list(first))
     except BaseException:
-        # Those that are attached already must not stay so, even if we are cancelled once more.
+        # Close the partitions that are attached already, even if this task is cancelled once more.
         await asyncio.shield(publisher.close())
         raise
     producer.watch_partitions()
@@ -84,41 +83,40 @@ async def create_producer(
 
 
 async def renew_data_key(context: ClientContext, encryptor: PayloadEncryptor) -> None:
-    """Make the first data key, or the next, off the loop: key readers may wait for a key server.
-
-    Raises `CryptoError`; with ``plain_on_failure`` it is logged, and what is sent is not encrypted as long
-    as there is no data key.
-    """
+    """Make the next data key, in an executor thread: key readers may wait for a key server. Raises
+    `CryptoError`; with ``plain_on_failure`` it is logged, and messages are sent unencrypted while there is no
+    data key."""
     try:
         await context.loop.run_in_executor(None, encryptor.renew)
     except CryptoError as error:
         if not encryptor.plain_on_failure:
             raise
-        logger.warning("sending goes on without a new data key (crypto_failure_action=SEND): %s", error)
+        logger.warning("sending continues without a new data key (crypto_failure_action=SEND): %s", error)
 
 
 def waiters_close_batches(settings: ProducerSettings) -> bool:
-    """Whether a sender that waits closes its batch; a delay longer than the default is waited out."""
+    """Return whether a waiting sender closes its batch: not with a batching delay above the default."""
     return settings.batching_max_publish_delay_seconds <= BATCHING_DELAY_SECONDS
 
 
 def never(payload: bytes, token: Any) -> bool:
-    """Stands for `SubmitQueue.offer` where every message has to be looked at."""
+    """Decline every message; replaces `SubmitQueue.offer` where each message needs preparation."""
     return False
 
 
 def never_keyed(payload: bytes, token: Any, key: str) -> bool:
-    """`never` for `Publisher.offer_keyed`."""
+    """Decline every message; replaces `Publisher.offer_keyed` where each message needs preparation."""
     return False
 
 
 def not_noted(payload: bytes, token: Any, key: str) -> bool:
-    """Stands for `Publisher.offer_keyed` up to the first key: the long way says what there is to say."""
+    """Decline the first keyed message, which `Publisher.publish` checks; `Publisher.offer_keyed` takes the
+    later ones."""
     return False
 
 
 class AsyncProducer(Generic[T_contra]):
-    """A producer for asyncio code. Use it on the loop that its client belongs to."""
+    """Producer for asyncio code. Use it on the event loop of its client context."""
 
     def __init__(self, context: ClientContext, publisher: Publisher) -> None:
         self._context = context
@@ -127,7 +125,7 @@ class AsyncProducer(Generic[T_contra]):
         state = publisher.state
         self._state = state
         self._messages = MessageBuilder(self, context, publisher.settings, state.partitioned)
-        # The short way is only for bytes that nobody has to look at.
+        # The fast path takes only bytes that need no preparation.
         self._offer = publisher.submit_queue.offer if state.plain_path else never
         self._offer_keyed = not_noted if state.plain_path else never_keyed
         self._at_once = waiters_close_batches(publisher.settings)
@@ -151,23 +149,23 @@ class AsyncProducer(Generic[T_contra]):
         await self.end()
 
     def topic(self) -> str:
-        """The full name of the topic, without a partition suffix."""
+        """Return the full name of the topic, without a partition suffix."""
         return self._state.topic
 
     def producer_name(self) -> str:
-        """The name that was given or that the broker made; empty while none is known."""
+        """Return the producer name, given or chosen by the broker; empty while it is not known."""
         return self._state.producer_name
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id with a receipt; at first the broker's last one for this name, or -1."""
+        """Return the highest sequence id with a receipt; at first the broker's last for this name, or -1."""
         return self._state.last_sequence_id
 
     def is_connected(self) -> bool:
-        """Whether every started partition has a connection now."""
+        """Return whether every started partition has a connection now."""
         return self._publisher.connected
 
     def statistics(self) -> ProducerStatistics:
-        """A snapshot of all counts, with each partition's own in ``partitions``."""
+        """Return a snapshot of all counts; ``partitions`` holds those of each partition."""
         return self._publisher.statistics()
 
     async def send(
@@ -183,14 +181,13 @@ class AsyncProducer(Generic[T_contra]):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> MessageId:
-        """Publish one message and return its id at the receipt.
+        """Publish one message and return its id when the broker has stored it.
 
-        The batch that it joins is closed at the end of this turn of the event loop: tasks that send at the
-        same time share it, and none waits for the batching delay, unless a delay longer than the default was
-        asked for. Times are milliseconds since 1970.
-        ``content`` None is a null value. Raises `InvalidMessage`, `MessageTooBig`, `ProducerQueueIsFull`,
-        `MemoryBufferIsFull`, `Timeout`, `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and what
-        else the broker reports.
+        The batch that the message joins is closed at the end of this iteration of the event loop: tasks that
+        send at the same time share a batch, and none waits for the batching delay, unless a delay longer than
+        the default was configured. Times are milliseconds since 1970. ``content`` None is a null value.
+        Raises `InvalidMessage`, `MessageTooBig`, `ProducerQueueIsFull`, `MemoryBufferIsFull`, `Timeout`,
+        `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, and other errors that the broker reports.
         """
         future: asyncio.Future[MessageId] = self._context.loop.create_future()
         extras = (
@@ -204,7 +201,7 @@ class AsyncProducer(Generic[T_contra]):
     async def _send(
         self, content: Any, extras: tuple[Any, ...], future: asyncio.Future[MessageId] | None = None
     ) -> MessageId:
-        """`send` for all but the shortest way; ``extras`` are its arguments behind ``content``."""
+        """Do `send` without the fast path; ``extras`` are its arguments after ``content``."""
         if future is None:
             future = self._context.loop.create_future()
         payload, token, message = self._messages.prepare(content, future, extras)
@@ -216,7 +213,7 @@ class AsyncProducer(Generic[T_contra]):
         except PulsarException as error:
             if token is future:
                 raise
-            fail_completion(token, error)  # the interceptors are told, and the future after them
+            fail_completion(token, error)  # notifies the interceptors, then the future
         return await future
 
     def send_async(
@@ -235,8 +232,8 @@ class AsyncProducer(Generic[T_contra]):
     ) -> None:
         """Publish one message without waiting; ``callback(result, message_id)`` is called once.
 
-        A refusal (queue full, too big, closed) is given to the callback; without one it is raised. Bad
-        arguments are always raised. Never blocks, whatever ``block_if_queue_full`` says.
+        A refusal (queue full, too big, closed) is passed to the callback, or raised without one. Invalid
+        arguments are always raised. Never blocks, not even with ``block_if_queue_full``.
         """
         extras = (
             properties, partition_key, ordering_key, sequence_id, replication_clusters, disable_replication,
@@ -272,19 +269,19 @@ class AsyncProducer(Generic[T_contra]):
         keys: Sequence[str | None] | None = None,
         properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
     ) -> ManySent | None:
-        """Publish many messages in one call: several times the rate of `send_async`, with its promises.
+        """Publish many messages in one call: several times the rate of `send_async`, with the same
+        guarantees.
 
-        ``values`` are what `send` takes as ``content``; ``keys`` a partition key (or None) for each;
+        ``values`` are the ``content`` of each message; ``keys`` a partition key (or None) for each;
         ``properties`` a dict for all, or a dict (or None) for each. ``callback`` is one callable that is
         called once with `ManySent` when every message has its outcome, or a sequence with a callable
-        ``(result, message_id)`` (or None) for each message; without one
-        the call waits for the receipts and returns `ManySent`. Callbacks
-        run on the client's I/O thread.
+        ``(result, message_id)`` (or None) for each message. Without a callback the call waits for the
+        receipts and returns `ManySent`. Callbacks run on the client's I/O thread.
 
-        Order is that of ``values``. Bad arguments are raised before anything is sent. With
-        ``block_if_queue_full`` the call waits for permits, otherwise a full queue refuses.
-        Behind a refused message nothing is sent, except where the refusal is about this message alone
-        (`MessageTooBig`). Which ones failed is in `ManySent.failures` and `SendManyFailed.failures`.
+        Messages are sent in the order of ``values``. Invalid arguments are raised before anything is sent.
+        With ``block_if_queue_full`` the call waits for permits; without, a full queue refuses messages. After
+        a refused message no further one is sent, except where only this message is at fault
+        (`MessageTooBig`). `ManySent.failures` and `SendManyFailed.failures` list the failed ones.
         """
         done, each = callbacks_of(callback)
         future: asyncio.Future[ManySent] | None = None
@@ -316,23 +313,21 @@ class AsyncProducer(Generic[T_contra]):
         return sent
 
     async def flush(self) -> None:
-        """Send what is open and return when everything handed over before has its receipt.
-
-        Raises `AlreadyClosed`.
-        """
+        """Send open batches and wait until every message submitted before has its receipt. Raises
+        `AlreadyClosed`."""
         if self._publisher.closed:
             raise AlreadyClosed("the producer is closed")
         await self._publisher.flush()
 
     async def close(self) -> None:
-        """Send what is open, wait for the receipts while there is a connection, and end; so does a
-        cancelled call. Raises `AlreadyClosed` when that is over, as in pulsar-client."""
+        """Send open batches, wait for the receipts while there is a connection, and close. A cancelled call
+        completes in the background. Raises `AlreadyClosed` if the producer is closed, as in pulsar-client."""
         if self._publisher.closed and not self._ending.under_way:
             raise AlreadyClosed("the producer is closed")
         await self.end()
 
     async def end(self) -> None:
-        """`close`, which may be called again."""
+        """Close like `close`, but without an error when called again."""
         if not self._publisher.closed or self._ending.under_way:
             await self._ending.wait(self._end)
 
@@ -343,13 +338,13 @@ class AsyncProducer(Generic[T_contra]):
         self._context.unregister(self)
 
     def abort(self) -> None:
-        """End at once: what is pending fails."""
+        """Close at once: pending messages fail."""
         self._stop_tasks()
         self._context.unregister(self)
         self._publisher.abort()
 
     def counts(self) -> HandleCounts:
-        """For the log; see `StatisticsLog`."""
+        """Return the counts for `StatisticsLog`."""
         now = self._state.statistics()
         return HandleCounts(
             f"producer {now.topic!r} {self._state.producer_name!r}",
@@ -376,11 +371,11 @@ class AsyncProducer(Generic[T_contra]):
     # --- schemas ----------------------------------------------------------------------------------
 
     async def with_schema(self, schema: Schema[T]) -> AsyncProducer[T]:
-        """This producer, publishing values of another schema.
+        """Return a view of this producer that publishes values of another schema.
 
-        The schema is registered on the topic; what is sent through the view names its version, and never
-        shares a batch with other versions. Order, sequence ids and limits are the producer's. Raises
-        `IncompatibleSchema` when the topic refuses the schema.
+        The schema is registered on the topic; messages sent through the view carry its version, and never
+        share a batch with other versions. Order, sequence ids and limits are the producer's. Raises
+        `IncompatibleSchema` if the topic refuses the schema.
         """
         from geminga.client.schema_producer import AsyncSchemaProducer
 
@@ -392,7 +387,7 @@ class AsyncProducer(Generic[T_contra]):
             raise AlreadyClosed("the producer is closed")
         check_type("schema", schema, Schema)
         partitions = self._state.partitions
-        # With lazily started partitions some have no topic on the broker yet.
+        # Lazily started partitions may not have a topic on the broker yet.
         topic = next((p.topic for p in partitions if p.connected), partitions[0].topic)
         schema = await self._context.schemas.for_topic(topic, schema)
         info = schema.told_to_topic()
@@ -402,7 +397,7 @@ class AsyncProducer(Generic[T_contra]):
 
     @property
     def columnar(self) -> ColumnarProducer:
-        """The columnar side: non-waiting sends of tables, ready-made batches."""
+        """Columnar API: sends tables and ready-made batches without waiting."""
         if self._columnar is None:
             from geminga.client.columnar_producer import ColumnarProducer
 
@@ -412,9 +407,9 @@ class AsyncProducer(Generic[T_contra]):
     async def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
         """Publish every row of an Arrow table; see `ColumnarProducer.submit_table`.
 
-        Encoding and compression run on a thread of the loop's default executor. Tables are sent in the
-        order of the calls, one behind the other; only their receipts are waited for together. A call that is
-        cancelled while its table is being sent has it sent all the same.
+        Encoding and compression run on a thread of the loop's default executor. Tables are sent one after the
+        other in the order of the calls; waiting for their receipts overlaps. A table is sent even if its call
+        is cancelled meanwhile.
         """
         return await self._in_turn.submit(self._columnar_allowed, partial(self.columnar.submit_table, table))
 
@@ -430,7 +425,7 @@ class AsyncProducer(Generic[T_contra]):
     # --- encryption -------------------------------------------------------------------------------
 
     def renew_data_keys(self, encryptor: PayloadEncryptor) -> None:
-        """Make a new data key every `RENEWAL_SECONDS`; when that fails, the one before stays in use."""
+        """Make a new data key every `RENEWAL_SECONDS`; on failure the previous one stays in use."""
 
         async def renew() -> None:
             while True:
@@ -458,7 +453,7 @@ class AsyncProducer(Generic[T_contra]):
                 logger.warning("reading the partitions of %s: %s", self._state.topic, error)
 
     async def refresh_partitions(self) -> int:
-        """Read the partition count again and start producers for added ones; returns the count."""
+        """Fetch the partition count, start producers for added partitions, and return the count."""
         count = await self._context.partitions(self._state.topic)
         if self._state.partitioned and count > len(self._state.partitions):
             fresh = self._publisher.grow(count)
@@ -472,7 +467,7 @@ class AsyncProducer(Generic[T_contra]):
 
 
 class Producer(SyncProducerBase, Generic[T_contra]):
-    """A producer for threads: any number of them may use it at once."""
+    """Producer for threads; any number of threads may use it at once."""
 
     def __init__(self, runtime: LoopThread, producer: AsyncProducer[Any]) -> None:
         self._runtime = runtime
@@ -494,7 +489,7 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         self.close()
 
     def statistics(self) -> ProducerStatistics:
-        """A snapshot of all counts, with each partition's own in ``partitions``."""
+        """Return a snapshot of all counts; ``partitions`` holds those of each partition."""
         if self._publisher.closed or self._runtime.closed or self._publisher.on_loop_thread():
             return self._producer.statistics()
 
@@ -516,10 +511,10 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> MessageId:
-        """Publish one message and return its id at the receipt. Does not wait for the batching delay.
+        """Publish one message and return its id when the broker has stored it, without the batching delay.
 
         Arguments and errors are those of `AsyncProducer.send`. Raises `OperationNotSupported` when called
-        from a callback: it would wait for itself.
+        from a callback: the call would wait for its own thread.
         """
         publisher = self._publisher
         if publisher.on_loop_thread():
@@ -535,8 +530,8 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         try:
             publisher.publish(payload, token, message, urgent=True, waits=self._blocking)
         except PulsarException as error:
-            if token is not waiter:  # which the end of the loop may have told already
-                fail_completion(token, error)  # the interceptors are told too
+            if token is not waiter:  # the end of the loop may have failed the waiter already
+                fail_completion(token, error)  # notifies the interceptors too
             raise
         waiter.wait()
         if waiter.error is not None:
@@ -560,10 +555,10 @@ class Producer(SyncProducerBase, Generic[T_contra]):
     ) -> None:
         """Publish one message without waiting for its receipt.
 
-        ``callback(result, message_id)`` is called once, on the client's I/O thread (for a refusal: at
-        once, on this one). It may be None; a refusal is raised then. With ``block_if_queue_full`` this
-        waits for permits; in a callback it never waits and refuses instead. Raises `InvalidMessage` and
-        `TypeError` for bad arguments.
+        ``callback(result, message_id)`` is called once, on the client's I/O thread (for a refusal: at once,
+        on the calling thread). It may be None; a refusal is raised then. With ``block_if_queue_full`` the
+        call waits for permits; inside a callback it never waits and refuses instead. Raises `InvalidMessage`
+        and `TypeError` for invalid arguments.
         """
         if (
             type(content) is bytes
@@ -613,20 +608,19 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         keys: Sequence[str | None] | None = None,
         properties: dict[str, str] | Sequence[dict[str, str] | None] | None = None,
     ) -> ManySent | None:
-        """Publish many messages in one call: several times the rate of `send_async`, with its promises.
+        """Publish many messages in one call: several times the rate of `send_async`, with the same
+        guarantees.
 
-        ``values`` are what `send` takes as ``content``; ``keys`` a partition key (or None) for each;
+        ``values`` are the ``content`` of each message; ``keys`` a partition key (or None) for each;
         ``properties`` a dict for all, or a dict (or None) for each. ``callback`` is one callable that is
         called once with `ManySent` when every message has its outcome, or a sequence with a callable
-        ``(result, message_id)`` (or None) for each message; without one
-        the call waits for the receipts and returns `ManySent`. Callbacks
-        run on the client's I/O thread.
+        ``(result, message_id)`` (or None) for each message. Without a callback the call waits for the
+        receipts and returns `ManySent`. Callbacks run on the client's I/O thread.
 
-        Order is that of ``values``. Bad arguments are raised before anything is sent. With
-        ``block_if_queue_full`` the call waits for permits (never in a callback), otherwise a full queue
-        refuses.
-        Behind a refused message nothing is sent, except where the refusal is about this message alone
-        (`MessageTooBig`). Which ones failed is in `ManySent.failures` and `SendManyFailed.failures`.
+        Messages are sent in the order of ``values``. Invalid arguments are raised before anything is sent.
+        With ``block_if_queue_full`` the call waits for permits (never inside a callback); without, a full
+        queue refuses messages. After a refused message no further one is sent, except where only this message
+        is at fault (`MessageTooBig`). `ManySent.failures` and `SendManyFailed.failures` list the failed ones.
         """
         publisher = self._publisher
         done, each = callbacks_of(callback)
@@ -661,39 +655,35 @@ class Producer(SyncProducerBase, Generic[T_contra]):
         return waiter.sent
 
     def close(self) -> None:
-        """Send what is open, wait for the receipts while there is a connection, and end."""
+        """Send open batches, wait for the receipts while there is a connection, and close."""
         if self._publisher.closed:
             return
         self._runtime.call(self._producer.end())
 
     def with_schema(self, schema: Schema[T]) -> Producer[T]:
-        """This producer, publishing values of another schema; see `AsyncProducer.with_schema`."""
+        """Return a view of this producer for another schema; see `AsyncProducer.with_schema`."""
         from geminga.client.schema_producer import SchemaProducer
 
         schema, version = self._runtime.call(self._producer._register(schema))
         return SchemaProducer(self, self._messages.with_schema(schema.encode_message, version))
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> TableResult:
-        """Publish every row of an Arrow table and return when all have their receipts.
-
-        See `ColumnarProducer.submit_table`.
-        """
+        """Publish every row of an Arrow table and return when all have their receipts. See
+        `ColumnarProducer.submit_table`."""
         return self.submit_table(table).result()
 
     def submit_table(self, table: pa.Table | pa.RecordBatch) -> concurrent.futures.Future[TableResult]:
-        """`send_table` without waiting for the receipts: the future has the result."""
+        """Do `send_table` without waiting for the receipts: the future gets the result."""
         self._runtime.check()
         return self._producer.columnar.submit_table(table)
 
     def publish_encoded(self, batches: Iterable[ReadyBatch]) -> TableResult:
-        """Publish ready-made batches and return when all have their receipts.
-
-        See `ColumnarProducer.submit_encoded`.
-        """
+        """Publish ready-made batches and return when all have their receipts. See
+        `ColumnarProducer.submit_encoded`."""
         return self.submit_encoded(batches).result()
 
     def submit_encoded(self, batches: Iterable[ReadyBatch]) -> concurrent.futures.Future[TableResult]:
-        """`publish_encoded` without waiting for the receipts: the future has the result."""
+        """Do `publish_encoded` without waiting for the receipts: the future gets the result."""
         self._runtime.check()
         return self._producer.columnar.submit_encoded(batches)
 

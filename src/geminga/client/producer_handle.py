@@ -1,4 +1,4 @@
-"""One partition's producer as the connection's driver sees it."""
+"""Handle of one partition's producer, driven by a `HandleDriver`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FOREVER_SECONDS = 10.0 * 365 * 86_400
 
 
 class ProducerHandle:
-    """One partition's side towards the driver; every method runs on the loop's thread."""
+    """One partition's producer on its connection; every method runs on the loop's thread."""
 
     def __init__(self, publisher: Publisher, partition: PartitionProducer) -> None:
         self.topic = partition.topic
@@ -39,7 +39,7 @@ class ProducerHandle:
             publisher.context.metrics.add_producer(partition)
 
     async def start(self) -> None:
-        """Attach for the first time; raises what the creation fails with."""
+        """Attach for the first time; raises the error of the creation."""
         exclusive = self._publisher.settings.access_mode is ProducerAccessMode.WaitForExclusive
         try:
             await self.driver.start(_FOREVER_SECONDS if exclusive else None)
@@ -61,7 +61,7 @@ class ProducerHandle:
                 isinstance(error, (Timeout, UnsupportedVersionError))
                 or not isinstance(error, PulsarException)
             ):
-                # The broker may have the producer: it must not stay there, nor stand in the way of the next
+                # The broker may have created the producer: close it, so that it does not block the next
                 # attempt.
                 connection.write(_close_frame(partition.producer_id, connection.new_request_id()))
             if isinstance(error, Exception):
@@ -116,7 +116,7 @@ class ProducerHandle:
         self._publisher.schedule()
 
     async def close(self) -> None:
-        """Tell the broker, stop driving, fail what is still pending."""
+        """Close the producer on the broker, stop driving, and fail pending messages."""
         publisher, connection = self._publisher, self.connection
         try:
             if connection is not None and not connection.closed:
@@ -128,7 +128,7 @@ class ProducerHandle:
         except PulsarException as error:
             logger.info("closing the producer of %s: %s", self.topic, error)
         finally:
-            if not publisher.context.loop.is_closed():  # as it is under those whom an interrupt has ended
+            if not publisher.context.loop.is_closed():  # an interrupt may have closed it under its tasks
                 self.connection = None
                 await self.driver.close()
                 if self.partition.state is not ProducerState.CLOSED:

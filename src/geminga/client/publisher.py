@@ -1,9 +1,9 @@
-"""The engine between a producer's shells and its partitions.
+"""Engine of a producer, between its public API and its partitions.
 
-Messages are handed over on any thread (`geminga.client.submit_queue`). All else, the sans-IO state
-(`geminga.producer.partitioned`), frames, receipts, time and callbacks, belongs to the client's event loop:
-one wake-up serves whatever has come by then, and nothing is ever locked. Batches that are to be compressed or
-encrypted are serialised on threads of the loop's executor, while the loop goes on.
+Messages are submitted on any thread (`geminga.client.submit_queue`). Everything else, the sans-IO state
+(`geminga.producer.partitioned`), frames, receipts, time and callbacks, runs on the client's event loop: one
+wake-up serves all queued messages, and nothing takes a lock. Batches to be compressed or encrypted are
+serialised on executor threads, while the loop continues.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from geminga.producer.statistics import ProducerStatistics
 logger = logging.getLogger("geminga.producer")
 
 TIMER_SLACK_SECONDS = 0.0006
-"""Event loops round timers to milliseconds: what is due within this time is done now."""
+"""Event loops round timers to milliseconds: work that is due within this time is done now."""
 
 ENCODING_BYTES_MIN = 4096
-"""Payload bytes from which compressing or encrypting is worth another thread."""
+"""Payload bytes from which compressing or encrypting pays for another thread."""
 
 ENCODING_AHEAD_MAX = 8
 """Batches of one partition that are serialised before the first of them is written."""
 
-CONNECTED_LOOK_SECONDS = 0.1
-"""How far apart whoever waits for permits in a close looks whether there still is a connection."""
+CONNECTED_CHECK_SECONDS = 0.1
+"""Interval at which a close that waits for permits checks the connection."""
 
 
 class Publisher:
-    """See the module's text. Made and run on the client's loop; `publish` may come from any thread."""
+    """Engine of a producer. Created and run on the client's loop; `publish` may be called on any thread."""
 
     def __init__(
         self, context: ClientContext, topic: str, partitions: int, settings: ProducerSettings
@@ -84,19 +84,19 @@ class Publisher:
         self.handles: dict[PartitionProducer, ProducerHandle] = {}
         self.submit_queue = SubmitQueue(self._tell)
         self.at_end: list[Callable[[], None]] = []
-        """Called when everything that was pending has its outcome."""
+        """Functions called when all pending messages have their outcome."""
         self.closed = False
         self.forked = False
-        """This is a child process: the loop's thread is not here."""
-        self._swept = False
-        """The loop has ended: nobody would ever take what is handed over."""
+        """Whether this is a child process, which lacks the loop's thread."""
+        self._loop_ended = False
+        """Whether the loop has ended, so that submitted messages would never be processed."""
         self._scheduled = False
         self._loop = context.loop
         self._loop_thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
-        self._room = SendCredits(self.state, settings)
-        self._intake = SubmitWorker(self.state, self.submit_queue, self._room)
-        self._line = self._intake.line
+        self._credits = SendCredits(self.state, settings)
+        self._intake = SubmitWorker(self.state, self.submit_queue, self._credits)
+        self._wait_queue = self._intake.line
         self._behind_promised: dict[Callable[[], None], None] = {}
         self._listens_for_bytes = False
         self._encodes = (
@@ -106,14 +106,14 @@ class Publisher:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._progress: list[asyncio.Future[None]] = []
         self._turns: list[asyncio.Future[None]] = []
-        """Those who wait for the end of the next `_run`."""
+        """Futures resolved at the end of the next `_run`."""
         context.publishers[self] = context.handovers[self] = None
         _live.add(self)
 
-    # --- messages in: any thread ------------------------------------------------------------------
+    # --- submitting: any thread -------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Have the loop run `_run` soon; from any thread."""
+        """Schedule `_run` on the loop; from any thread."""
         if threading.get_ident() == self._loop_thread:
             self._loop.call_soon(self._run)
             return
@@ -123,26 +123,27 @@ class Publisher:
             raise AlreadyClosed("the client is closed") from None
 
     def schedule(self) -> None:
-        """On the loop's thread: run soon."""
-        # A flag of the loop's own: a thread that says it has told may be interrupted just before it does.
+        """Schedule `_run`; on the loop's thread."""
+        # A flag for the loop's own calls: a thread that is about to schedule may be interrupted just before.
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
     def on_loop_thread(self) -> bool:
-        """Whether the caller is the loop itself, for example a callback; in a child process nobody is."""
+        """Return whether the caller runs on the loop's thread, for example a callback; never in a child
+        process."""
         return threading.get_ident() == self._loop_thread and not self.forked
 
     def publish(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool, waits: bool
     ) -> None:
-        """Take one message, or raise why not; nothing is kept then.
+        """Accept one message, or raise the refusal and keep nothing.
 
         ``waits``: a thread waits for permits or bytes; the loop's own never does.
         """
         self._check_open()
         partition = self._router_choice(message)
-        if self._hand_over(payload, token, message, partition, urgent):
+        if self._submit(payload, token, message, partition, urgent):
             return
         if self.on_loop_thread():
             self._intake.take_in()
@@ -155,11 +156,11 @@ class Publisher:
 
     @property
     def takes_keys_plainly(self) -> bool:
-        """There is one partition, so that room for a message is room for a message with a key."""
+        """Whether there is one partition, whose permits suit messages with and without keys."""
         return self.state.plain_path and len(self.state.partitions) == 1
 
     def offer_keyed(self, payload: bytes, token: Any, key: str) -> bool:
-        """Hand over bytes with a key, which is not empty and ASCII; False: `publish` has to look."""
+        """Submit bytes with a non-empty ASCII key; return False if `publish` must handle the message."""
         submit_queue, state = self.submit_queue, self.state
         pairs = submit_queue.pairs
         if len(pairs) >= submit_queue.room or len(payload) > submit_queue.size_max:
@@ -172,7 +173,7 @@ class Publisher:
             if len(pairs) >> 1 >= free_permits(partition) or partition.state not in ACCEPTING:
                 return False
         message = keyed_message(payload, key)
-        # Where a batch is open, its timer takes along what does not fill it.
+        # If a batch is open, its timer sends messages that do not fill it.
         submit_queue.put(
             message, token, wake_at=submit_queue.tell_rich_at if partition.batch is not None else 1
         )
@@ -181,44 +182,45 @@ class Publisher:
     async def publish_waiting(
         self, payload: bytes, token: Any, message: OutgoingMessage | None, *, urgent: bool
     ) -> None:
-        """`publish` on the loop, waiting for permits or bytes without blocking it."""
+        """Do `publish` on the loop, waiting for permits or bytes without blocking the loop."""
         self._check_open()
         partition = self._router_choice(message)
-        if not self._hand_over(payload, token, message, partition, urgent):
+        if not self._submit(payload, token, message, partition, urgent):
             asked = TaskWaitingSend(payload, token, message, partition, urgent=urgent, waits=True)
             self.submit_queue.put_and_tell(asked)
             await asked.wait()
 
     def work(self, run: Callable[[], None], ended: Callable[[], None]) -> None:
-        """Run a function on the loop in its place between the messages, or ``ended`` when the loop has ended
-        before; from any thread."""
+        """Run a function on the loop, in order with the messages, or ``ended`` if the loop ended before; from
+        any thread."""
         self._check_open()
         self.submit_queue.put_and_tell(QueuedWork(run, ended))
 
     def holds(self, token: Any) -> bool:
-        """On the loop's thread: whether the message with this token was taken, and its outcome is to come."""
+        """Return whether the message with this token was accepted and has no outcome yet; on the loop's
+        thread."""
         self._intake.take_in()
         self.schedule()
         return self._intake.holds(token) or self.state.holds(token)
 
     def hold_behind_promised(self, go_on: Callable[[], None]) -> bool:
-        """On the loop's thread: whether messages wait that somebody counts on. ``go_on`` is called when they
-        do not any more; what came behind them must not go before."""
-        if not self._line or not self._line.promised:
+        """Return whether optimistic sends wait for permits, which later work must not overtake; ``go_on`` is
+        called when they no longer do. On the loop's thread."""
+        if not self._wait_queue or not self._wait_queue.promised:
             return False
         self._behind_promised[go_on] = None
         return True
 
     def close_batches_soon(self) -> None:
-        """Somebody waits for what was handed over: from any thread."""
+        """Close open batches soon, as a caller waits for the receipts; from any thread."""
         self.submit_queue.put_and_tell(QueuedWork(_nothing, _nothing), urgent=True)
 
     def soon(self, run: Callable[[], None]) -> None:
-        """On the loop's thread: run a function with the messages that come next."""
+        """Run a function together with the next messages; on the loop's thread."""
         self.submit_queue.put_and_tell(QueuedWork(run, run))
 
     def check_process(self) -> None:
-        """Raises `ForkedProcessError` in a child."""
+        """Raise `ForkedProcessError` in a child process."""
         if self.forked:
             raise ForkedProcessError(
                 "this producer was created before fork(); create one in the child process"
@@ -226,17 +228,17 @@ class Publisher:
 
     def _check_open(self) -> None:
         self.check_process()
-        if self._swept:
+        if self._loop_ended:
             raise AlreadyClosed("the client is closed")
 
     def _router_choice(self, message: OutgoingMessage | None) -> PartitionProducer | None:
-        """What the application's router says; it is the application's code and runs on its thread."""
+        """Return the choice of the application's router, which runs on the application's thread."""
         state = self.state
         if message is None or not state.router.custom:
             return None
         return state.partitions[state.router.of_custom(message, state.partitions)]
 
-    def _hand_over(
+    def _submit(
         self,
         payload: bytes,
         token: Any,
@@ -244,7 +246,7 @@ class Publisher:
         partition: PartitionProducer | None,
         urgent: bool,
     ) -> bool:
-        """Put a message on its way that is sure of its permit; False: the loop has to be asked."""
+        """Submit a message that is sure of its permit; return False if the loop must decide."""
         submit_queue = self.submit_queue
         if message is None and partition is None:
             return (submit_queue.offer_urgent if urgent else submit_queue.offer)(payload, token)
@@ -261,19 +263,19 @@ class Publisher:
             open_batch = partition.batch is not None
             if submit_queue.depth() >= free_permits(partition) or partition.state not in ACCEPTING:
                 return False
-        handed = QueuedSend(payload, token, message, partition, urgent)
+        send = QueuedSend(payload, token, message, partition, urgent)
         if urgent:
-            submit_queue.put_and_tell(handed, urgent=True)
+            submit_queue.put_and_tell(send, urgent=True)
         else:
-            # Where a batch is open, its timer takes along what does not fill it.
-            submit_queue.put(handed, None, wake_at=submit_queue.tell_rich_at if open_batch else 1)
+            # If a batch is open, its timer sends messages that do not fill it.
+            submit_queue.put(send, None, wake_at=submit_queue.tell_rich_at if open_batch else 1)
         return True
 
-    # --- the loop's side --------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Everything that was handed over or that the agenda asks for: messages in, time, frames out,
-        receipts to their tokens, the timer."""
+        """Process everything that is queued or due: submitted messages, time, frames to write, completions of
+        receipts, the timer."""
         submit_queue, state, ready_set = self.submit_queue, self.state, self.state.ready_set
         self._scheduled = False
         urgent = submit_queue.begin()
@@ -282,15 +284,15 @@ class Publisher:
             state.close_batches()
         now = time.monotonic()
         state.tick(now + TIMER_SLACK_SECONDS)
-        self._serve_line()
+        self._serve_wait_queue()
         if self._encodes:
             self._encode_ahead()
         writes = self._take_output(now)
         settled = ready_set.take_settled()
-        ready_set.attention = False  # whatever closed or settled above is taken care of here
+        ready_set.attention = False  # everything that closed or settled above is handled below
         unstarted, state.unstarted = state.unstarted, []
         self._arm_timer(state.next_deadline(), now)
-        self._open_room()
+        self._update_credits()
         for connection, data in writes:
             if data:
                 connection.write_many(data)
@@ -298,7 +300,7 @@ class Publisher:
             self.spawn(self._start_late(partition))
         if settled:
             run_completions(settled)
-        self._intake.tell_failures()
+        self._intake.run_failures()
         forks.returned()
         turns, self._turns = self._turns, []
         for turn in turns:
@@ -309,7 +311,7 @@ class Publisher:
             self.schedule()
 
     def _take_output(self, now: float) -> list[tuple[BrokerConnection, list[Any]]]:
-        """What to write, and to which connection."""
+        """Return the data to write, by connection."""
         ready_set = self.state.ready_set
         writes: list[tuple[BrokerConnection, list[Any]]] = []
         if ready_set.writable:
@@ -326,35 +328,35 @@ class Publisher:
                     self._await_drained(handle, connection)
         return writes
 
-    def _serve_line(self) -> None:
-        line = self._line
-        line.serve()
-        if self._behind_promised and not line.promised:
+    def _serve_wait_queue(self) -> None:
+        queue = self._wait_queue
+        queue.serve()
+        if self._behind_promised and not queue.promised:
             behind, self._behind_promised = self._behind_promised, {}
             for go_on in behind:
                 go_on()
-        if not line:
+        if not queue:
             return
-        self.state.close_batches()  # nothing else can come before receipts do
-        if line.wants_bytes and not self._listens_for_bytes:
+        self.state.close_batches()  # no further message can be accepted before receipts arrive
+        if queue.wants_bytes and not self._listens_for_bytes:
             self._listens_for_bytes = True
             self.memory.notify_once(self._bytes_returned)
 
     def _bytes_returned(self) -> None:
-        """Perhaps those of another producer of the client."""
+        """Continue after bytes were released, possibly by another producer of the client."""
         self._listens_for_bytes = False
         self.schedule()
 
-    # --- how much may come ------------------------------------------------------------------------
+    # --- send credits -----------------------------------------------------------------------------
 
-    def _open_room(self) -> None:
-        """Say what may be handed over without a question from now on."""
+    def _update_credits(self) -> None:
+        """Publish the number of messages that may be submitted without asking the loop."""
         if self.closed or self.forked:
             numbers = (0, 0, 1, 1)
-        elif self._line.wants_bytes:
-            numbers = (0, 0, 1, 1)  # whatever comes has to wait behind it
+        elif self._wait_queue.wants_bytes:
+            numbers = (0, 0, 1, 1)  # new messages must wait behind it
         else:
-            numbers = self._room.numbers(len(self.context.publishers), self._line.standing)
+            numbers = self._credits.numbers(len(self.context.publishers), self._wait_queue.standing)
         if self.submit_queue.open(*numbers):
             self.schedule()
 
@@ -378,7 +380,7 @@ class Publisher:
         self._run()
 
     def _encode_ahead(self) -> None:
-        """Have what is to be compressed or encrypted serialised on other threads."""
+        """Have batches to be compressed or encrypted serialised on executor threads."""
         for partition in self.state.ready_set.writable:
             if not partition.created_once:
                 continue  # its sequence ids may still move
@@ -396,7 +398,7 @@ class Publisher:
         def encoded(future: asyncio.Future[None]) -> None:
             operation.claimed = False
             if not future.cancelled() and (error := future.exception()) is not None:
-                # The loop tries again and, when it fails there too, tells those whose messages they are.
+                # The loop tries again and, if it fails there too, fails the messages.
                 logger.debug("%s: a batch could not be encoded: %s", partition.topic, error)
             partition.has_output()
             self.schedule()
@@ -409,7 +411,7 @@ class Publisher:
         future.add_done_callback(encoded)
 
     def _await_drained(self, handle: ProducerHandle, connection: BrokerConnection) -> None:
-        """The socket is behind: go on when it has caught up."""
+        """Continue with a partition when its socket accepts data again."""
         if handle in self._draining:
             return
         self._draining.add(handle)
@@ -436,11 +438,11 @@ class Publisher:
     # --- start, flush, close ----------------------------------------------------------------------
 
     async def start(self, partitions: list[PartitionProducer]) -> None:
-        """Start these partitions together. When one cannot be created, its error is raised."""
+        """Start these partitions together. Raises the error of one that cannot be created."""
         for partition in partitions:
             if partition.state is ProducerState.NOT_STARTED:
                 partition.start()
-        self._open_room()
+        self._update_credits()
         handles = [self._handle(partition) for partition in partitions]
         if len(handles) == 1:
             await handles[0].start()
@@ -451,7 +453,7 @@ class Publisher:
                 raise result
 
     async def _start_late(self, partition: PartitionProducer) -> None:
-        """A lazily started partition; what its creation fails with, its messages fail with."""
+        """Start a partition lazily; if its creation fails, its messages fail with that error."""
         if partition not in self.handles and not self.closed:
             try:
                 await self._handle(partition).start()
@@ -468,27 +470,25 @@ class Publisher:
         return bool(self.handles) and all(p.connected for p in self.handles) and not self.closed
 
     def statistics(self) -> ProducerStatistics:
-        """On the loop's thread: a snapshot of all counts."""
+        """Return a snapshot of all counts; on the loop's thread."""
         if not self.closed:
             self._intake.take_in()
             self.schedule()
         return self.state.statistics()
 
     def grow(self, count: int) -> list[PartitionProducer]:
-        """The topic has ``count`` partitions now; returns the new ones."""
+        """Grow to ``count`` partitions and return the new ones."""
         fresh = self.state.grow(count)
         self.schedule()
         return fresh
 
     async def flush(self) -> None:
-        """Send what waits and return when everything handed over before has its receipt.
-
-        Raises the first error among the last operations of the partitions.
-        """
+        """Send queued messages and return when all messages submitted before have their receipts. Raises the
+        first error among the last operations of the partitions."""
         self._intake.take_in()
         self.schedule()
-        while self._line.promised:
-            # Until something has happened, not for the next turn: they may wait for a broker that is away.
+        while self._wait_queue.promised:
+            # Wait for progress rather than for the next iteration: the broker may be away.
             moved = self._loop.create_future()
             self._turns.append(moved)
             await moved
@@ -510,12 +510,12 @@ class Publisher:
                     raise result
 
     async def close(self) -> bool:
-        """Take no more messages, give what is pending its chance while there is a connection, and end; False
-        where another call does so."""
+        """Accept no more messages, wait for pending receipts while there is a connection, and close; return
+        False if another call does so."""
         if self.closed:
             return False
         deadline = time.monotonic() + self.context.settings.operation_timeout_seconds
-        await self._keep_promises(deadline)
+        await self._await_optimistic(deadline)
         if self.closed:
             return False  # meanwhile
         self._refuse_more()
@@ -528,11 +528,11 @@ class Publisher:
         self._end()
         return True
 
-    async def _keep_promises(self, deadline: float) -> None:
-        """Messages whose senders went on and that wait for permits are pending like any other: wait until
-        they have theirs, while there is a connection to the place that they wait for."""
+    async def _await_optimistic(self, deadline: float) -> None:
+        """Wait until messages that were submitted optimistically have their permits, while their partitions
+        have a connection: they are pending like any other."""
         self._intake.take_in()
-        left = list(self._line.promises())
+        left = list(self._wait_queue.promises())
         if left:
             self.schedule()
         while not self.closed and (seconds := deadline - time.monotonic()) > 0:
@@ -541,14 +541,14 @@ class Publisher:
                 return
             moved = self._loop.create_future()
             self._turns.append(moved)
-            await asyncio.wait([moved], timeout=min(seconds, CONNECTED_LOOK_SECONDS))
+            await asyncio.wait([moved], timeout=min(seconds, CONNECTED_CHECK_SECONDS))
 
-    def _may_move(self, place: PartitionProducer | None) -> bool:
-        """Whether permits may come back there."""
-        return any(p.connected for p in self.state.partitions) if place is None else place.connected
+    def _may_move(self, target: PartitionProducer | None) -> bool:
+        """Return whether permits may be released there."""
+        return any(p.connected for p in self.state.partitions) if target is None else target.connected
 
     def abort(self) -> None:
-        """End at once: what is pending fails."""
+        """Close at once: pending messages fail."""
         if not self.closed:
             self._refuse_more()
         for handle in list(self.handles.values()):
@@ -556,18 +556,18 @@ class Publisher:
         self._end()
 
     def _refuse_more(self) -> None:
-        """Take no more messages: those that were handed over before are the last."""
+        """Accept no more messages: those submitted before are the last."""
         self._intake.take_in()
         self.closed = True
         now = time.monotonic()
         for partition in self.state.partitions:
             partition.close(now)
         self.state.hot = CLOSED
-        self._open_room()
-        self._serve_line()  # they are refused now
+        self._update_credits()
+        self._serve_wait_queue()  # waiting senders are refused now
 
     def _end(self) -> None:
-        """Whatever has no receipt by now fails."""
+        """Fail all messages without a receipt."""
         for partition in self.state.partitions:
             if partition.state not in ENDED:
                 partition.closed(time.monotonic())
@@ -582,8 +582,8 @@ class Publisher:
         self.context.publishers.pop(self, None)
 
     def fail_leftovers(self) -> None:
-        """The loop has ended: what was handed over in its last moment is told."""
-        self._swept = True
+        """Fail the messages that were submitted while the loop ended."""
+        self._loop_ended = True
         error = AlreadyClosed("the client is closed")
         for item, token in zip(*self.submit_queue.take(), strict=True):
             if isinstance(item, WaitingSend):
@@ -594,7 +594,7 @@ class Publisher:
                 fail_completion(item.token if isinstance(item, QueuedSend) else token, error)
 
     def _drained(self) -> bool:
-        """Nothing is pending where a receipt could still come."""
+        """Return whether no message is pending whose receipt could still arrive."""
         return all(not (p.connected and p.pending.head is not None) for p in self.state.partitions)
 
     def _check_progress(self) -> None:
@@ -605,14 +605,14 @@ class Publisher:
 
 
 def _nothing() -> None:
-    """All that was wanted is that the loop looks."""
+    """Do nothing: the loop only has to run."""
 
 
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Nobody in the child empties the handover: refuse at once instead of taking messages in."""
+    """Refuse messages in the child, where no thread empties the queue."""
     for publisher in list(_live):
         publisher.forked = True
         publisher.submit_queue.room = 0

@@ -1,8 +1,7 @@
-"""Readers: a topic from a position of one's own, with no subscription that outlives them.
+"""Readers: read a topic from any start position, without a durable subscription.
 
-A reader is a consumer on a subscription that is not durable (algorithms.md section 8): it keeps its
-place by itself, goes on there after a reconnect without losing or repeating a message, and leaves nothing
-behind on the broker.
+A reader is a consumer on a non-durable subscription (algorithms.md section 8): it tracks its position itself,
+resumes there after a reconnect without losing or repeating a message, and leaves nothing on the broker.
 """
 
 from __future__ import annotations
@@ -41,35 +40,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga")
 
 LOOK_AGAIN_MILLIS = 1000
-"""`AsyncReader.tables` waits so long for entries before it asks again whether there are any."""
+"""Time in milliseconds that `AsyncReader.tables` waits for entries before it checks again whether there are
+any."""
 
 
 class AsyncReader(Generic[T_co]):
-    """A reader for asyncio programs; ``async for message in reader`` reads without end."""
+    """Reader for asyncio programs; ``async for message in reader`` reads without end."""
 
     def __init__(self, consumer: AsyncConsumer[T_co], start: MessageId | int, inclusive: bool) -> None:
         self.consumer = consumer
         self.listener: Callable[[Any, Any], Any] | None = None
-        """For the sync shell: takes the messages on a thread of its own."""
+        """Message listener of a `Reader`, called on a separate thread."""
         self._start: MessageId | int = start
         self._inclusive = inclusive
         self._read: dict[str, Message[Any]] = {}
         self._not_before_ms = start if isinstance(start, int) else None
 
     def topic(self) -> str:
-        """The topic, the topics separated by commas, or the pattern."""
+        """Return the topic, the topics separated by commas, or the pattern."""
         return self.consumer.topic()
 
     def counts(self) -> HandleCounts:
-        """For the log; see `StatisticsLog`."""
+        """Return the counts for `StatisticsLog`."""
         return self.consumer.counts()
 
     def is_connected(self) -> bool:
-        """True while every topic and partition is connected."""
+        """Return True while every topic and partition is connected."""
         return not self.consumer.closed and self.consumer.is_connected()
 
     async def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
-        """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
+        """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
+        `AlreadyClosed`."""
         while True:
             message = await self.consumer.receive(timeout_millis)
             if self.note_read(message):
@@ -78,9 +79,9 @@ class AsyncReader(Generic[T_co]):
     async def tables(
         self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
     ) -> AsyncIterator[pa.Table]:
-        """The topic from the reader's place on as Arrow tables of about ``max_rows`` rows; columns as for
-        `AsyncConsumer.receive_table`. Ends where `has_message_available` says no; with ``follow`` it goes on
-        with what is published."""
+        """Read the topic from the reader's position as Arrow tables of about ``max_rows`` rows; columns as
+        for `AsyncConsumer.receive_table`. Ends when `has_message_available` is false; with ``follow``,
+        continues with new messages."""
         from geminga.client.columnar_consumer import decode_table
 
         while follow or await self.has_message_available():
@@ -89,7 +90,7 @@ class AsyncReader(Generic[T_co]):
                 yield decode_table(self.consumer, entries, columns)
 
     async def next_entries(self, max_rows: int) -> list[ReceivedEntry]:
-        """For `tables`: entries of about ``max_rows`` messages, noted as read; none when none came soon."""
+        """Return entries of about ``max_rows`` messages, noted as read, for `tables`; none on a time-out."""
         from geminga.client.columnar_consumer import collect_entries
 
         try:
@@ -105,18 +106,18 @@ class AsyncReader(Generic[T_co]):
         return wanted
 
     def _too_early(self, entry: ReceivedEntry) -> bool:
-        """See `note_read`."""
+        """Return whether an entry was published before the reader's start time; see `note_read`."""
         since = self._not_before_ms
         if since is None or entry.raw is None:
             return False
         return bool(parse_entry(entry.raw, verify=False).metadata.publish_time < since)
 
     def note_read(self, message: Message[Any]) -> bool:
-        """The reader's place moves; the broker hears of it with the next group of acknowledgements. On any
-        thread.
+        """Advance the reader's position; the broker receives it with the next group of acknowledgements. May
+        run on any thread.
 
-        False for a message from before the time that the reader starts at: after a lost connection the
-        broker begins before it, when nothing was read yet.
+        Returns False for a message from before the reader's start time: after a lost connection the broker
+        may start earlier if nothing was read yet.
         """
         topic = message._entry.origin.topic
         since = self._not_before_ms
@@ -128,10 +129,10 @@ class AsyncReader(Generic[T_co]):
         return wanted
 
     async def has_message_available(self) -> bool:
-        """Whether `read_next` would return without waiting for a new publication.
+        """Return whether `read_next` would return without waiting for a new publication.
 
-        Entries that cannot be read (damaged, undecryptable, incomplete chunks) are no messages: while the
-        broker has newer entries, this waits until they came, at most ``operation_timeout_seconds``.
+        Entries that cannot be read (damaged, undecryptable, incomplete chunks) do not count: while the broker
+        has newer entries, this waits until they are received, at most ``operation_timeout_seconds``.
         """
         if self.consumer.queue:
             return True
@@ -139,13 +140,13 @@ class AsyncReader(Generic[T_co]):
             last, marked = await handle.last_message_id()
             read = self._read.get(handle.topic)
             if read is not None and read._entry.origin is not handle.consumer.origin:
-                read = None  # of another cluster, whose ids say nothing here
-            if self._is_ahead(read, last, marked) and await self._comes(handle, last):
+                read = None  # from another cluster, whose ids cannot be compared
+            if self._is_ahead(read, last, marked) and await self._arrives(handle, last):
                 return True
         return bool(self.consumer.queue)
 
-    async def _comes(self, handle: ConsumerHandle, last: MessageId) -> bool:
-        """Whether a message is there of those up to ``last``; True, too, when the broker sends nothing."""
+    async def _arrives(self, handle: ConsumerHandle, last: MessageId) -> bool:
+        """Return whether a message up to ``last`` arrives; True also if the broker sends nothing in time."""
         consumer, context = self.consumer, self.consumer.context
         deadline = context.now() + context.settings.operation_timeout_seconds
         while not consumer.queue and handle.consumer.flow.arrived_last < (last.ledger_id, last.entry_id):
@@ -159,14 +160,14 @@ class AsyncReader(Generic[T_co]):
             return is_after(last, read.message_id(), inclusive=False)
         start = self._start
         if isinstance(start, int) or (is_end(start) and start.ledger_id > 0):
-            # From a time, or from the end: only the broker knows where that is.
+            # From a time, or from the end: only the broker knows that position.
             if marked is None or last.entry_id < 0:
                 return last.entry_id >= 0 and isinstance(start, int)
             return (last.ledger_id, last.entry_id) > (marked.ledger_id, marked.entry_id)
         return is_after(last, start, inclusive=self._inclusive)
 
     async def seek(self, messageid: MessageId | int) -> None:
-        """Go on after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
+        """Continue after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
         milliseconds since 1970."""
         await self.consumer.seek(messageid)
         self._start = messageid
@@ -174,17 +175,17 @@ class AsyncReader(Generic[T_co]):
         self._read.clear()
 
     async def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; its entry id is -1 when the topic is empty."""
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
         return await self.consumer.get_last_message_id()
 
     async def close(self) -> None:
-        """End the reader; its subscription disappears from the broker. A second call waits for the same end,
-        and cancelling a call does not take it back."""
+        """Close the reader; the broker drops its subscription. A second call waits for the first to finish,
+        and a cancelled call completes in the background."""
         await self.consumer.close()
         self.consumer.context.unregister(self)
 
     def abort(self) -> None:
-        """See `AsyncConsumer.abort`."""
+        """Close at once; see `AsyncConsumer.abort`."""
         self.consumer.abort()
 
     def __aiter__(self) -> AsyncIterator[Message[T_co]]:
@@ -209,7 +210,7 @@ class AsyncReader(Generic[T_co]):
 
 
 class Reader(SyncReaderBase, Generic[T_co]):
-    """A reader for threads; ``for message in reader`` reads without end.
+    """Reader for threads; ``for message in reader`` reads without end.
 
     Made by `geminga.Client.create_reader`. Methods are ``pulsar-client``'s.
     """
@@ -226,7 +227,8 @@ class Reader(SyncReaderBase, Generic[T_co]):
             self._listener.start(threads)
 
     def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
-        """The next message; waits for one, at most ``timeout_millis``. Raises `Timeout`, `AlreadyClosed`."""
+        """Return the next message; wait for one, at most ``timeout_millis``. Raises `Timeout`,
+        `AlreadyClosed`."""
         if self._listener is not None:
             raise InvalidConfiguration("the reader has a reader_listener: it takes the messages")
         while True:
@@ -234,16 +236,16 @@ class Reader(SyncReaderBase, Generic[T_co]):
             try:
                 if self._reader.note_read(message):
                     return message
-            except BaseException:  # a signal's handler raised: the next call shall have it
+            except BaseException:  # a signal handler raised: return the message for the next call
                 self._consumer._give_back([message])
                 raise
 
     def tables(
         self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
     ) -> Iterator[pa.Table]:
-        """The topic from the reader's place on as Arrow tables of about ``max_rows`` rows; columns as for
-        `Consumer.receive_table`. Ends where `has_message_available` says no; with ``follow`` it goes on with
-        what is published. Tables are decoded on the calling thread."""
+        """Read the topic from the reader's position as Arrow tables of about ``max_rows`` rows; columns as
+        for `Consumer.receive_table`. Ends when `has_message_available` is false; with ``follow``, continues
+        with new messages. Tables are decoded on the calling thread."""
         from geminga.client.columnar_consumer import decode_table
 
         while follow or self.has_message_available():
@@ -256,9 +258,9 @@ class Reader(SyncReaderBase, Generic[T_co]):
     def record_batches(
         self, max_rows: int = 100_000, columns: Sequence[str] | None = None, *, follow: bool = False
     ) -> pa.RecordBatchReader:
-        """`tables` as what DuckDB, Polars, pandas and every other reader of Arrow streams take: a
-        ``pyarrow.RecordBatchReader``, read as it is consumed and never whole in memory. It ends, or goes on,
-        as `tables` does; the reader stays open as long as it is read."""
+        """Return `tables` as a ``pyarrow.RecordBatchReader``, which DuckDB, Polars, pandas and other readers
+        of Arrow streams accept. It is read as it is consumed, never whole in memory, and ends as `tables`
+        does; keep the reader open while it is read."""
         from geminga.client.columnar_consumer import decode_table
 
         need("reading Arrow batches", "pyarrow", "numpy", "numba")
@@ -274,28 +276,28 @@ class Reader(SyncReaderBase, Generic[T_co]):
         return pyarrow.RecordBatchReader.from_batches(schema, batches)
 
     def _take_now(self) -> Message[Any] | None:
-        """See `ListenerRunner`."""
+        """Return the next message without waiting, for `ListenerRunner`."""
         while True:
             message = self._consumer._take_now()
             if message is None or self._reader.note_read(message):
                 return message
 
     def _tell(self, listening: ListenerRunner) -> None:
-        """See `ListenerRunner`."""
+        """Have `ListenerRunner` woken when messages arrive."""
         self._consumer._tell(listening)
 
     def has_message_available(self) -> bool:
-        """Whether `read_next` would return without waiting for a new publication.
+        """Return whether `read_next` would return without waiting for a new publication.
 
-        Entries that cannot be read (damaged, undecryptable, incomplete chunks) are no messages: while the
-        broker has newer entries, this waits until they came, at most ``operation_timeout_seconds``.
+        Entries that cannot be read (damaged, undecryptable, incomplete chunks) do not count: while the broker
+        has newer entries, this waits until they are received, at most ``operation_timeout_seconds``.
         """
         self._runtime.check()
-        # What waits here already needs neither the I/O thread nor the broker.
+        # A queued message needs neither the I/O thread nor the broker.
         return bool(self._reader.consumer.queue) or self._runtime.call(self._reader.has_message_available())
 
     def close(self) -> None:
-        """End the reader; its subscription disappears from the broker. A second call does nothing."""
+        """Close the reader; the broker drops its subscription. A second call does nothing."""
         if not self._runtime.closed and not self._runtime.forked:
             self._runtime.call(self._reader.close())
         if self._listener is not None:
@@ -323,7 +325,7 @@ class Reader(SyncReaderBase, Generic[T_co]):
 
 
 def reader_subscription(settings: ReaderSettings, random_hex: str) -> str:
-    """The name of the reader's subscription, as the official clients make it."""
+    """Return the name of the reader's subscription, formed as the official clients do."""
     if settings.subscription_name:
         return settings.subscription_name
     prefix = f"{settings.subscription_role_prefix}-" if settings.subscription_role_prefix else ""
@@ -336,7 +338,7 @@ async def create_reader(
     start: MessageId | int,
     settings: ReaderSettings,
 ) -> AsyncReader[Any]:
-    """A reader of a topic with all its partitions, of several, or of all that match a pattern.
+    """Open a reader of a topic with all its partitions, of several topics, or of all that match a pattern.
 
     ``start``: an id, or a publish time in milliseconds since 1970.
     """
@@ -381,8 +383,8 @@ async def create_reader(
 
 
 async def _settle_latest(reader: AsyncReader[Any], inclusive: bool) -> None:
-    """Make a place of "latest": the last message itself where it is wanted, else what follows the cursor,
-    so that a connection lost before the first message skips nothing."""
+    """Replace "latest" by a position: the last message itself with ``inclusive``, else the cursor, so that a
+    connection lost before the first message skips nothing."""
     for handle in reader.consumer.group.handles.values():
         last, marked = await handle.last_message_id()
         if not inclusive:

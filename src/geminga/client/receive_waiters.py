@@ -1,12 +1,12 @@
-"""Receivers: the threads and tasks that wait for a message of one consumer, in one line.
+"""Receivers: the threads and tasks that wait for a message of one consumer, in one queue.
 
-Whoever finds the queue empty stands in line, looks once more, and sleeps. After something was added the loop
-wakes as many from the front as there are items, once for all that arrived together: nobody could run before.
-To be woken is no promise: another receiver may take the item first, and who was woken stands in line again.
-Whoever leaves without looking (its time is over, it was cancelled, a signal's handler raised) and had been
-woken has the loop wake the next one instead, so that no wake-up is lost.
+A receiver that finds the message queue empty joins the wait queue, checks once more, and sleeps. After
+messages were added the loop wakes as many receivers from the front as there are messages, once for all that
+arrived together. A woken receiver may find that another one took the message, and waits again. A woken
+receiver that leaves without checking (time-out, cancellation, a signal handler's error) has the loop wake the
+next one instead, so that no wake-up is lost.
 
-The line is a deque that everybody appends to; only the loop's thread wakes. Nothing is locked.
+The wait queue is a deque that all threads append to; only the loop's thread wakes. Nothing takes a lock.
 """
 
 from __future__ import annotations
@@ -22,51 +22,52 @@ from geminga.consumer.queue import ReceiveQueue
 
 
 class WaitingReceiver(Protocol):
-    """Who stands in line and is not a task."""
+    """A waiting receiver other than a task."""
 
     def wake(self) -> None:
-        """On the loop's thread, or on the one that calls `ReceiveWaiters.tell`: must not block."""
+        """Wake the receiver, on the loop's thread or the one that calls `ReceiveWaiters.tell`; must not
+        block."""
 
 
 class ReceiveWaiters:
-    """The line in front of ``queue``. Made on the loop."""
+    """Wait queue for the messages of ``queue``. Created on the loop."""
 
     def __init__(self, queue: ReceiveQueue, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue
         self._loop = loop
-        self._line: deque[WaitingReceiver | asyncio.Future[None]] = deque()
+        self._waiting: deque[WaitingReceiver | asyncio.Future[None]] = deque()
         self._scheduled = False
-        queue.waiting = self._line
+        queue.waiting = self._waiting
         queue.wake = self._wake
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiting)
 
     # --- waking, on the loop ---------------------------------------------------------------------
 
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._hand_out)
+            self._loop.call_soon(self._wake_ready)
 
-    def _hand_out(self) -> None:
+    def _wake_ready(self) -> None:
         self._scheduled = False
-        self._wake_first(self._queue.ready(len(self._line)))
+        self._wake_first(self._queue.ready(len(self._waiting)))
 
     def wake_all(self) -> None:
-        """Nothing more will come: everybody is to see why."""
-        self._wake_first(len(self._line))
+        """Wake all receivers, as no more messages will arrive."""
+        self._wake_first(len(self._waiting))
 
     def _wake_first(self, count: int) -> None:
-        while count > 0 and self._line:
+        while count > 0 and self._waiting:
             try:
-                waiter = self._line.popleft()
+                waiter = self._waiting.popleft()
             except IndexError:  # the last one has just left
                 return
             if not isinstance(waiter, asyncio.Future):
                 waiter.wake()
             elif waiter.done():
-                continue  # cancelled, and not yet gone
+                continue  # cancelled, and not removed yet
             else:
                 waiter.set_result(None)
             count -= 1
@@ -74,58 +75,58 @@ class ReceiveWaiters:
     # --- waiting ---------------------------------------------------------------------------------
 
     async def wait(self, timeout: float | None) -> bool:
-        """As a task on the loop: until the queue may hold something; False when the time is over."""
+        """Wait until the queue may hold a message, as a task on the loop; return False on a time-out."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._line.append(waiter)
-        looks = False
+        self._waiting.append(waiter)
+        checks = False
         try:
             async with asyncio.timeout(timeout):
                 await waiter
-            looks = True
+            checks = True
         except TimeoutError:
             pass
         finally:
-            if self._left_line(waiter) and not looks and not self._loop.is_closed():
+            if self._was_woken(waiter) and not checks and not self._loop.is_closed():
                 self._wake()
-        return looks
+        return checks
 
     def wait_here(self, timeout: float | None, check: Callable[[], None]) -> bool:
-        """On any other thread: `wait`. ``check`` is called when the queue is still empty and raises when
-        nothing will come any more."""
+        """Do `wait` on any other thread. ``check`` is called when the queue is still empty and raises if no
+        more messages will arrive."""
         waiter = Waiter()
-        looks = False
+        checks = False
         try:
-            self._line.append(waiter)
-            # In line first: whoever adds from now on wakes this thread.
+            self._waiting.append(waiter)
+            # Waiting first: messages added from now on wake this thread.
             if not self._queue:
                 check()
                 if not waiter.wait(timeout):
                     return False
-            looks = True
+            checks = True
             return True
         finally:
             try:
-                self._leave(waiter, looks)
+                self._leave(waiter, checks)
             except BaseException:
-                # A signal's handler raised: somebody who has gone must not stay in line.
-                self._leave(waiter, looks=False)
+                # A signal handler raised: a receiver that leaves must not stay in the queue.
+                self._leave(waiter, checks=False)
                 raise
 
     def tell(self, waiter: WaitingReceiver) -> None:
-        """On any thread: ``waiter.wake()`` is called once, when the queue may hold something."""
-        self._line.append(waiter)
-        if self._queue and not self._left_line(waiter):
+        """Have ``waiter.wake()`` called once, when the queue may hold a message; on any thread."""
+        self._waiting.append(waiter)
+        if self._queue and not self._was_woken(waiter):
             waiter.wake()
 
-    def _leave(self, waiter: Waiter, looks: bool) -> None:
-        if self._left_line(waiter) and not looks:
-            with suppress(RuntimeError):  # the loop has ended, and everybody was woken
-                self._loop.call_soon_threadsafe(self._hand_out)
+    def _leave(self, waiter: Waiter, checks: bool) -> None:
+        if self._was_woken(waiter) and not checks:
+            with suppress(RuntimeError):  # the loop has ended, and all receivers were woken
+                self._loop.call_soon_threadsafe(self._wake_ready)
 
-    def _left_line(self, waiter: WaitingReceiver | asyncio.Future[None]) -> bool:
-        """Whether it had been woken before it left."""
+    def _was_woken(self, waiter: WaitingReceiver | asyncio.Future[None]) -> bool:
+        """Remove a receiver; return whether it had been woken before."""
         try:
-            self._line.remove(waiter)
+            self._waiting.remove(waiter)
         except ValueError:
             return True
         return False

@@ -1,13 +1,12 @@
-"""The thread behind the sync API: one daemon thread with an event loop for each sync client.
+"""I/O thread of the synchronous API: one daemon thread with an event loop for each client.
 
-The calling thread hands coroutines over with `LoopThread.call` and sleeps. Nothing is locked on the way: a
-signal's handler may interrupt any call, make others and raise, and the loop goes on meanwhile. After
-``fork`` the child has no such thread any more: every call there raises `ForkedProcessError` instead of
-waiting for ever.
+The calling thread passes coroutines to `LoopThread.call` and sleeps. Nothing takes a lock: a signal handler
+may interrupt any call, make others and raise, while the loop continues. After ``fork`` the child has no such
+thread: every call raises `ForkedProcessError` instead of waiting forever.
 
-Whoever uses the loop holds the `LoopThread`; the thread itself does not. When the last user has gone without
-`close`, the thread says so with a ``ResourceWarning``, sends what is pending and ends.
-Nobody waits for that: what a signal's handler raises in a finalizer is swallowed, so none may last.
+Users of the loop refer to the `LoopThread`; the thread itself does not. When the last reference is dropped
+without `close`, the thread emits a ``ResourceWarning``, sends pending messages and ends. No caller waits for
+that: errors of a signal handler in a finalizer are swallowed, so finalizers must not block.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ logger = logging.getLogger("geminga")
 _CLOSE_TIMEOUT_SECONDS = 5.0
 
 FAREWELL_SECONDS_MAX = 2.0
-"""How long the end of the interpreter, of a loop, or of an abandoned client waits for what is pending."""
+"""Time that the end of the interpreter, of a loop, or of an abandoned client waits for pending messages."""
 
 Farewell = Callable[[], Coroutine[Any, Any, None]]
 
@@ -48,7 +47,7 @@ Farewell = Callable[[], Coroutine[Any, Any, None]]
 class _Call:
     """A coroutine that a thread waits for. `start`, `give_up` and `ended` run on the loop's thread."""
 
-    __slots__ = ("_coroutine", "_discard", "_given_up", "_task", "_told", "error", "result", "waiter")
+    __slots__ = ("_abandoned", "_coroutine", "_discard", "_finished", "_task", "error", "result", "waiter")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], discard: Callable[[Any], object] | None) -> None:
         self.waiter = Waiter()
@@ -56,20 +55,20 @@ class _Call:
         self.error: BaseException | None = None
         self._coroutine = coroutine
         self._discard = discard
-        self._given_up = False
-        self._told = False
+        self._abandoned = False
+        self._finished = False
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
-        if self._given_up:
+        if self._abandoned:
             self._coroutine.close()
             return
         self._task = run_task(asyncio.get_running_loop(), self._coroutine)
         self._task.add_done_callback(self._done)
 
     def give_up(self) -> None:
-        """Nobody waits any more. A result that is there already, or comes in spite of it, is discarded."""
-        self._given_up = True
+        """Cancel, as the caller stopped waiting. A result that exists or arrives anyway is discarded."""
+        self._abandoned = True
         if self._task is None:
             return
         if not self._task.done():
@@ -78,32 +77,32 @@ class _Call:
             self._discard(self._task.result())
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._told = True
+        self._finished = True
         if task.cancelled():
             self.error = AlreadyClosed("the client was closed during the call")
         elif (error := task.exception()) is not None:
             self.error = error
         else:
             self.result = task.result()
-            if self._given_up and self._discard is not None:
+            if self._abandoned and self._discard is not None:
                 self._discard(self.result)
         self.waiter.wake()
 
     def ended(self) -> None:
-        """The loop has ended: it will not be started, or not be finished."""
-        if self._told:
+        """Fail the call, as the loop ended before it started or finished."""
+        if self._finished:
             return
         if self._task is not None and self._task.done():
             self._done(self._task)
             return
         if self._task is None or inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
-            self._coroutine.close()  # it never ran: no word of that either
+            self._coroutine.close()  # it never ran; suppress the warning about that
         self.error = AlreadyClosed("the client was closed during the call")
         self.waiter.wake()
 
 
 class _Loop:
-    """The thread, its loop, and the calls on their way. It knows nothing of whoever uses it."""
+    """The thread, its loop, and the pending calls. It has no reference to its users."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -116,7 +115,7 @@ class _Loop:
         self.drop: Callable[[], None] | None = None
         self.fail_leftovers: Callable[[], None] | None = None
         self._stopped = False
-        self._turned = False
+        self._iterated = False
         self._broken = False
         self._leaving = False
         self._begun = False
@@ -125,43 +124,43 @@ class _Loop:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Raises what making a loop fails with."""
+        """Start the thread. Raises the error of creating the loop."""
         try:
             self.thread.start()
             self._ready.wait()
         except BaseException:
-            # A signal's handler raised: nobody will use it.
+            # A signal handler raised: the thread stays unused.
             self.stop()
             raise
         if self._refused is not None:
             raise self._refused
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Raises ``RuntimeError`` when the loop has ended, or has not begun."""
+        """Schedule a callback. Raises ``RuntimeError`` if the loop has ended, or has not started."""
         if not self._begun:
-            raise RuntimeError("the loop has not begun")
+            raise RuntimeError("the loop has not started")
         self.loop.call_soon_threadsafe(callback, *arguments)
 
     def stop(self) -> None:
-        """End soon; what runs is cancelled. From any thread, any number of times."""
+        """End soon and cancel running calls. From any thread, any number of times."""
         self.closed = True
         with contextlib.suppress(RuntimeError):
             self.post(self._stop_once)
 
     def _stop_once(self) -> None:
-        # A second one would come in the midst of what is still run at the end.
+        # A second stop would interrupt the steps that still run at the end.
         if not self._stopped:
             self._stopped = True
             self.loop.stop()
 
     def dropped(self) -> None:
-        """Nobody can use it any more, and nobody has closed it. From any thread, in the middle of anything:
-        the garbage collector calls."""
+        """End after the last user dropped the thread without closing it. The garbage collector may call this
+        on any thread, at any moment."""
         if self.closed or self.forked:
             return
         try:
-            is_used = self._begun  # else somebody was interrupted who was just making it
-            # Before it is asked to end: a thread that begins only now looks here first.
+            is_used = self._begun  # else a caller was interrupted while creating it
+            # Before the request to end: a thread that starts only now checks this first.
             self.closed = True
             if is_used:
                 _leaving.add(self)
@@ -170,13 +169,13 @@ class _Loop:
                     ResourceWarning,
                     stacklevel=2,
                 )
-            self._ask_to_leave()
+            self._request_leave()
         except BaseException:
-            # A signal's handler raised here, or the warning is an error: the thread is to end all the same.
-            self._ask_to_leave()
+            # A signal handler raised here, or the warning is an error: the thread must end in any case.
+            self._request_leave()
             raise
 
-    def _ask_to_leave(self) -> None:
+    def _request_leave(self) -> None:
         with contextlib.suppress(RuntimeError):
             self.post(self._take_leave)
 
@@ -188,7 +187,7 @@ class _Loop:
         task.add_done_callback(lambda _: self._stop_once())
 
     async def say_farewell(self) -> None:
-        """Send what is pending, for a little while."""
+        """Send pending messages, for at most `FAREWELL_SECONDS_MAX`."""
         farewell, self.farewell = self.farewell, None
         if farewell is not None:
             with contextlib.suppress(Exception):
@@ -196,7 +195,7 @@ class _Loop:
                     await farewell()
 
     def _run(self) -> None:
-        # Made here, where no signal's handler interrupts: it is closed in any case.
+        # Created on this thread, which no signal handler interrupts, so that it is closed in any case.
         try:
             self.loop = new_event_loop()
         except BaseException as error:
@@ -216,46 +215,47 @@ class _Loop:
             try:
                 for step in (self.drop, self._cancel_all, self._end_others):
                     if step is None or (self._broken and step != self.drop):
-                        continue  # what needs turns of the loop
+                        continue  # the step needs a working loop
                     try:
                         step()
                     except Exception:
                         logger.debug("closing the I/O loop", exc_info=True)
             finally:
                 asyncio.set_event_loop(None)
-                with contextlib.suppress(Exception):  # a loop that is broken
+                with contextlib.suppress(Exception):  # the loop is broken
                     self.loop.close()
-                # From here on nobody can post; those who could, just before, are told.
+                # From here on no thread can post; calls posted just before are failed.
                 for call in list(self.calls):
                     call.ended()
                 if self.fail_leftovers is not None:
                     self.fail_leftovers()
-                # Whoever still holds this (a finalizer does, for ever) holds nothing of the client's.
+                # Release the client's objects for those that still refer to this, as finalizers do forever.
                 self.farewell = self.drop = self.fail_leftovers = None
                 _leaving.discard(self)
 
     def _turn(self) -> None:
-        """Run until it is stopped, or something is raised that nobody caught."""
-        self._turned = False
-        self.loop.call_soon(self._has_turned)
+        """Run until stopped, or until an exception is raised that was not caught."""
+        self._iterated = False
+        self.loop.call_soon(self._note_iteration)
         try:
             self.loop.run_forever()
             forks.returned()
         except Exception:
             forks.returned()
-            # The loop's own: what a callback raises stays there. Where it cannot even begin, it never will.
-            if self._turned:
-                logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
+            # An error of the loop itself, as callbacks' errors are caught. If it fails at its start, it
+            # always will.
+            if self._iterated:
+                logger.exception("%s: unexpected error on the I/O thread, which continues", self.name)
             else:
                 logger.exception("%s: the I/O loop is broken; the client is closed", self.name)
                 self.closed = self._broken = True
         except BaseException as error:
             forks.returned(error)
-            # SystemExit, say: it would end this thread, and nothing else.
-            logger.exception("%s: something raised on the I/O thread, which goes on", self.name)
+            # For example SystemExit: it would only end this thread.
+            logger.exception("%s: unexpected error on the I/O thread, which continues", self.name)
 
-    def _has_turned(self) -> None:
-        self._turned = True
+    def _note_iteration(self) -> None:
+        self._iterated = True
 
     def _end_others(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -273,32 +273,31 @@ _here = threading.local()
 
 
 def on_io_thread() -> bool:
-    """Whether this is the I/O thread of some client for threads."""
+    """Return whether the caller runs on the I/O thread of a client."""
     return getattr(_here, "is_io", False) and forks.stray != threading.get_ident()
 
 
 WITHOUT_LOCK = (
-    "the interpreter lock is off: geminga's client is made for that, but not every release is tested so, and "
-    "3.13t makes it slower; PYTHON_GIL=1 switches the lock on"
+    "the interpreter lock is off: geminga's client supports that, but not every release is tested with it, "
+    "and 3.13t makes it slower; PYTHON_GIL=1 switches the lock on"
 )
-"""See docs/decisions/free-threaded-cpython.md."""
+"""Warning on free-threaded interpreters; see docs/decisions/free-threaded-cpython.md."""
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own.
+    """An event loop that runs in a separate thread.
 
-    ``loop`` is the loop. Everything that belongs to it is touched on its thread only; `call` and `post` are
-    the ways in and may be used from any other thread, and from a signal's handler at any moment. ``name``
-    tells people whose thread it is.
+    ``loop`` is the loop. Everything that belongs to it is used on its thread only; `call` and `post` may be
+    used from any other thread, and from a signal handler at any moment. ``name`` is the thread's name.
     """
 
     def __init__(self, name: str = "geminga-io") -> None:
         if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
             warnings.warn(WITHOUT_LOCK, RuntimeWarning, stacklevel=2)
         self._inner = _Loop(name)
-        # Before it starts: whatever a signal's handler interrupts from here on, it ends.
+        # Before the start: if a signal handler interrupts from here on, the finalizer ends the thread.
         self._finalizer = weakref.finalize(self, self._inner.dropped)
-        self._finalizer.atexit = False  # the end of the interpreter is no mistake of the application's
+        self._finalizer.atexit = False  # the end of the interpreter is not the application's mistake
         self._inner.start()
         self.loop = self._inner.loop
         _live.add(self)
@@ -309,17 +308,17 @@ class LoopThread:
 
     @property
     def forked(self) -> bool:
-        """This is a child process: the thread is not here."""
+        """Whether this is a child process, which lacks the thread."""
         return self._inner.forked
 
     @property
     def thread(self) -> threading.Thread:
-        """The I/O thread: no blocking call may be made on it."""
+        """The I/O thread, on which no blocking call may be made."""
         return self._inner.thread
 
     @property
     def is_here(self) -> bool:
-        """The caller is on the I/O thread."""
+        """Whether the caller is on the I/O thread."""
         return threading.current_thread() is self._inner.thread
 
     def at_end(
@@ -329,16 +328,16 @@ class LoopThread:
         drop: Callable[[], None] | None = None,
         fail_leftovers: Callable[[], None] | None = None,
     ) -> None:
-        """``farewell`` is what is to be done, in `FAREWELL_SECONDS_MAX`, when this is dropped or the
-        interpreter ends without `close`; ``name`` is what the warning calls it. ``drop`` is called where the
-        loop ends, however it came to that, and ``fail_leftovers`` after its very end."""
+        """Set the functions for the end: ``farewell`` runs, for at most `FAREWELL_SECONDS_MAX`, when this is
+        dropped or the interpreter ends without `close`; the warning uses ``name``. ``drop`` runs when the
+        loop ends for any reason, and ``fail_leftovers`` after its end."""
         self._inner.name = name
         self._inner.farewell = farewell
         self._inner.drop = drop
         self._inner.fail_leftovers = fail_leftovers
 
     def check(self) -> None:
-        """Raises `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""
+        """Raise `ForkedProcessError` in a forked child and `AlreadyClosed` after `close`."""
         if self._inner.forked:
             raise ForkedProcessError(
                 "this client was created before fork(); its I/O thread does not exist in this process. "
@@ -356,9 +355,9 @@ class LoopThread:
     ) -> T:
         """Run a coroutine on the loop and wait for its result, at most ``timeout`` seconds.
 
-        When the wait ends early (time-out, KeyboardInterrupt) the coroutine is cancelled; a result that came
-        in spite of that goes to ``discard``, on the loop's thread. Raises `Timeout`, `AlreadyClosed`,
-        `ForkedProcessError`, or what the coroutine raised.
+        If the wait ends early (time-out, KeyboardInterrupt) the coroutine is cancelled; a result that arrives
+        anyway is passed to ``discard``, on the loop's thread. Raises `Timeout`, `AlreadyClosed`,
+        `ForkedProcessError`, or the coroutine's error.
         """
         inner = self._inner
         call = _Call(coroutine, discard)
@@ -388,7 +387,7 @@ class LoopThread:
                 raise call.error
             return call.result  # type: ignore[no-any-return]
         finally:
-            del call  # the error's traceback holds this frame: it would hold itself, and the client
+            del call  # the error's traceback refers to this frame: a cycle that would keep the client
 
     def _give_up(self, call: _Call) -> None:
         self._inner.calls.discard(call)
@@ -396,10 +395,8 @@ class LoopThread:
             self._inner.post(call.give_up)
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Run a plain function on the loop soon; for the hot path, where no result is awaited.
-
-        Raises `ForkedProcessError` and `AlreadyClosed`.
-        """
+        """Run a plain function on the loop soon; for the hot path, where no result is awaited. Raises
+        `ForkedProcessError` and `AlreadyClosed`."""
         if self._inner.forked:
             self.check()  # the wake-up would reach the parent's loop: both share its pipe
         try:
@@ -409,7 +406,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel what runs, stop the loop, end the thread. May be called again; harmless after fork."""
+        """Cancel running calls, stop the loop, end the thread. May be called again; harmless after fork."""
         inner = self._inner
         if inner.forked:
             return
@@ -425,24 +422,24 @@ class LoopThread:
 _live: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 _leaving: set[_Loop] = set()
-"""Those that were dropped and still send what is pending: the end of the interpreter waits for them."""
+"""Dropped threads that still send pending messages; the end of the interpreter waits for them."""
 
 
 def _after_fork_in_child() -> None:
-    _leaving.clear()  # their threads are not here
+    _leaving.clear()  # their threads do not exist in this process
     for runtime in list(_live):
         runtime._inner.forked = True
         if runtime.thread is threading.current_thread():
-            # What forked may be something else than a callback whose return is seen: this turn is the last.
-            _let_go(runtime._inner.loop)
+            # Other code than a tracked callback may have forked: end after this iteration.
+            _detach_loop(runtime._inner.loop)
             runtime._inner.loop.stop()
 
 
-def _let_go(loop: Any) -> None:
-    """In a child on the loop's own thread. The selector and what wakes it are the parent's: a look at them in
-    the rest of this turn would take a wake-up from it. Their descriptors become others, of nothing."""
+def _detach_loop(loop: Any) -> None:
+    """Replace the selector and the wake-up pipe of the loop, in a child on the loop's thread: they are the
+    parent's, and polling them in the rest of this iteration would take a wake-up from it."""
     if not hasattr(select, "epoll"):
-        return  # kqueue's is no child's
+        return  # kqueue descriptors are not inherited
     backend = loop._get_backend_id() if hasattr(loop, "_get_backend_id") else loop._selector.fileno()
     with select.epoll() as nothing:
         os.dup2(nothing.fileno(), backend, inheritable=False)
@@ -456,7 +453,7 @@ def _let_go(loop: Any) -> None:
 
 
 def end_all() -> None:
-    """At the interpreter's end: every client that is open sends what is pending, for a little while."""
+    """Send pending messages of all open clients, for a limited time, at the interpreter's end."""
     impatient = False
     left: list[LoopThread] | None = None
     while True:
@@ -470,12 +467,12 @@ def end_all() -> None:
                 inner.thread.join(FAREWELL_SECONDS_MAX + 1.0)
             return
         except (KeyboardInterrupt, SystemExit):
-            # A signal's handler: whoever interrupts the end wants it at once, and no traceback.
+            # A signal handler raised: an interrupt of the end asks to end at once, without a traceback.
             impatient = True
 
 
 def _end(runtime: LoopThread, impatient: bool) -> None:
-    """At the interpreter's end; may be called again when it was interrupted."""
+    """End one client at the interpreter's end; called again after an interrupt."""
     if impatient:
         runtime._inner.stop()
         return

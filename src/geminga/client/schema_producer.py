@@ -1,8 +1,8 @@
 """Producers that publish with another schema than the one they were created with.
 
 A topic's schema evolves: an application that forwards old and new records needs both versions on one
-producer, in one order. `AsyncProducer.with_schema` registers the other schema and gives a view of the same
-producer: what is sent through it names that version. Messages of different versions never share a batch.
+producer, in one order. `AsyncProducer.with_schema` registers the other schema and returns a view of the same
+producer, whose messages carry that version. Messages of different versions never share a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from geminga.values import T, T_contra
 
 
 class AsyncSchemaProducer(AsyncProducer[T_contra]):
-    """A view of ``producer`` with another schema; closing either closes both."""
+    """View of ``producer`` with another schema; closing either closes both."""
 
     def __init__(self, producer: AsyncProducer[Any], messages: MessageBuilder) -> None:
         self.__dict__.update(producer.__dict__)
@@ -33,7 +33,7 @@ class AsyncSchemaProducer(AsyncProducer[T_contra]):
 
 
 class SchemaProducer(Producer[T_contra]):
-    """A view of ``producer`` with another schema; closing either closes both."""
+    """View of ``producer`` with another schema; closing either closes both."""
 
     def __init__(self, producer: Producer[Any], messages: MessageBuilder) -> None:
         self.__dict__.update(producer.__dict__)

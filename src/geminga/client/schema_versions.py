@@ -1,8 +1,8 @@
-"""The topics' schemas as the client knows them: each version is asked for once.
+"""Cache of the topics' schemas: each version is fetched once.
 
-Reading Avro needs the schema that a message was written with. Threads may wait for the broker's answer
-while they decode; a coroutine may not, so an asyncio consumer asks for an unknown version before it hands
-the message out (`SchemaVersions.prepare`).
+Reading Avro needs the schema that a message was written with. Threads may wait for the broker's answer while
+they decode; a coroutine may not, so an asyncio consumer fetches an unknown version before it returns the
+message (`SchemaVersions.prepare`).
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga")
 
 VERSIONS_KEPT = 10_000
-"""Schema versions that a client remembers over all topics; the oldest go first."""
+"""Limit on cached schema versions over all topics; the oldest are dropped first."""
 
 Key = tuple[str, str]
-"""The topic as messages name it, and the version as `Message.schema_version` gives it."""
+"""Topic as messages name it, and version as `Message.schema_version` returns it."""
 
 
 class SchemaVersions:
-    """Belongs to a `ClientContext`: methods that wait run on its loop, `known` on any thread."""
+    """Schema cache of a `ClientContext`: methods that wait run on its loop, `known` on any thread."""
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
         self.generation = 0
-        """Grows when versions that were known before mean something else."""
+        """Incremented when cached versions become invalid."""
         self._known: dict[Key, SchemaInfo] = {}
         self._failed: dict[Key, PulsarException] = {}
         self._asking: dict[Key, asyncio.Task[SchemaInfo | None]] = {}
 
     def forget(self) -> None:
-        """The client went to another cluster, which counts versions otherwise."""
+        """Clear the cache after a move to another cluster, which numbers versions differently."""
         self._known.clear()
         self._failed.clear()
         self._asking.clear()
@@ -52,26 +52,23 @@ class SchemaVersions:
 
     @property
     def schema_generation(self) -> int:
-        """For schemas that decode: `generation`."""
+        """`generation`, for schemas that decode."""
         return self.generation
 
     def known(self, topic: str, version: str) -> SchemaInfo | None:
-        """A version that was asked for before."""
+        """Return a version if it is cached."""
         return self._known.get((topic, version))
 
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """For schemas that decode: what `prepare` found for a message. None when the topic has no such
-        version.
-
-        Raises what asking the broker failed with.
-        """
+        """Return the schema that `prepare` fetched for a message, for schemas that decode; None if the topic
+        has no such version. Raises the error of fetching it."""
         failure = self._failed.get((topic, version))
         if failure is not None:
             raise failure
         return self._known.get((topic, version))
 
     async def get(self, topic: str, version: str) -> SchemaInfo | None:
-        """A version; None when the topic has no such one. Whoever asks meanwhile shares the answer."""
+        """Return a version; None if the topic has no such version. Concurrent callers share the request."""
         key = (topic, version)
         info = self._known.get(key)
         if info is not None:
@@ -95,19 +92,19 @@ class SchemaVersions:
         return info
 
     async def newest(self, topic: str) -> SchemaInfo | None:
-        """The topic's newest schema; None when it has none, or when there is no such topic yet."""
+        """Return the topic's newest schema; None if it has none, or does not exist yet."""
         schema = await self._context.schema(topic)
         return None if schema is None else from_wire(schema)
 
     async def newest_with_version(self, topic: str) -> tuple[SchemaInfo, bytes] | None:
-        """The same with its version, as messages name it."""
+        """Return the topic's newest schema with its version, as messages name it."""
         answer = await self._context.schema_answer(topic)
         return None if answer is None else (from_wire(answer.schema), bytes(answer.schema_version))
 
     async def prepare(self, message: Any) -> None:
-        """Make sure that the version of a message is known, so that decoding it need not wait.
+        """Fetch the schema version of a message, so that decoding need not wait.
 
-        Does not raise for what the broker answers: decoding will.
+        Does not raise the broker's error: decoding will.
         """
         version = message.schema_version()
         if not version:
@@ -123,14 +120,13 @@ class SchemaVersions:
             _keep(self._failed, key, error)
 
     async def for_topic(self, topic: str, schema: Schema[T]) -> Schema[T]:
-        """The schema that a producer on ``topic`` uses for ``schema``."""
+        """Return the schema that a producer on ``topic`` uses for ``schema``."""
         return schema.for_topic(await self.newest(topic)) if schema.needs_topic else schema
 
     async def register(self, topic: str, info: SchemaInfo) -> bytes:
-        """The version of a schema on ``topic`` (a partition, or a topic without), registered if it is new.
-
-        Raises `IncompatibleSchema` when the topic refuses it, `TopicNotFound`, and what asking fails with.
-        """
+        """Return the version of a schema on ``topic`` (a partition, or an unpartitioned topic), registered if
+        it is new. Raises `IncompatibleSchema` if the topic refuses it, `TopicNotFound`, and other errors of
+        the request."""
         name = str(TopicName.parse(topic))
         schema = to_wire(info)
         answer = await self._context.request_on_topic(
@@ -140,9 +136,9 @@ class SchemaVersions:
 
 
 class ThreadSchemaVersions:
-    """The same for schemas that decode on any thread but the loop's: an unknown version is asked for.
+    """Schema cache for decoding on any thread but the loop's: an unknown version is fetched.
 
-    Schemas outlive clients, so this does not keep one alive.
+    Schemas outlive clients, so this holds no strong reference to one.
     """
 
     def __init__(self, runtime: LoopThread, versions: SchemaVersions) -> None:
@@ -151,11 +147,12 @@ class ThreadSchemaVersions:
 
     @property
     def schema_generation(self) -> int:
-        """See `SchemaVersions.generation`."""
+        """Generation of the cache; see `SchemaVersions.generation`."""
         return self._versions.generation
 
     def schema_of_message(self, topic: str, version: str) -> SchemaInfo | None:
-        """None when the topic has no such version. Raises what asking the broker fails with."""
+        """Return a message's schema, None if the topic has no such version. Raises the error of fetching
+        it."""
         known = self._versions.known(topic, version)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""Cluster endpoints and failing over between them, under ``pulsar-client``'s names."""
+"""Clusters' URLs and credentials, and failover between clusters, under ``pulsar-client``'s names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from geminga.connection.addresses import ServiceUrl
 
 
 class ServiceInfo:
-    """How to reach one cluster."""
+    """URL and credentials of one cluster."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ServiceInfo:
 
     @classmethod
     def wrap(cls, service_info: ServiceInfo) -> ServiceInfo:
-        """The same place: ``pulsar-client`` has two classes of these and this leads from one to the other."""
+        """Return ``service_info``: ``pulsar-client`` has two such classes, which this converts."""
         check_type("service_info", service_info, ServiceInfo)
         return service_info
 
@@ -37,17 +37,17 @@ class ServiceInfo:
 
     @property
     def authentication(self) -> Authentication | None:
-        """Who the client is there; None: nobody in particular."""
+        """Credentials of the client there; None: no authentication."""
         return self._authentication
 
     @property
     def use_tls(self) -> bool:
-        """Whether the service URL asks for TLS."""
+        """Whether the service URL uses TLS."""
         return self._url.tls
 
     @property
     def tls_trust_certs_file_path(self) -> str | None:
-        """Certificates in PEM that are trusted there; None: the client's own."""
+        """File with the PEM certificates to trust there; None: the system's."""
         return self._tls_trust_certs_file_path
 
     def __repr__(self) -> str:
@@ -58,23 +58,23 @@ class ServiceInfo:
 
 
 class ServiceInfoProvider:
-    """Base of providers that tell a client where to connect, and tell it again when that changes."""
+    """Base of providers that name the cluster for a client to use, and later changes of it."""
 
     def initial_service_info(self) -> ServiceInfo:
-        """Where to connect at first."""
+        """Return the cluster to connect to at first."""
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """Keep the function, and call it with a `ServiceInfo` whenever clients are to go elsewhere; from any
-        thread."""
+        """Store the function, and call it with a `ServiceInfo` whenever clients must change the cluster; from
+        any thread."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what the provider holds; called when the client is closed."""
+        """Release the provider's resources; called when the client is closed."""
 
 
 class AutoClusterFailover:
-    """A primary cluster and those to use, in order, while it cannot be reached."""
+    """A primary cluster and secondary ones to use, in order, while it is unreachable."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""How a client asks its cluster where topics live: over the binary protocol, or over HTTP.
+"""Lookups of topics: over the binary protocol, or over HTTP.
 
-Which of the two a client uses is decided by the scheme of its service URL. Both try the URL's hosts in turn,
-and both answer alike; brokers are always spoken to in the binary protocol.
+The scheme of the service URL selects one of them. Both try the URL's hosts in turn and return the same
+answers; connections to brokers always use the binary protocol.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ T = TypeVar("T")
 class ServiceUnreachable(ConnectError):
     """None of the service URL's hosts could be reached; the message names each with its reason.
 
-    ``worth_waiting``: a broker that comes up late would mend it, as it would not mend an unknown host name
-    or a certificate.
+    ``worth_waiting``: a broker that starts later would help, unlike with an unknown host name or a
+    certificate.
     """
 
     def __init__(self, *arguments: object, worth_waiting: bool = True) -> None:
@@ -48,59 +48,56 @@ class ServiceUnreachable(ConnectError):
 
 
 class ServiceUnreachableInTime(Timeout, ServiceUnreachable):
-    """`ServiceUnreachable`, for as long as the operation was allowed to take; ``Result.Timeout``, as in
+    """`ServiceUnreachable` for the whole time limit of an operation; ``Result.Timeout``, as in
     pulsar-client."""
 
 
 class ServiceLookup(Protocol):
-    """What a client asks its cluster. ``remaining``: the seconds that are left for the answer.
-
-    Raises `ServiceUnreachable`, what a broker reports, and what connecting ends with.
-    """
+    """Requests of a client to its cluster. ``remaining``: seconds left for the answer. Raises
+    `ServiceUnreachable`, and the errors that a broker or connecting reports."""
 
     hosts: Hosts
 
     async def connection(self) -> BrokerConnection:
-        """A binary connection to a host of the service URL."""
+        """Return a binary connection to a host of the service URL."""
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
-        """The broker that serves ``topic``, a full name with its partition suffix."""
+        """Return the broker that serves ``topic``, a full name with its partition suffix."""
 
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
-        """How many partitions ``topic`` has; 0: it is not partitioned."""
+        """Return the number of partitions of ``topic``; 0: it is not partitioned."""
 
     async def topics(
         self, namespace: str, mode: int, pattern: str | None, remaining: float
     ) -> pb.CommandGetTopicsOfNamespaceResponse:
-        """The topics of ``tenant/namespace``."""
+        """Return the topics of ``tenant/namespace``."""
 
     async def ack_holes(self, topic: str, subscription: str) -> int | None:
-        """Of a subscription of a plain topic or a partition; None when that is not told here."""
+        """Return the ack holes of a subscription of an unpartitioned topic or a partition; None if unknown
+        here."""
 
 
 class Hosts:
-    """The hosts of a service URL: the one that worked last, then the others in turn."""
+    """The hosts of a service URL: the last one that worked, then the others in turn."""
 
     def __init__(self, addresses: tuple[Address, ...], start: int) -> None:
         self._addresses = addresses
         self._index = start
         self.last_failure: PulsarException | None = None
         self.told = False
-        """It was logged that no host can be reached, and none could be since."""
+        """Whether the current outage of all hosts was logged."""
 
     @property
     def current(self) -> Address:
         return self._addresses[self._index]
 
     def next(self) -> None:
-        """Another host first, from now on."""
+        """Start with the next host from now on."""
         self._index = (self._index + 1) % len(self._addresses)
 
     async def first_that(self, attempt: Callable[[Address], Awaitable[T]]) -> T:
-        """What ``attempt`` gives for the first host that can be reached.
-
-        Raises `ServiceUnreachable` when none can, and at once what a broker reported.
-        """
+        """Return the result of ``attempt`` for the first reachable host. Raises `ServiceUnreachable` if no
+        host is reachable, and errors that a broker reported at once."""
         failures: list[ConnectError] = []
         worth_waiting = False
         for _ in self._addresses:
@@ -126,7 +123,7 @@ class Hosts:
 
 
 class BinaryLookup:
-    """Asks in the binary protocol (framing.md section 4)."""
+    """Lookups in the binary protocol (framing.md section 4)."""
 
     def __init__(self, context: ClientContext, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
@@ -160,9 +157,9 @@ class BinaryLookup:
             except ServiceUnitNotReady:
                 self.hosts.next()  # perhaps another broker is ready
                 raise
-            place = lookup.answered(answer)
-            if place is not None:
-                return place
+            location = lookup.answered(answer)
+            if location is not None:
+                return location
 
     async def partitions(self, topic: TopicName, *, auto_creation: bool, remaining: float) -> int:
         answer = await self._ask(
@@ -182,7 +179,7 @@ class BinaryLookup:
         return answer.getTopicsOfNamespaceResponse
 
     async def ack_holes(self, topic: str, subscription: str) -> int | None:
-        return None  # no command asks for it
+        return None  # no command returns it
 
     async def _ask(self, make: Callable[[int], pb.BaseCommand], remaining: float) -> pb.BaseCommand:
         deadline = self._context.now() + remaining
@@ -194,7 +191,7 @@ class BinaryLookup:
 
 
 class HttpLookup:
-    """Asks the REST interface; each question has a connection of its own."""
+    """Lookups over the REST API, with one connection per request."""
 
     def __init__(self, context: ClientContext, url: ServiceUrl, start: int) -> None:
         self.hosts = Hosts(url.addresses, start)
@@ -202,8 +199,8 @@ class HttpLookup:
         self._url = url
 
     async def connection(self) -> BrokerConnection:
-        """Always raises `OperationNotSupported`: the hosts of this service URL speak HTTP."""
-        raise OperationNotSupported(f"{self._url.text} is no address for the binary protocol")
+        """Raise `OperationNotSupported`: the hosts of this service URL speak HTTP."""
+        raise OperationNotSupported(f"{self._url.text} is not an address of the binary protocol")
 
     async def place(self, topic: str, remaining: float) -> BrokerLocation:
         path = http_lookup.place_path(topic, self._context.settings.listener_name)
@@ -241,7 +238,7 @@ class HttpLookup:
     async def get(
         self, address: Address, path: str, *, with_credentials: bool = True
     ) -> http_lookup.HttpAnswer:
-        """The answer of ``address`` to one GET, with any status. Raises `ConnectError`."""
+        """Return the answer of ``address`` to one GET, with any status. Raises `ConnectError`."""
         settings = self._context.settings
         headers: tuple[tuple[str, str], ...] = ()
         if with_credentials:
@@ -269,7 +266,7 @@ class HttpLookup:
 
 
 async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
-    """What comes until the other side ends the connection."""
+    """Read until the other side ends the connection."""
     pieces: list[bytes] = []
     size = 0
     while piece := await reader.read(1 << 16):
@@ -283,7 +280,7 @@ async def _read_all(reader: asyncio.StreamReader, address: Address) -> bytes:
 
 
 def make_lookup(context: ClientContext, url: ServiceUrl) -> ServiceLookup:
-    """The way of asking that a service URL names. The first host is chosen at random, so that many clients
-    do not all begin with the same one."""
+    """Return the lookup for a service URL. The first host is chosen at random, so that many clients spread
+    over the hosts."""
     start = context.random.randrange(len(url.addresses))
     return HttpLookup(context, url, start) if url.http else BinaryLookup(context, url, start)

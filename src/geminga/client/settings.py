@@ -1,4 +1,4 @@
-"""What a client can be told, in one frozen object that both shells share."""
+"""Client settings, in one frozen object that the synchronous and the asyncio API share."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class TlsSettings:
     """TLS for ``pulsar+ssl``. Verification and the hostname check are on unless switched off here."""
 
     trust_certificates_path: str | None = None
-    """Certificates in PEM that are trusted; None: the system's."""
+    """File with the PEM certificates to trust; None: the system's."""
     allow_insecure_connection: bool = False
-    """True trusts any certificate: for tests only."""
+    """True accepts any certificate: for tests only."""
     validate_hostname: bool = True
-    """Whether the certificate must name the host that was asked for."""
+    """Whether the certificate must name the requested host."""
     certificate_path: str | None = None
     """This client's certificate in PEM, for mutual TLS."""
     private_key_path: str | None = None
-    """Its private key in PEM."""
+    """File with the private key of that certificate, in PEM."""
 
     def __post_init__(self) -> None:
         check_type("tls_trust_certs_file_path", self.trust_certificates_path, str, optional=True)
@@ -46,40 +46,39 @@ class ClientSettings:
     """``pulsar://host[:port]``, ``pulsar+ssl://…`` for TLS, or ``http(s)://…`` for lookups over REST; several
     hosts, separated by commas, are tried in turn."""
     credentials: CredentialsProvider = field(default_factory=NoAuthentication)
-    """Who this client is; made of the argument ``authentication``."""
+    """Credentials of this client, from the argument ``authentication``."""
     operation_timeout_seconds: float = 30.0
-    """The most that creating, subscribing, seeking, closing and lookups take, tries included."""
+    """Time limit for creating, subscribing, seeking, closing and lookups, retries included."""
     connection_timeout_seconds: float = 10.0
-    """The most that connecting, TLS and the handshake take."""
+    """Time limit for connecting, TLS and the handshake."""
     keepalive_interval_seconds: float = 30.0
-    """A PING after this long without a frame from the broker; the connection is given up after as long again
-    in silence."""
+    """Idle time after which a PING is sent; the connection is closed after the same time again without a
+    frame."""
     backoff_initial_seconds: float = 0.1
-    """How long the first try to reconnect waits; each further one waits twice as long, with some chance in
-    it."""
+    """Delay before the first reconnect; each further one doubles it, with random jitter."""
     backoff_max_seconds: float = 60.0
-    """The longest wait between two tries."""
+    """Longest delay between two reconnects."""
     concurrent_lookup_requests: int = 50_000
-    """Lookups that may wait for answers at once; further ones fail with TooManyLookupRequestException."""
+    """Lookups that may be pending at once; further ones fail with TooManyLookupRequestException."""
     lookup_redirects_max: int = 20
-    """How often one lookup is sent on to another broker."""
+    """Redirects to another broker that one lookup may follow."""
     connections_per_broker: int = 1
     """Connections to each broker; producers and consumers are spread over them."""
     listener_name: str | None = None
-    """Which of a broker's advertised listeners is asked for; None: the broker's usual address."""
+    """Name of the brokers' advertised listener to use; None: the broker's usual address."""
     listener_threads: int = 1
-    """Threads that call message listeners; each consumer and reader keeps to one of them."""
+    """Threads that call message listeners; each consumer and reader uses always the same one."""
     memory_limit_bytes: int = 0
-    """Bound on the bytes of messages without a receipt, over all producers of the client; 0: none."""
+    """Limit on the bytes of messages without a receipt, over all producers of the client; 0: no limit."""
     statistics_interval_seconds: int = 600
-    """How often statistics are written to the log; 0 never."""
+    """Interval at which statistics are logged; 0: never."""
     tls: TlsSettings = field(default_factory=TlsSettings)
-    """See `TlsSettings`."""
+    """TLS settings for ``pulsar+ssl``."""
     metrics: MeterProvider | bool | None = None
-    """Where OpenTelemetry's metrics go (`geminga.client.metrics`): a meter provider, True for the global one,
-    False for none; None: the global one if the program has loaded OpenTelemetry by now."""
+    """Receiver of OpenTelemetry metrics (`geminga.client.metrics`): a meter provider, True for the global
+    one, False for no metrics; None: the global one if the program has loaded OpenTelemetry."""
     metrics_by_topic: bool = False
-    """Gives those metrics the topic, and not the namespace alone."""
+    """Whether the metrics carry the topic too, not only the namespace."""
 
     def __post_init__(self) -> None:
         ServiceUrl.parse(self.service_url)

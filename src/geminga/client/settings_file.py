@@ -1,7 +1,7 @@
-"""A file of producer settings: written by ``geminga tune advise --apply``, read by programs and by Spark.
+"""Settings files of producers: written by ``geminga tune advise --apply``, read by programs and by Spark.
 
 TOML with two tables. ``[client]`` holds arguments of `geminga.Client`, ``[producer]`` arguments of
-``create_producer``, under their own names; choices are written by name::
+``create_producer``, under the arguments' names; enumerations are written by name::
 
     [client]
     memory_limit_bytes = 67108864
@@ -36,14 +36,14 @@ from geminga.config import check_choice, check_type, refuse, suggestion
 from geminga.errors import InvalidConfiguration
 
 _NOT_IN_A_FILE = frozenset({"self", "service_url", "topic", "producer_name", "initial_sequence_id"})
-"""What belongs to one program's run, not to a topic's settings."""
+"""Arguments of a single run rather than settings of a topic."""
 _NONE_OR_A_NUMBER = frozenset({"latency_budget_ms"})
-"""Without a default that would show what they are."""
+"""Arguments whose default None does not show their type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """Arguments from a settings file, ready to be passed on."""
+    """Arguments read from a settings file, ready to pass on."""
 
     client: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of `geminga.Client`."""
@@ -53,17 +53,15 @@ class FileSettings:
 
 def load_settings(path: str | os.PathLike[str]) -> FileSettings:
     """Read a file of settings for a client and its producers, as ``geminga tune advise --apply`` writes it.
-
-    Raises `InvalidConfiguration` for a file that cannot be read or is no TOML, for tables and arguments that
-    do not exist, and for values of another kind than the argument's.
-    """
+    Raises `InvalidConfiguration` for a file that is unreadable or not TOML, for unknown tables and arguments,
+    and for values of the wrong type."""
     check_type("path", path, str, os.PathLike)
     try:
         content = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise InvalidConfiguration(f"the settings file {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(f"the settings file {path} is no TOML: {error}") from None
+        raise InvalidConfiguration(f"the settings file {path} is not TOML: {error}") from None
     known = _arguments()
     for table, values in content.items():
         check_choice("table", table, tuple(known))
@@ -77,7 +75,7 @@ def load_settings(path: str | os.PathLike[str]) -> FileSettings:
 def dump_settings(
     settings: FileSettings, comments: Mapping[str, str] | None = None, heading: str = ""
 ) -> str:
-    """The text of a settings file. ``comments``: by argument, a line above it."""
+    """Return the text of a settings file. ``comments``: by argument, a line above it."""
     comments = comments or {}
     lines = [f"# {line}".rstrip() for line in heading.splitlines()]
     for table, values in (("client", settings.client), ("producer", settings.producer)):
@@ -102,7 +100,7 @@ def _toml(value: Any) -> str:
 
 
 def _arguments() -> dict[str, dict[str, inspect.Parameter]]:
-    """The arguments that may stand in a file: numbers, flags and choices."""
+    """Return the arguments that a file may contain: numbers, flags and enumerations."""
     from geminga.client.sync import Client
 
     found = {}

@@ -1,6 +1,6 @@
-"""Every ``stats_interval_in_seconds`` each producer and consumer says in the log what it did meanwhile.
+"""Log of statistics: every ``stats_interval_in_seconds`` a line for each producer and consumer.
 
-The lines are of level INFO, to the logger ``geminga.statistics``; who did nothing says nothing.
+The lines have level INFO and go to the logger ``geminga.statistics``; idle handles log nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger("geminga.statistics")
 
 @dataclass(frozen=True, slots=True)
 class HandleCounts:
-    """What a handle has done since it was opened (``totals``), and how it stands (``present``)."""
+    """Counts of a handle since it was opened (``totals``), and current values (``present``)."""
 
     who: str
     totals: dict[str, int]
@@ -25,8 +25,8 @@ class HandleCounts:
 
 
 class StatisticsLog:
-    """Looks at ``handles()`` every ``interval_seconds``, from `start` until `stop`; 0: never. Those without a
-    ``counts()`` are passed over."""
+    """Log of the counts of ``handles()`` every ``interval_seconds``, from `start` until `stop`; 0: never.
+    Handles without ``counts()`` are skipped."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, interval_seconds: float, handles: Callable[[], Iterable[Any]]
@@ -38,24 +38,24 @@ class StatisticsLog:
         self._before: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 
     def start(self) -> None:
-        """May be called again."""
+        """Start the timer; may be called again."""
         if self._timer is None and self._interval_seconds:
-            self._timer = self._loop.call_later(self._interval_seconds, self._tell)
+            self._timer = self._loop.call_later(self._interval_seconds, self._log)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         self._timer = None
         for handle in self._handles():
             counts: Callable[[], HandleCounts] | None = getattr(handle, "counts", None)
             if counts is not None:
-                self._tell_one(handle, counts())
+                self._log_one(handle, counts())
         self.start()
 
-    def _tell_one(self, handle: Any, counts: HandleCounts) -> None:
+    def _log_one(self, handle: Any, counts: HandleCounts) -> None:
         before = self._before.get(handle, {})
         did = {name: total - before.get(name, 0) for name, total in counts.totals.items()}
         self._before[handle] = counts.totals

@@ -1,12 +1,12 @@
-"""Handing over: how messages get from the application's threads to the loop, which owns everything else.
+"""Submit queue: passes messages from the application's threads to the loop, which owns everything else.
 
-There is one place for it, a list, and one atomic step: appending. A thread takes no lock on the way, so a
-signal's handler may interrupt a send at any point, make other sends, wait for them, or raise: what was
-appended is sent, what was not is not, and nothing is half done.
+The queue is a list, and a thread submits by one atomic append, without a lock. So a signal handler may
+interrupt a send at any point, make other sends, wait for them, or raise: a message is either appended
+completely, and sent, or not at all.
 
-Whether a message may come is told from a number that the loop keeps (`SubmitQueue.room`): so many messages may
-lie here, and every one of them is sure of its permit. A thread that finds no room, or whose message needs a
-closer look, hands over a question instead (`WaitingSend`) and sleeps until the loop has answered it.
+`SubmitQueue.room`, which the loop updates, limits how many messages may be queued; each of those is sure of
+its permit. A thread that finds the queue full, or whose message needs preparation, submits a `WaitingSend`
+instead and sleeps until the loop has decided.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 
 class QueuedSend:
-    """A message with more than a payload, on its way to the loop.
+    """A queued message with more than a payload.
 
-    ``partition`` is where it must go when that was decided before. ``urgent``: somebody waits for its
-    receipt.
+    ``partition`` is set if it was chosen already. ``urgent``: the sender waits for the receipt.
     """
 
     __slots__ = ("message", "partition", "payload", "token", "urgent")
@@ -49,10 +48,10 @@ class QueuedSend:
 
 
 class WaitingSend(QueuedSend):
-    """A message whose sender waits until it is taken or refused.
+    """A message whose sender waits until it is accepted or refused.
 
-    ``waits``: it may stand in line for permits and bytes. `settle` is called once, on the loop's thread; a
-    sender that has left (``gone``) is not sent for any more.
+    ``waits``: it may wait for permits and bytes. `settle` is called once, on the loop's thread; the message
+    of a sender that has left (``gone``) is not sent.
     """
 
     __slots__ = ("error", "gone", "waits")
@@ -73,7 +72,7 @@ class WaitingSend(QueuedSend):
         self.error: Exception | None = None
 
     def settle(self, error: Exception | None) -> None:
-        """Taken, or refused with ``error``."""
+        """Accept the message, or refuse it with ``error``."""
         self.error = error
         self._wake()
 
@@ -82,7 +81,7 @@ class WaitingSend(QueuedSend):
 
 
 class ThreadWaitingSend(WaitingSend):
-    """See `WaitingSend`."""
+    """`WaitingSend` of a thread."""
 
     __slots__ = ("_waiter",)
 
@@ -94,10 +93,10 @@ class ThreadWaitingSend(WaitingSend):
         self._waiter.wake()
 
     def wait(self) -> None:
-        """Raises what it was refused with."""
+        """Wait for the decision. Raises the refusal."""
         try:
             self._waiter.wait()
-        except BaseException:  # a signal's handler raised: the message is not wanted any more
+        except BaseException:  # a signal handler raised: drop the message
             self.gone = True
             raise
         if self.error is not None:
@@ -105,7 +104,7 @@ class ThreadWaitingSend(WaitingSend):
 
 
 class TaskWaitingSend(WaitingSend):
-    """See `WaitingSend`."""
+    """`WaitingSend` of an asyncio task."""
 
     __slots__ = ("_future",)
 
@@ -118,7 +117,7 @@ class TaskWaitingSend(WaitingSend):
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        """Raises what it was refused with."""
+        """Wait for the decision. Raises the refusal."""
         try:
             await self._future
         except asyncio.CancelledError:
@@ -129,14 +128,14 @@ class TaskWaitingSend(WaitingSend):
 
 
 class OptimisticSend(WaitingSend):
-    """A message whose sender went on, and that found no permit after all: several threads had looked at the
-    same number at once. It waits as if its sender did; ``fail`` tells its token what it is refused with."""
+    """A message whose send call has returned, but that found no permit: several threads had seen the same
+    credit. It waits like other messages; ``fail`` completes its token with a refusal."""
 
     __slots__ = ("_fail", "is_settled")
 
-    def __init__(self, handed: QueuedSend, fail: Callable[[Any, Exception], None]) -> None:
+    def __init__(self, send: QueuedSend, fail: Callable[[Any, Exception], None]) -> None:
         super().__init__(
-            handed.payload, handed.token, handed.message, handed.partition, urgent=handed.urgent, waits=True
+            send.payload, send.token, send.message, send.partition, urgent=send.urgent, waits=True
         )
         self._fail = fail
         self.is_settled = False
@@ -148,8 +147,8 @@ class OptimisticSend(WaitingSend):
 
 
 class QueuedWork:
-    """Anything else that the loop is to do in its place between the messages; ``ended`` is called instead
-    when the loop has ended before it came to that."""
+    """A function for the loop to run in order with the messages; ``ended`` is called instead if the loop
+    ended before."""
 
     __slots__ = ("ended", "run")
 
@@ -159,22 +158,21 @@ class QueuedWork:
 
 
 PIECE_MESSAGES_MAX = 4096
-"""Messages of one call that are handed over in one step: the loop shall have something to do early."""
+"""Messages of one call that are submitted in one step, small enough for the loop to start early."""
 
 WAKING = 1 << 62
-"""`SubmitQueue.wake_at` when some thread has told the loop, or is about to."""
+"""Value of `SubmitQueue.wake_at` after a thread has woken the loop, or while it is about to."""
 
 
 class SubmitQueue:
-    """The place. ``wake`` has the loop look at it soon; it may be called on any thread, and more often than
-    needed.
+    """Queue of submitted messages. ``wake`` has the loop process it soon; it may be called on any thread, and
+    more often than needed.
 
-    Items lie in pairs, payload and token, one behind the other: a pair that is no object of its own costs the
-    garbage collector nothing. Anything else than a plain message takes the payload's place. All numbers here
-    count both halves.
+    Payloads and tokens alternate in one list: pairs without an object of their own cost the garbage collector
+    nothing. Items other than plain messages take the payload's slot. All numbers here count both halves.
 
-    The loop keeps the numbers: ``room`` is how much may lie here without a question, ``size_max`` the largest
-    payload of those. The loop is told when ``wake_at`` of plain messages lies here, or ``tell_rich_at`` of
+    The loop sets the numbers: ``room`` limits how much may be queued without asking, ``size_max`` the payload
+    size of those messages. The loop is woken when ``wake_at`` plain messages are queued, or ``tell_rich_at``
     others.
     """
 
@@ -187,27 +185,27 @@ class SubmitQueue:
         self.wake_at = self.tell_rich_at = 1
         self._usual = 1
         self.urgent = False
-        """Somebody waits for the receipt of what lies here."""
+        """Whether a sender waits for the receipt of a queued message."""
         self._wake = wake
 
     # --- any thread -------------------------------------------------------------------------------
 
     def offer(self, payload: bytes, token: Any) -> bool:
-        """Hand a plain message over; False when the loop has to be asked."""
+        """Submit a plain message; return False if the loop must decide."""
         pairs = self.pairs
         if len(pairs) >= self.room or len(payload) > self.size_max:
             return False
         try:
             pairs += (payload, token)
             if len(pairs) >= self.wake_at:
-                self._tell_now()
+                self._wake_now()
         except BaseException:
-            self._tell_anyway()
+            self._wake_anyway()
             raise
         return True
 
     def offer_many(self, rows: Rows) -> None:
-        """`offer` for the plain messages from ``rows.done`` on, as many as need no question."""
+        """Do `offer` for the plain messages from ``rows.done`` on, as many as the credits allow."""
         pairs, payloads, tokens = self.pairs, rows.payloads, rows.tokens
         items: list[Any] = payloads if rows.items is None else rows.items
         count = len(payloads)
@@ -233,78 +231,79 @@ class SubmitQueue:
                 if wake_at != WAKING and rows.items is not None:
                     wake_at = min(wake_at, self.tell_rich_at)
                 if len(pairs) >= wake_at:
-                    self._tell_now()
+                    self._wake_now()
             except BaseException:
-                self._tell_anyway()
+                self._wake_anyway()
                 raise
 
     def offer_urgent(self, payload: bytes, token: Any) -> bool:
-        """`offer` for a sender that waits for the receipt."""
+        """Do `offer` for a sender that waits for the receipt."""
         if len(self.pairs) >= self.room or len(payload) > self.size_max:
             return False
-        self._put_and_tell((payload, token), urgent=True)
+        self._put_and_wake((payload, token), urgent=True)
         return True
 
-    def put(self, handed: QueuedSend | KeyedMessage, token: Any, *, wake_at: int) -> None:
-        """Hand a message over that nobody waits for; the loop is told when ``wake_at`` lies here. A `QueuedSend`
-        has its token with it."""
+    def put(self, send: QueuedSend | KeyedMessage, token: Any, *, wake_at: int) -> None:
+        """Submit a message without a waiting sender; wake the loop when ``wake_at`` items are queued. A
+        `QueuedSend` contains its token."""
         pairs = self.pairs
         try:
-            pairs += (handed, token)
+            pairs += (send, token)
             if self.wake_at != WAKING and len(pairs) >= wake_at:
-                self._tell_now()
+                self._wake_now()
         except BaseException:
-            self._tell_anyway()
+            self._wake_anyway()
             raise
 
     def put_and_tell(self, item: QueuedSend | QueuedWork, *, urgent: bool = False) -> None:
-        """Hand something over that somebody is going to wait for."""
-        self._put_and_tell((item, None), urgent)
+        """Submit an item that a caller will wait for."""
+        self._put_and_wake((item, None), urgent)
 
-    def _put_and_tell(self, pair: tuple[Any, Any], urgent: bool) -> None:
+    def _put_and_wake(self, pair: tuple[Any, Any], urgent: bool) -> None:
         try:
             self.pairs += pair
             if urgent:
                 self.urgent = True
-            # In any case: a send that this one has interrupted may be just about to tell, and cannot.
+            # In any case: an interrupted send on this thread may be about to wake the loop, and cannot now.
             self._wake()
         except BaseException:
-            self._tell_anyway()
+            self._wake_anyway()
             raise
 
-    def _tell_now(self) -> None:
+    def _wake_now(self) -> None:
         self.wake_at = WAKING
         self._wake()
 
-    def _tell_anyway(self) -> None:
-        """A signal's handler raised in the middle of a send: whether the loop was told is not known."""
+    def _wake_anyway(self) -> None:
+        """Wake the loop after a signal handler raised in the middle of a send, which may have woken it or
+        not."""
         with suppress(Exception):
             self._wake()
 
     # --- the loop ---------------------------------------------------------------------------------
 
     def depth(self) -> int:
-        """How many items lie here; on any thread."""
+        """Return the number of queued items; on any thread."""
         return len(self.pairs) >> 1
 
     def has_room(self, size: int) -> bool:
-        """Whether an item with a payload of ``size`` bytes needs no question; on any thread."""
+        """Return whether an item with a payload of ``size`` bytes may be submitted; on any thread."""
         return len(self.pairs) < self.room and size <= self.size_max
 
     def begin(self) -> bool:
-        """The loop looks: whoever comes from here on tells it again, or is seen by `open`. Whether somebody
-        waits for a receipt."""
+        """Start an iteration of the loop: later submissions wake it again, or `open` sees them. Return
+        whether a sender waits for a receipt."""
         self.wake_at = self._usual
-        # Not one exchange: where no lock makes that a single step, a thread's mark that came in the midst of
-        # it would be lost. One that came before the mark is wiped has its message here already.
+        # Check, then clear: without an interpreter lock an exchange could lose a mark set meanwhile. The
+        # message of a mark set before the clearing is queued already.
         if not self.urgent:
             return False
         self.urgent = False
         return True
 
     def take(self) -> tuple[list[Any], list[Any]]:
-        """Payloads and tokens of everything that lies here, in order. Until `open` has counted it, it counts
-        as if it still lay."""
+        """Take the payloads and tokens of all queued items, in order. They count as queued until `open`
+        recounts."""
         pairs = self.pairs
         count = len(pairs)
         self.room -= count
@@ -313,8 +312,8 @@ class SubmitQueue:
         return payloads, tokens
 
     def open(self, room: int, size_max: int, wake_at: int, tell_rich_at: int) -> bool:
-        """The new numbers, in items. Whether the loop should look at once: somebody came and saw those of
-        before."""
+        """Set new numbers, in items. Return whether the loop should run at once: messages were submitted
+        under the old numbers."""
         self.size_max = size_max
         self.room = room << 1
         self._usual, self.tell_rich_at = wake_at << 1, tell_rich_at << 1

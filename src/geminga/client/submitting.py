@@ -1,7 +1,8 @@
-"""Taking in: from the handover to the partitions, on the loop's thread.
+"""Distribution of submitted messages to the partitions, on the loop's thread.
 
-What was handed over is given to the partitions in its order, many at a time where nothing has to be looked at
-one by one. A message that finds no permit or no bytes stands in line, and none that wants the same passes it.
+Submitted messages are passed to the partitions in order, many at a time where none needs individual handling.
+A message without a permit or bytes waits in the wait queue, and no later one for the same resource overtakes
+it.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ logger = logging.getLogger("geminga.producer")
 
 
 class SubmitWorker:
-    """Of one producer. ``line`` are those who wait."""
+    """Worker of one producer. ``line`` is the queue of waiting senders."""
 
-    def __init__(self, state: PartitionedProducer, submit_queue: SubmitQueue, room: SendCredits) -> None:
-        self.line = PermitWaitQueue(self._add, self._place_of)
+    def __init__(self, state: PartitionedProducer, submit_queue: SubmitQueue, credits: SendCredits) -> None:
+        self.line = PermitWaitQueue(self._add, self._target_of)
         self._state = state
         self._submit_queue = submit_queue
-        self._room = room
+        self._credits = credits
         self._failures: list[tuple[Any, Exception]] = []
-        """Tokens of messages that were handed over and refused, not told yet."""
+        """Refused messages to be notified: token and error."""
 
     def take_in(self) -> None:
-        """Give everything that was handed over by now to the partitions, in order."""
+        """Pass all messages submitted so far to the partitions, in order."""
         items, tokens = self._submit_queue.take()
         if not items:
             return
@@ -48,7 +49,7 @@ class SubmitWorker:
         if kinds != {bytes}:
             if keyed and (state.takes_singles or state.joins_by_the_run):
                 if kinds == {KeyedMessage} and max(map(len, map(_key_of, items))) <= KEY_SIZE_MAX:
-                    self._take_plain(items, tokens)  # none needs a look of its own
+                    self._take_plain(items, tokens)  # none needs individual handling
                     return
                 self._take_runs(items, tokens, map(_is_rich, items))
                 return
@@ -57,7 +58,7 @@ class SubmitWorker:
         self._take_plain(items, tokens)
 
     def _take_runs(self, items: list[Any], tokens: list[Any], rich: Any) -> None:
-        """What needs no look of its own many at a time; the others are ``rich``."""
+        """Pass on plain items many at a time, and ``rich`` ones individually."""
         start = 0
         for index in list(compress(range(len(items)), rich)):
             self._take_plain(items[start:index], tokens[start:index])
@@ -65,18 +66,19 @@ class SubmitWorker:
             start = index + 1
         self._take_plain(items[start:], tokens[start:])
 
-    def take_now(self, handed: QueuedSend) -> None:
-        """A message of the loop's own thread, which does not wait. Raises the refusal; then nothing is
-        kept."""
-        self.line.check(handed)
-        self._add(handed)
+    def take_now(self, send: QueuedSend) -> None:
+        """Accept a message of the loop's own thread, which does not wait. Raises the refusal and keeps
+        nothing then."""
+        self.line.check(send)
+        self._add(send)
 
     def holds(self, token: Any) -> bool:
-        """Whether the message with this token waits here, or for being told."""
+        """Return whether the message with this token waits here, or for its notification."""
         return any(each is token for each, _ in self._failures) or self.line.holds(token)
 
-    def tell_failures(self) -> None:
-        """Callbacks are the application's code: not in the middle of our own."""
+    def run_failures(self) -> None:
+        """Complete the refused messages. Their callbacks are application code, so this runs outside of other
+        work."""
         failures, self._failures = self._failures, []
         for token, error in failures:
             fail_completion(token, error)
@@ -85,8 +87,8 @@ class SubmitWorker:
     # --- many at a time ---------------------------------------------------------------------------
 
     def _take_plain(self, items: list[Any], tokens: list[Any]) -> None:
-        """Plain messages, some with keys where that makes no difference, fill the open batch or go one by one
-        in runs; whatever needs more than that takes the long way."""
+        """Add plain messages, some with keys if those make no difference, to the open batch, or send them
+        unbatched in runs; handle others individually."""
         if not items:
             return
         payloads, keys = items, None
@@ -103,28 +105,28 @@ class SubmitWorker:
         else:
             self._take_keyed(items, payloads, tokens)
         if self._state.memory.limited:
-            self._room.note_sizes(payloads)
+            self._credits.note_sizes(payloads)
 
     def _take_singly(
         self, items: list[Any], payloads: list[bytes], tokens: list[Any], keys: list[str] | None
     ) -> None:
-        """Messages that go one by one, in runs."""
+        """Send messages unbatched, in runs."""
         state, line = self._state, self.line
         now = time.monotonic()
         index, count = 0, len(payloads)
         while index < count:
-            if not line:  # none may pass one that waits
+            if not line:  # none may overtake a waiting one
                 index = state.add_singles(payloads, tokens, index, now, keys)
             if index < count:
                 self._take_one(items[index], tokens[index])
                 index += 1
 
     def _take_bare(self, payloads: list[bytes], tokens: list[Any]) -> None:
-        """Messages without keys join the open batch."""
+        """Add messages without keys to the open batch."""
         state, line = self._state, self.line
         index, count = 0, len(payloads)
         while index < count:
-            if not line:  # none may pass one that waits
+            if not line:  # none may overtake a waiting one
                 batch = state.hot
                 end = min(count, index + batch.last - len(batch.payloads))
                 if end > index:
@@ -143,7 +145,7 @@ class SubmitWorker:
 
     @staticmethod
     def _fill(batch: Batch, payloads: list[bytes], tokens: list[Any], index: int) -> int:
-        """Append as long as the batch's bytes allow; returns the first index that did not fit."""
+        """Append while the batch's bytes allow; return the first index that did not fit."""
         size, limit = batch.size, batch.size_limit
         while size + len(payloads[index]) < limit:
             size += len(payloads[index])
@@ -154,7 +156,7 @@ class SubmitWorker:
         return index
 
     def _take_keyed(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
-        """Messages of which some have keys join the open batch of the only partition."""
+        """Add messages of which some have keys to the open batch of the only partition."""
         (partition,) = self._state.partitions
         index, count = 0, len(items)
         while index < count:
@@ -182,24 +184,24 @@ class SubmitWorker:
             self._take_one(item, token)
 
     def _take_one(self, item: Any, token: Any) -> None:
-        """Bytes, or a message with a key."""
+        """Handle bytes, or a message with a key."""
         if type(item) is bytes:
             self._take(QueuedSend(item, token, None, None, False))
         else:
             self._take(QueuedSend(item.payload, token, item, None, False))
 
-    def _take(self, handed: QueuedSend) -> None:
-        """A message whose sender went on."""
+    def _take(self, send: QueuedSend) -> None:
+        """Accept a message whose send call has returned."""
         try:
             if not self.line:
-                self._add(handed)
+                self._add(send)
                 return
         except (ProducerQueueIsFull, MemoryBufferIsFull):
             pass
         except Exception as error:
-            self._fail_later(handed.token, error)
+            self._fail_later(send.token, error)
             return
-        self.line.answer(OptimisticSend(handed, self._fail_later))
+        self.line.answer(OptimisticSend(send, self._fail_later))
 
     def _fail_later(self, token: Any, error: Exception) -> None:
         self._failures.append((token, error))
@@ -210,29 +212,25 @@ class SubmitWorker:
         except Exception:
             logger.exception("%s: unexpected error", self._state.topic)
 
-    def _add(self, handed: QueuedSend) -> None:
-        """Raises the refusal; nothing is kept then."""
+    def _add(self, send: QueuedSend) -> None:
+        """Add a message to its partition. Raises the refusal and keeps nothing then."""
         state = self._state
-        message, partition, urgent = handed.message, handed.partition, handed.urgent
-        if (
-            message is not None
-            and not urgent
-            and state.join(handed.payload, handed.token, message, partition)
-        ):
+        message, partition, urgent = send.message, send.partition, send.urgent
+        if message is not None and not urgent and state.join(send.payload, send.token, message, partition):
             return
-        state.add(handed.payload, handed.token, message, time.monotonic(), partition=partition, urgent=urgent)
+        state.add(send.payload, send.token, message, time.monotonic(), partition=partition, urgent=urgent)
 
-    def _place_of(self, handed: QueuedSend) -> PartitionProducer | None:
-        """Where a message will go; None for wherever there is room.
+    def _target_of(self, send: QueuedSend) -> PartitionProducer | None:
+        """Return the partition of a message; None for any with permits.
 
-        Where nothing is stepped over, one that must wait does so for the partition whose turn it was.
+        If full partitions are not skipped, a message that must wait does so for the next partition in turn.
         """
-        state, message = self._state, handed.message
-        if handed.partition is None and not state.router.steps_over and not state.router.custom:
-            handed.partition = state.choose(message, time.monotonic())
-        if handed.partition is None and message is not None and message.partition_key is not None:
+        state, message = self._state, send.message
+        if send.partition is None and not state.router.steps_over and not state.router.custom:
+            send.partition = state.choose(message, time.monotonic())
+        if send.partition is None and message is not None and message.partition_key is not None:
             return state.choose(message, 0.0)
-        return handed.partition
+        return send.partition
 
 
 _key_of = attrgetter("partition_key")
@@ -240,6 +238,6 @@ _payload_of = attrgetter("payload")
 
 
 def _is_rich(item: Any) -> bool:
-    """Whether an item needs a look of its own."""
+    """Return whether an item needs individual handling."""
     kind = type(item)
     return kind is not bytes and (kind is not KeyedMessage or len(item.partition_key) > KEY_SIZE_MAX)

@@ -3,7 +3,7 @@
 
 One default differs: the host name in a TLS certificate is checked. Arguments after the ``*`` are additions.
 
-Made of ``client/aio.py`` by ``tools/generate_sync.py``: do not edit.
+Generated from ``client/aio.py`` by ``tools/generate_sync.py``: do not edit.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Client(SyncBase):
             producer = client.create_producer("my-topic")
             producer.send(b"hello")
 
-    May be used from several threads. After ``fork`` the child needs a client of its own.
+    May be used from several threads. After ``fork`` the child process needs a new client.
     """
 
     def __init__(
@@ -98,38 +98,38 @@ class Client(SyncBase):
         metrics: MeterProvider | bool | None = None,
         metrics_by_topic: bool = False,
     ) -> None:
-        """Nothing is connected yet; an unreachable broker shows with the first operation.
+        """Create the client without connecting; an unreachable broker fails the first operation.
 
         service_url:
             ``pulsar://host[:port]`` or ``pulsar+ssl://host[:port]``; several hosts, separated by commas,
-            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST interface.
-            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters with the credentials
-            of each.
+            are tried in turn. With ``http://`` or ``https://`` topics are looked up over the REST API.
+            Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which supply each cluster's URL and
+            credentials.
         authentication:
             `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS` or `AuthenticationOauth2`.
         operation_timeout_seconds:
-            The most that creating, subscribing, seeking, closing and lookups take.
+            Time limit in seconds for creating, subscribing, seeking, closing and lookups.
         message_listener_threads:
-            Threads that call message listeners; each consumer and reader keeps to one of them.
+            Number of threads that call message listeners; each consumer and reader uses always the same one.
         tls_trust_certs_file_path:
-            PEM certificates to trust; default: the system's.
+            File with the PEM certificates to trust; default: the system's.
         tls_allow_insecure_connection:
-            True trusts any certificate: for tests only.
+            True accepts any certificate: for tests only.
         tls_validate_hostname:
-            On by default, unlike ``pulsar-client``.
+            Check the host name in the broker's certificate. True by default, unlike ``pulsar-client``.
         logger:
-            Where log lines go besides the standard logger ``geminga``.
+            Receives the log lines in addition to the standard logger ``geminga``.
         connection_timeout_ms:
-            The most that connecting and the handshake take.
+            Time limit in milliseconds for connecting and the handshake.
         io_threads, log_conf_file_path, use_tls:
-            Without effect, and a warning says so: one thread carries all I/O, ``logger`` says where log lines
-            go, and the service URL decides about TLS.
+            No effect except a warning: one thread does all I/O, ``logger`` directs the log lines, and the
+            service URL turns TLS on.
         memory_limit_bytes:
-            Bound on messages without a receipt, over all producers; 0: none.
+            Limit in bytes for messages without a receipt, over all producers; 0, the default: no limit.
         metrics:
-            Where metrics go, under the names of the Java client: a meter provider of OpenTelemetry, True for
-            the global one, False for none. None, the default, is the global one if the program has loaded
-            OpenTelemetry by now. ``metrics_by_topic`` gives them topic and partition besides the namespace.
+            OpenTelemetry meter provider that receives the metrics, under the Java client's names; True: the
+            global one; False: no metrics. None, the default: the global one if the program has loaded
+            OpenTelemetry. ``metrics_by_topic`` adds topic and partition to the namespace attribute.
 
         Raises `InvalidUrl` and `InvalidConfiguration`.
         """
@@ -173,23 +173,22 @@ class Client(SyncBase):
         latency_budget_ms: float | None = None,
         compression_level: int = 0,
     ) -> Producer[T]:
-        """A producer on ``topic``, partitioned or not. `ProducerSettings` tells what each argument does.
+        """Open a producer on ``topic``, partitioned or not. `ProducerSettings` describes each argument.
 
-        With ``batching_enabled`` messages that come close together share an entry, which saves most of the
-        CPU of client and broker; `send` waits for no delay. Consumers get entries whole: with keys and
-        Key_Shared consumers choose ``BatchingType.KeyBased`` besides. ``hashing_scheme`` decides the
-        partition of a key: ``BoostHash``, the default, agrees with ``pulsar-client``, ``JavaStringHash``
-        with the Java client. ``encryption_key`` and
-        ``encryption_keys`` name the public keys that ``crypto_key_reader`` gives: whoever has the private
-        part of any of them can read what is sent. With ``latency_budget_ms`` the producer tunes itself:
-        delay, batch limits and partition stay follow rate, sizes and receipts, so that 99 of 100 messages
-        have their receipt within so many milliseconds and the broker gets as few entries as that allows;
-        batching is on then, and its other arguments stay at their defaults.
-        ``compression_level`` is that of ZSTD (1 to 19) or ZLib (1 to 9); 0, the default, compresses as hard
-        as the other clients do.
+        With ``batching_enabled`` messages that are sent close together share an entry, which saves most of
+        the CPU of client and broker; `send` does not wait for the batching delay. The broker dispatches an
+        entry to one consumer: for keyed messages and Key_Shared consumers choose ``BatchingType.KeyBased``
+        too. ``hashing_scheme`` selects the partition of a key: ``BoostHash``, the default, agrees with
+        ``pulsar-client``, ``JavaStringHash`` with the Java client. ``encryption_key`` and ``encryption_keys``
+        name the public keys that ``crypto_key_reader`` supplies: the owner of any matching private key can
+        read the messages. With ``latency_budget_ms`` the producer tunes batching delay, batch limits and
+        partition switching to the rate and size of the messages and the broker's latency: 99 of 100 messages
+        get their receipt within that many milliseconds, in as few entries as that allows; batching is on
+        then, and the other batching arguments must keep their defaults. ``compression_level`` is that of ZSTD
+        (1 to 19) or ZLib (1 to 9); 0, the default, uses the level of the other clients.
 
-        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
-        reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and the errors that the
+        broker reports, for example `ProducerBusy`, `TopicNotFound`, `AuthorizationError`.
         """
         given = dict(locals())
         name = arguments.checked_topic(topic)
@@ -234,12 +233,12 @@ class Client(SyncBase):
         event_listener: ConsumerEventListener | None = None,
         start_paused: bool = False,
     ) -> Consumer[T]:
-        """A consumer on a topic, on several (a list), or on all that match a pattern (``re.compile(...)``).
+        """Subscribe to a topic, a list of topics, or all topics that match a pattern (``re.compile(...)``).
 
-        `ConsumerSettings` tells what each argument does.
+        `ConsumerSettings` describes each argument.
 
-        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and what the broker
-        reports, for example `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`.
+        Raises `InvalidConfiguration`, `InvalidTopicName`, `ConnectError`, `Timeout`, and the errors that the
+        broker reports, for example `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`.
         """
         given = dict(locals())
         topics = arguments.checked_topics(topic)
@@ -249,10 +248,10 @@ class Client(SyncBase):
         return self._open_consumer(topics, subscription, settings, checked)
 
     def subscribe_many(self, subscriptions: Sequence[Mapping[str, Any]]) -> list[Consumer[Any]]:
-        """Several consumers, which are opened at the same time: each mapping holds the arguments of one
-        `subscribe`, by name. All or none: when one can't be opened, the others are closed again.
+        """Open several consumers at the same time: each mapping holds the arguments of one `subscribe`, by
+        name. If one of them fails, all others are closed again.
 
-        Returns the consumers in their order. Raises what `subscribe` raises.
+        Returns the consumers in the order of the mappings. Raises the errors of `subscribe`.
         """
         asked = arguments.checked_subscriptions(self.subscribe, subscriptions)
         return self._open_consumers(asked)
@@ -273,13 +272,14 @@ class Client(SyncBase):
         *,
         start_time: dt.datetime | dt.timedelta | int | None = None,
     ) -> Reader[T]:
-        """A reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
-        ``MessageId.earliest`` and ``MessageId.latest`` name the ends of the topic.
+        """Open a reader that starts after ``start_message_id`` (at it, with ``start_message_id_inclusive``);
+        ``MessageId.earliest`` and ``MessageId.latest`` are the ends of the topic.
 
-        On a partitioned topic any other id counts in every partition, by ledger and entry. With
-        ``start_time`` in its place the reader starts at a publish time: a datetime with a time zone,
-        milliseconds since 1970, or a timedelta back from now. Several topics (a list), or all that match a
-        pattern (``re.compile(...)``), are read as one."""
+        On a partitioned topic any other id is compared in every partition, by ledger and entry.
+        ``start_time`` replaces the id by a publish time: a datetime with a time zone, milliseconds since
+        1970, or a timedelta back from now. A list of topics, or all that match a pattern
+        (``re.compile(...)``), are read as one topic.
+        """
         given = dict(locals())
         topics = arguments.checked_topics(topic)
         start = arguments.checked_start(start_message_id, start_time, self._now_ms())
@@ -289,8 +289,8 @@ class Client(SyncBase):
     def create_table_view(
         self, topic: str, subscription_name: str | None = None, schema: Schema[T] | type[T] | None = _BYTES
     ) -> TableView[T]:
-        """The newest value of every key of ``topic``, kept up to date. Returns when all that the topic held
-        at the start has been read."""
+        """Open a view of the newest value of every key of ``topic``, kept up to date. Returns when all
+        messages that the topic held at the start have been read."""
         name = arguments.checked_topic(topic)
         checked = arguments.checked_schema(schema)
         if subscription_name is not None:
@@ -298,16 +298,16 @@ class Client(SyncBase):
         return self._open_table_view(name, subscription_name, checked)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
-        """The full names of the topic's partitions, or the topic's own when it is not partitioned."""
+        """Return the full names of the topic's partitions, or the topic's own name if it has none."""
         name = arguments.checked_topic(topic)
         return self._ask(self.context.partition_topics(name))
 
     def get_schema_info(self, topic: str, version: int | bytes | None = None) -> SchemaInfo | None:
-        """A version of the topic's schema, the newest by default; None when there is none."""
+        """Return a version of the topic's schema, the newest by default; None if the topic has none."""
         wanted = arguments.schema_version_bytes(version)
         name = arguments.checked_topic(topic)
         return arguments.schema_info(self._ask(self.context.schema(name, wanted)))
 
     def get_service_info(self) -> ServiceInfo:
-        """Where this client connects to now."""
+        """Return the cluster that this client connects to now."""
         return self._source.current

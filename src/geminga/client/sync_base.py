@@ -1,7 +1,5 @@
-"""What `geminga.Client` stands on: the I/O thread, the hub that lives there, and waiting for both.
-
-The face itself, ``client/sync.py``, is made of the one for asyncio (``tools/generate_sync.py``).
-"""
+"""Base of `geminga.Client`: the I/O thread, the client context on its loop, and waiting for both.
+``client/sync.py`` is generated from the asyncio API (``tools/generate_sync.py``)."""
 
 from __future__ import annotations
 
@@ -39,11 +37,11 @@ A = TypeVar("A")
 H = TypeVar("H", bound=Closable)
 
 _GRACE_SECONDS = 5.0
-"""How much longer than the operation time-out a call waits for the I/O thread, which keeps it itself."""
+"""Time that a call waits beyond the operation time-out, which the I/O thread enforces itself."""
 
 
 class SyncBase:
-    """See the module's text."""
+    """Base of `geminga.Client`."""
 
     def _begin(self, given: dict[str, Any]) -> None:
         self._source = service_source(
@@ -53,7 +51,7 @@ class SyncBase:
         self._log_handler = attach(given["logger"])
         self._listener_threads = ListenerThreads(self._settings.listener_threads)
         self._runtime = LoopThread()
-        self._context = self._runtime.call(_make_hub(self._settings))
+        self._context = self._runtime.call(_make_context(self._settings))
         self._schemas = ThreadSchemaVersions(self._runtime, self._context.schemas)
         self._runtime.at_end(
             repr(self), self._context.close, self._context.shutdown, self._context.fail_leftovers
@@ -62,7 +60,7 @@ class SyncBase:
 
     @property
     def context(self) -> ClientContext:
-        """The heart of this client, for the modules of this package; it belongs to `runtime`'s thread."""
+        """The client context, for the modules of this package; use it on `runtime`'s thread."""
         return self._context
 
     @property
@@ -71,11 +69,11 @@ class SyncBase:
         return self._runtime
 
     def shutdown(self) -> None:
-        """Close at once, without waiting for what is pending."""
+        """Close at once, without waiting for pending operations."""
         self._end(0.0)
 
     def _end(self, listeners_seconds: float) -> None:
-        with contextlib.ExitStack() as steps:  # each of them, for any may be interrupted: it waits
+        with contextlib.ExitStack() as steps:  # runs every step, even if one is interrupted while waiting
             steps.callback(detach, self._log_handler)
             steps.callback(self._listener_threads.close, listeners_seconds)
             steps.callback(self._source.stop)
@@ -85,18 +83,18 @@ class SyncBase:
                     self._runtime.call(_shutdown(self._context), _GRACE_SECONDS)
 
     def close(self) -> None:
-        """Close the client with all that it opened; what producers have pending is sent first, and a call of
-        a listener that is under way is waited for a little.
+        """Send what producers have pending and close the client with all that it opened; wait at most 1 s for
+        a running listener call.
 
-        A second call does nothing, and neither does one in a forked child. Raises `UsageError` in a callback,
-        which runs on the thread that would have to be waited for.
+        A second call does nothing, nor does one in a forked child. Raises `UsageError` inside a callback,
+        which runs on the thread that the call would wait for.
         """
         if self._runtime.closed or self._runtime.forked:
             return
         if self._runtime.is_here:
             raise UsageError("close() inside a callback would wait for the thread that it runs on")
         try:
-            # AlreadyClosed: somebody else, perhaps a signal's handler on top of us, was quicker.
+            # AlreadyClosed: another thread, or a signal handler during this call, was faster.
             with contextlib.suppress(AlreadyClosed):
                 self._ask(self._context.close())
         finally:
@@ -114,7 +112,7 @@ class SyncBase:
     def __repr__(self) -> str:
         return f"<geminga.Client {self._settings.service_url}{' closed' if self._runtime.closed else ''}>"
 
-    # --- what the face stands on --------------------------------------------------------------------
+    # --- helpers that differ from the asyncio API --------------------------------------------------
 
     def _now_ms(self) -> int:
         return self._context.now_ms()
@@ -123,12 +121,13 @@ class SyncBase:
         return self._runtime.call(answer, self._settings.operation_timeout_seconds + _GRACE_SECONDS)
 
     def _open(self, coroutine: Coroutine[Any, Any, H], *, bounded: bool = True) -> H:
-        """The handle that a coroutine opens. One that comes after the wait has ended is closed again."""
+        """Return the handle that a coroutine opens. One that is opened after the wait has ended is closed
+        again."""
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS if bounded else None
         return self._runtime.call(coroutine, limit, discard=self._context.discard)
 
     def _schema_for(self, topic: str, schema: Schema[T] | type[T] | None) -> Schema[T]:
-        """The schema argument of a producer, checked; one that goes by the topic's own has asked for it."""
+        """Check the schema argument of a producer; ``AutoProduce`` schemas fetch the topic's schema first."""
         checked = arguments.checked_schema(schema)
         return self._ask(self._context.schemas.for_topic(topic, checked)) if checked.needs_topic else checked
 
@@ -148,7 +147,7 @@ class SyncBase:
     def _open_consumers(self, asked: Sequence[SubscribeArguments]) -> list[Consumer[Any]]:
         from geminga.client.consumer import Consumer, subscribe
 
-        tellers: list[ConsumerEventNotifier | None] = []
+        notifiers: list[ConsumerEventNotifier | None] = []
         openings = []
         for topics, subscription, settings, schema in asked:
             schema.attach_client(self._schemas)
@@ -156,7 +155,7 @@ class SyncBase:
             if settings.event_listener is not None:
                 events = ConsumerEventNotifier(settings.event_listener)
                 settings = replace(settings, event_listener=events)
-            tellers.append(events)
+            notifiers.append(events)
             openings.append(
                 functools.partial(self._context.opened, subscribe, topics, subscription, settings)
             )
@@ -171,7 +170,7 @@ class SyncBase:
         limit = self._settings.operation_timeout_seconds + _GRACE_SECONDS
         consumers: list[Consumer[Any]] = []
         opened = self._runtime.call(open_all(), limit, discard=discard_all)
-        for each, events in zip(opened, tellers, strict=True):
+        for each, events in zip(opened, notifiers, strict=True):
             consumers.append(Consumer(self._runtime, each, self._listener_threads))
             if events is not None:
                 events.belongs_to(consumers[-1], self._listener_threads)
@@ -195,7 +194,7 @@ class SyncBase:
         return TableView(self._runtime, view)
 
 
-async def _make_hub(settings: ClientSettings) -> ClientContext:
+async def _make_context(settings: ClientSettings) -> ClientContext:
     return ClientContext(settings)
 
 

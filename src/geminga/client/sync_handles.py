@@ -1,6 +1,6 @@
-"""What producers, consumers and readers for threads pass on to their twins on the loop.
+"""Methods of producers, consumers and readers for threads that call the asyncio objects.
 
-Made of the classes for asyncio by ``tools/generate_sync.py``: do not edit.
+Generated from the asyncio classes by ``tools/generate_sync.py``: do not edit.
 """
 
 from __future__ import annotations
@@ -23,85 +23,81 @@ if TYPE_CHECKING:
 
 
 class SyncProducerBase:
-    """What a `Producer` passes on."""
+    """Methods of `Producer` that call the asyncio object."""
 
     _runtime: LoopThread
     _producer: AsyncProducer
 
     def topic(self) -> str:
-        """The full name of the topic, without a partition suffix."""
+        """Return the full name of the topic, without a partition suffix."""
         return self._producer.topic()
 
     def producer_name(self) -> str:
-        """The name that was given or that the broker made; empty while none is known."""
+        """Return the producer name, given or chosen by the broker; empty while it is not known."""
         return self._producer.producer_name()
 
     def last_sequence_id(self) -> int:
-        """The highest sequence id with a receipt; at first the broker's last one for this name, or -1."""
+        """Return the highest sequence id with a receipt; at first the broker's last for this name, or -1."""
         return self._producer.last_sequence_id()
 
     def is_connected(self) -> bool:
-        """Whether every started partition has a connection now."""
+        """Return whether every started partition has a connection now."""
         return self._producer.is_connected()
 
     def flush(self) -> None:
-        """Send what is open and return when everything handed over before has its receipt.
-
-        Raises `AlreadyClosed`.
-        """
+        """Send open batches and wait until every message submitted before has its receipt. Raises
+        `AlreadyClosed`."""
         self._runtime.call(self._producer.flush())
 
 
 class SyncConsumerBase:
-    """What a `Consumer` passes on."""
+    """Methods of `Consumer` that call the asyncio object."""
 
     _runtime: LoopThread
     _consumer: AsyncConsumer
 
     def topic(self) -> str:
-        """The topic, the topics separated by commas, or the pattern that was subscribed to."""
+        """Return the topic, the topics separated by commas, or the subscribed pattern."""
         return self._consumer.topic()
 
     def subscription_name(self) -> str:
-        """The subscription's name."""
+        """Return the subscription's name."""
         return self._consumer.subscription_name()
 
     def consumer_name(self) -> str:
-        """The name by which the broker knows this consumer."""
+        """Return the name by which the broker knows this consumer."""
         return self._consumer.consumer_name()
 
     def has_reached_end_of_topic(self) -> bool:
-        """True when every topic is terminated and was read to its end."""
+        """Return True when every topic is terminated and was read to its end."""
         return self._consumer.has_reached_end_of_topic()
 
     def seek(self, messageid: MessageId | int) -> None:
         """Move the subscription to a message, or to a publish time in milliseconds since 1970.
 
-        The next message received is the one after the given one (it itself, with
-        ``start_message_id_inclusive``), or the first published at or after the time. With several topics
-        or partitions a time, ``MessageId.earliest`` and ``MessageId.latest`` move all of them, an id moves
-        its own.
+        The next message received is the one after the given one (the given one itself, with
+        ``start_message_id_inclusive``), or the first published at or after the time. With several topics or
+        partitions a time, ``MessageId.earliest`` and ``MessageId.latest`` move all of them; another id moves
+        only the topic or partition it belongs to.
         """
         self._runtime.call(self._consumer.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; its entry id is -1 when the topic is empty.
-
-        Raises `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`.
-        """
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty. Raises
+        `OperationNotSupported` for several topics or partitions: see `get_last_message_ids`."""
         return self._runtime.call(self._consumer.get_last_message_id())
 
     def get_last_message_ids(self) -> list[MessageId]:
-        """The id of the last message of every topic and partition."""
+        """Return the id of the last message of every topic and partition."""
         return self._runtime.call(self._consumer.get_last_message_ids())
 
     def reconsume_later(
         self, message: Message[Any], delay_millis: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Publish the message to the retry topic, to be delivered again after ``delay_millis``, and
-        acknowledge it. After ``max_redeliver_count`` rounds it goes to the dead letter topic.
+        """Publish the message to the retry topic, which delivers it again after ``delay_millis``, and
+        acknowledge it. After ``max_redeliver_count`` rounds it is sent to the dead letter topic.
 
-        Needs ``retry_enabled``. Raises what the publishing raises; the message is then not acknowledged.
+        Needs ``retry_enabled``. Raises the errors of publishing; the message is then not acknowledged.
         """
         self._runtime.call(self._consumer.reconsume_later(message, delay_millis, properties))
 
@@ -110,34 +106,32 @@ class SyncConsumerBase:
         self._runtime.call(self._consumer.acknowledge_table(table))
 
     def stats(self) -> ConsumerStatistics:
-        """What waits here, and what the broker says of this consumer: permits, unacknowledged messages, the
-        subscription's backlog and ack holes, rates. The broker's answers are kept for
-        ``broker_consumer_stats_cache_time_ms``.
-
-        Raises `AlreadyClosed`, `Timeout`, and what the broker reports.
-        """
+        """Return the number of queued messages, and the broker's statistics of this consumer: permits,
+        unacknowledged messages, the subscription's backlog and ack holes, rates. The broker's answers are
+        cached for ``broker_consumer_stats_cache_time_ms``. Raises `AlreadyClosed`, `Timeout`, and the errors
+        that the broker reports."""
         return self._runtime.call(self._consumer.stats())
 
 
 class SyncReaderBase:
-    """What a `Reader` passes on."""
+    """Methods of `Reader` that call the asyncio object."""
 
     _runtime: LoopThread
     _reader: AsyncReader
 
     def topic(self) -> str:
-        """The topic, the topics separated by commas, or the pattern."""
+        """Return the topic, the topics separated by commas, or the pattern."""
         return self._reader.topic()
 
     def is_connected(self) -> bool:
-        """True while every topic and partition is connected."""
+        """Return True while every topic and partition is connected."""
         return self._reader.is_connected()
 
     def seek(self, messageid: MessageId | int) -> None:
-        """Go on after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
+        """Continue after a message (at it, with ``start_message_id_inclusive``), or at a publish time in
         milliseconds since 1970."""
         self._runtime.call(self._reader.seek(messageid))
 
     def get_last_message_id(self) -> MessageId:
-        """The id of the topic's last message; its entry id is -1 when the topic is empty."""
+        """Return the id of the topic's last message; its entry id is -1 if the topic is empty."""
         return self._runtime.call(self._reader.get_last_message_id())

@@ -28,17 +28,17 @@ logger = logging.getLogger("geminga")
 
 Listener = Callable[[str, Any], None]
 AsyncListener = Callable[[str, Any], object]
-"""A plain function, or one that returns what is awaited."""
+"""Plain function, or one that returns an awaitable."""
 
 PARTITIONS_SECONDS = 60.0
-"""So often a view of a partitioned topic looks for partitions that were added, as consumers do."""
+"""Interval at which a view of a partitioned topic looks for added partitions, as consumers do."""
 CHANGES_MAX = 1000
-"""Changes that wait for listeners; when there are as many, the view reads no further until some are told."""
+"""Limit of changes queued for listeners; at the limit the view stops reading until listeners have run."""
 
 
 class _Listening:
-    """One listener. It is told what the view held when it came, and from then on every change, in order and
-    one after the other: changes wait until what was there is told."""
+    """One listener: receives the view's content at its registration, and then every change, in order and one
+    at a time; changes wait until the content is delivered."""
 
     def __init__(self, callback: AsyncListener, caught_up: asyncio.Future[None]) -> None:
         self.callback: Any = callback
@@ -47,7 +47,7 @@ class _Listening:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A key's new value, None where it was removed, and who listened at that moment."""
+    """New value of a key, None if it was removed, and the listeners registered at that moment."""
 
     key: str
     kept: bytes | _Kept | None
@@ -55,14 +55,14 @@ class _Change:
 
 
 class AsyncTableView(Generic[T_co]):
-    """The newest value of every key, for asyncio programs; it iterates like a dict.
+    """The newest value of every key, for asyncio programs; iterates like a dict.
 
-    Made by `geminga.asyncio.Client.create_table_view`. One reader a partition feeds one dict, and partitions
-    that are added later join. Where a key is in several partitions, for there were fewer once, what was
-    published last counts. A message without a key is left out; an empty or null value removes its key.
-    ``values`` is changed on the loop's thread, by single operations of a dict, and may be read on any other.
-    Listeners are called on the loop, and awaited where they are coroutine functions; for the sync shell
-    (``threaded``) on a thread.
+    Made by `geminga.asyncio.Client.create_table_view`. One reader per partition feeds one dict; added
+    partitions join. If several partitions hold a key, because the topic once had fewer, the value published
+    last counts. A message without a key is skipped; an empty or null value removes its key. ``values`` is
+    changed on the loop's thread, by single dict operations, and may be read on any other thread. Listeners
+    are called on the loop, and awaited if they are coroutine functions; for the synchronous API
+    (``threaded``) they run on another thread.
     """
 
     def __init__(
@@ -81,27 +81,27 @@ class AsyncTableView(Generic[T_co]):
         self.values: dict[str, bytes | _Kept] = {}
         self._context = context
         self._readers: dict[str, AsyncReader[Any]] = {}
-        self._places: dict[str, tuple[str, int]] | None = None
-        """While partitions are read side by side: which one a key's newest message is in, and when that was
-        published. A key that was removed has such a place, too."""
+        self._newest: dict[str, tuple[str, int]] | None = None
+        """Partition and publish time of each key's newest message, removed keys included, while several
+        partitions are first read in parallel."""
         self._tasks: list[asyncio.Task[None]] = []
         self._ending = OnceTask(context.loop)
         self._listeners: tuple[_Listening, ...] = ()
         self._changes: asyncio.Queue[_Change] = asyncio.Queue(CHANGES_MAX)
 
     async def open(self) -> None:
-        """Read all that the topic holds now, then go on in the background."""
+        """Read all that the topic holds now, then continue in the background."""
         try:
             topics = await self._context.partition_topics(self.topic)
             readers = [await self._read(topic) for topic in topics]
-            self._places = {} if len(readers) > 1 else None
+            self._newest = {} if len(readers) > 1 else None
             await asyncio.gather(*(self._catch_up(reader) for reader in readers))
-            self._places = None
+            self._newest = None
         except BaseException:
             await self.close()
             raise
         self._tasks = [self._context.task(self._follow(reader)) for reader in readers]
-        self._tasks.append(self._context.task(self._tell_changes()))
+        self._tasks.append(self._context.task(self._notify_changes()))
         if topics != [str(TopicName.parse(self.topic))]:
             self._tasks.append(self._context.task(self._watch()))
 
@@ -112,7 +112,7 @@ class AsyncTableView(Generic[T_co]):
         return reader
 
     async def _watch(self) -> None:
-        """Follow partitions that are added."""
+        """Look for added partitions and follow them."""
         while True:
             await asyncio.sleep(PARTITIONS_SECONDS)
             try:
@@ -121,11 +121,11 @@ class AsyncTableView(Generic[T_co]):
                         self._tasks.append(self._context.task(self._follow(await self._read(topic))))
             except PulsarException as error:
                 logger.warning("looking for new partitions of %s failed: %s", self.topic, error)
-            except Exception:  # the next time may go better, and nobody else would look
+            except Exception:  # the next try may succeed, and nothing else looks for partitions
                 logger.exception("looking for new partitions of %s failed", self.topic)
 
     async def close(self) -> None:
-        """Stop following the topic; the values stay readable. Cancelling a call does not take it back."""
+        """Stop following the topic; the values stay readable. A cancelled call still completes."""
         await self._ending.wait(self._close)
 
     async def _close(self) -> None:
@@ -137,7 +137,7 @@ class AsyncTableView(Generic[T_co]):
         self._context.unregister(self)
 
     def abort(self) -> None:
-        """End at once, without a word to the broker."""
+        """Close at once, without notifying the broker."""
         self._context.unregister(self)
         for task in self._tasks:
             task.cancel()
@@ -145,15 +145,16 @@ class AsyncTableView(Generic[T_co]):
             reader.abort()
 
     async def listen(self, callback: AsyncListener) -> tuple[_Listening, dict[str, bytes | _Kept]]:
-        """Have ``callback`` told of changes from now on, as soon as `caught_up` is called; returns what the
-        view holds at this moment."""
+        """Register ``callback`` for changes from now on, delivered after `caught_up`; return the view's
+        content at this moment."""
         listening = _Listening(callback, self._context.loop.create_future())
         self._listeners += (listening,)
         return listening, dict(self.values)
 
-    def caught_up(self, listening: _Listening, heard: bool) -> None:
-        """The listener has been told what the view held; not ``heard``: it raised, and is told no more."""
-        if not heard:
+    def caught_up(self, listening: _Listening, succeeded: bool) -> None:
+        """Start a listener's changes after the view's content was delivered; drop the listener unless
+        ``succeeded``."""
+        if not succeeded:
             self._listeners = tuple(other for other in self._listeners if other is not listening)
             listening.caught_up.cancel()
         elif not listening.caught_up.done():
@@ -166,7 +167,7 @@ class AsyncTableView(Generic[T_co]):
     async def _next(self, reader: AsyncReader[Any]) -> Message[Any]:
         message = await reader.read_next()
         if self.schema.reads_versions and not self._threaded:
-            await self._context.schemas.prepare(message)  # decoding on the loop must not have to ask
+            await self._context.schemas.prepare(message)  # decoding must not fetch a schema
         return message
 
     async def _follow(self, reader: AsyncReader[Any]) -> None:
@@ -184,7 +185,7 @@ class AsyncTableView(Generic[T_co]):
         if not message.has_partition_key():
             return None
         key, data = message.partition_key(), message.data()
-        if self._places is not None and not self._is_newest(key, message):
+        if self._newest is not None and not self._is_newest(key, message):
             return None
         kept: bytes | _Kept | None = None
         if message.has_null_value() or not data:
@@ -194,16 +195,17 @@ class AsyncTableView(Generic[T_co]):
         return _Change(key, kept, self._listeners)
 
     def _is_newest(self, key: str, message: Message[Any]) -> bool:
-        """Within a partition the later message is the newer one, whatever its producer's clock said."""
-        assert self._places is not None
+        """Return whether this is the key's newest message. Within a partition the later message is the newer
+        one, regardless of publish times."""
+        assert self._newest is not None
         here = message.topic_name(), message.publish_timestamp()
-        place = self._places.get(key, here)
-        if place[0] != here[0] and place[1] > here[1]:
+        known = self._newest.get(key, here)
+        if known[0] != here[0] and known[1] > here[1]:
             return False
-        self._places[key] = here
+        self._newest[key] = here
         return True
 
-    async def _tell_changes(self) -> None:
+    async def _notify_changes(self) -> None:
         while True:
             change = await self._changes.get()
             for listening in change.listeners:
@@ -211,28 +213,28 @@ class AsyncTableView(Generic[T_co]):
                 if listening.caught_up.cancelled():
                     continue
                 if self._threaded:
-                    # Off the loop: listeners are the application's code and may take their time.
-                    await self._context.loop.run_in_executor(None, self._tell, listening.callback, change)
+                    # Off the loop: listeners are the application's code and may be slow.
+                    await self._context.loop.run_in_executor(None, self._notify, listening.callback, change)
                 else:
-                    await self._tell_here(listening.callback, change)
+                    await self._notify_here(listening.callback, change)
 
     def decode(self, kept: bytes | _Kept) -> Any:
-        """The value of what is kept for a key. For the sync shell not on the loop's thread: it may ask for a
-        schema version."""
+        """Decode the value kept for a key. The synchronous API must not call this on the loop's thread: it
+        may fetch a schema version."""
         if isinstance(kept, _Kept):
             return self.schema.decode_message(kept)
         return self.schema.decode(kept)
 
-    def _tell(self, callback: Listener, change: _Change) -> None:
+    def _notify(self, callback: Listener, change: _Change) -> None:
         forks.thread_is_ours()
         try:
             callback(change.key, self._value_of(change))
             forks.returned()
-        except BaseException as error:  # SystemExit too: it would end the telling and nothing else
+        except BaseException as error:  # SystemExit too: it would only stop further notifications
             forks.returned(error)
             logger.exception("a table view listener of %s failed", self.topic)
 
-    async def _tell_here(self, callback: AsyncListener, change: _Change) -> None:
+    async def _notify_here(self, callback: AsyncListener, change: _Change) -> None:
         try:
             await _called(callback, change.key, self._value_of(change))
         except Exception:
@@ -242,35 +244,35 @@ class AsyncTableView(Generic[T_co]):
         return self._removed_value() if change.kept is None else self.decode(change.kept)
 
     def _removed_value(self) -> Any:
-        """What a listener gets for a key that was removed: the schema's value of no bytes, as in
-        ``pulsar-client`` (``b""``, an empty text), and None where it has none."""
+        """Return a listener's value for a removed key: the schema's value of no bytes, as in
+        ``pulsar-client`` (``b""``, an empty text), or None if the schema cannot decode that."""
         try:
             return self.schema.decode(b"")
         except Exception:
             return None
 
-    # --- what asyncio programs call ----------------------------------------------------------------
+    # --- public asyncio API --------------------------------------------------------------------------
 
     def get(self, key: str) -> T_co | None:
-        """The value of a key, None when there is none."""
+        """Return the value of a key, None if the view has no such key."""
         kept = self.values.get(key)
         return None if kept is None else self.decode(kept)
 
     async def for_each(self, callback: Callable[[str, T_co], object]) -> None:
-        """Call ``callback(key, value)`` for all that the view holds now, one after the other."""
+        """Call ``callback(key, value)`` for each key that the view holds now, one after the other."""
         for key, kept in dict(self.values).items():
             await _called(callback, key, self.decode(kept))
 
     async def for_each_and_listen(self, callback: Callable[[str, T_co], object]) -> None:
-        """`for_each`, and then ``callback`` again for every later change; see `TableView`."""
+        """Do `for_each`, and then call ``callback`` for every later change; see `TableView`."""
         listening, snapshot = await self.listen(callback)
-        heard = False
+        delivered = False
         try:
             for key, kept in snapshot.items():
                 await _called(callback, key, self.decode(kept))
-            heard = True
+            delivered = True
         finally:
-            self.caught_up(listening, heard)
+            self.caught_up(listening, delivered)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -303,7 +305,7 @@ async def _called(callback: AsyncListener, key: str, value: Any) -> None:
 
 
 class _Kept:
-    """What decoding a message needs, for schemas that look at more than the payload."""
+    """Parts of a message that schemas need for decoding when they use more than the payload."""
 
     __slots__ = ("_base64", "_data", "_key", "_topic", "_version")
 
@@ -339,7 +341,7 @@ class _Kept:
 async def open_table_view(
     context: ClientContext, topic: str, subscription: str | None, schema: Schema, *, threaded: bool = False
 ) -> AsyncTableView[Any]:
-    """Raises `OperationNotSupported` for a topic that is not persistent: it keeps nothing to view."""
+    """Open a table view. Raises `OperationNotSupported` for a non-persistent topic: it stores no messages."""
     if not TopicName.parse(topic).persistent:
         raise OperationNotSupported(f"a table view needs a persistent topic, not {topic!r}")
     view = AsyncTableView(context, topic, subscription, schema, threaded=threaded)
@@ -355,30 +357,30 @@ class TableView(Generic[T_co]):
         self._view = view
 
     def get(self, key: str) -> T_co | None:
-        """The value of a key, None when there is none."""
+        """Return the value of a key, None if the view has no such key."""
         kept = self._view.values.get(key)
         return None if kept is None else self._view.decode(kept)
 
     def for_each(self, callback: Callable[[str, T_co], object]) -> None:
-        """Call ``callback(key, value)`` for all that the view holds now."""
-        self._tell(callback, dict(self._view.values))
+        """Call ``callback(key, value)`` for each key that the view holds now."""
+        self._notify(callback, dict(self._view.values))
 
     def for_each_and_listen(self, callback: Callable[[str, T_co], object]) -> None:
-        """`for_each`, and then ``callback`` again for every later change, on another thread.
+        """Do `for_each`, and then call ``callback`` for every later change, on another thread.
 
-        The callback hears each key's values in their order and never twice at a time. A key that is removed
-        has the schema's value of no bytes: ``b""``, an empty text, or None. What the callback raises here is
-        raised, and it is not called again; what it raises later is logged.
+        The callback receives each key's values in order, and never runs twice at a time. A removed key has
+        the schema's value of no bytes: ``b""``, an empty text, or None. An error that the callback raises
+        during this call is raised, and ends its registration; later errors are logged.
         """
         listening, snapshot = self._runtime.call(self._view.listen(callback))
-        heard = False
+        delivered = False
         try:
-            self._tell(callback, snapshot)
-            heard = True
+            self._notify(callback, snapshot)
+            delivered = True
         finally:
-            self._runtime.post(self._view.caught_up, listening, heard)
+            self._runtime.post(self._view.caught_up, listening, delivered)
 
-    def _tell(self, callback: Callable[[str, T_co], object], snapshot: dict[str, bytes | _Kept]) -> None:
+    def _notify(self, callback: Callable[[str, T_co], object], snapshot: dict[str, bytes | _Kept]) -> None:
         for key, kept in snapshot.items():
             callback(key, self._view.decode(kept))
 

@@ -1,6 +1,6 @@
-"""Tasks of the client's own: they end with their loop, and say nothing when it is closed under them.
+"""Tasks of the client, which end with their loop, without a message if it is closed under them.
 
-`OnceTask` is one that everybody may wait for and nobody takes back.
+`OnceTask` is a task that several callers wait for and none cancels.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ T = TypeVar("T")
 def run_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: str | None = None
 ) -> asyncio.Task[T]:
-    """Run a coroutine on the loop, as long as that runs.
+    """Run a coroutine on the loop as a task.
 
-    Where Ctrl+C comes while ``asyncio.run`` ends, the loop is closed under all that still runs. That is
-    nobody's mistake, and no line on stderr for each task; ``asyncio.gather`` makes its tasks in the same way.
+    If Ctrl+C ends ``asyncio.run``, the loop is closed under running tasks. That is no error to report on
+    stderr for each task; ``asyncio.gather`` also creates its tasks this way.
     """
     task = loop.create_task(coroutine, name=name)
     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -26,9 +26,8 @@ def run_task(
 
 
 class OnceTask:
-    """The end of something, begun once. Whoever asks for it waits for the same; one who is cancelled does not
-    wait any longer, and it goes on: half an end would stay attached to the broker, with nobody left to say
-    so."""
+    """A shutdown that runs once. All callers wait for the same run; a cancelled caller stops waiting, and the
+    run continues: half a shutdown would leave the handle attached to the broker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -36,17 +35,17 @@ class OnceTask:
 
     @property
     def begun(self) -> bool:
-        """Somebody has asked for it, and it may be done."""
+        """Whether it was started; it may be complete."""
         return self._task is not None
 
     @property
     def under_way(self) -> bool:
-        """It was begun and is not done."""
+        """Whether it is running."""
         return self._task is not None and not self._task.done()
 
     async def wait(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin it with ``end``, if nobody has, and wait."""
-        # It is not kept: what ends holds this, and would hold itself.
+        """Start it with ``end``, unless it was started, and wait."""
+        # ``end`` is not stored: it refers to this object's owner.
         if self._task is None:
             self._task = run_task(self._loop, end())
             self._task.add_done_callback(seen)
@@ -54,6 +53,6 @@ class OnceTask:
 
 
 def seen(task: asyncio.Task[Any]) -> None:
-    """Mark the exception as seen: whoever asked may have gone, for example cancelled."""
+    """Mark the exception as retrieved: the waiting caller may be cancelled."""
     if not task.cancelled():
         task.exception()

@@ -1,6 +1,6 @@
-"""OpenTelemetry: spans for what is sent and processed, and the W3C trace context in message properties.
+"""OpenTelemetry tracing: spans for sent and processed messages, and the W3C trace context in properties.
 
-Needs the extra ``geminga[telemetry]``; nothing of it is loaded unless this module is imported::
+Needs the extra ``geminga[telemetry]``, which is loaded only with this module::
 
     from geminga.client.telemetry import ConsumerTracing, ProducerTracing
 
@@ -10,8 +10,8 @@ Needs the extra ``geminga[telemetry]``; nothing of it is loaded unless this modu
     with tracing.processing(message, consumer):
         ...
 
-Spans follow the semantic conventions for messaging. The context travels in the fields of the propagator:
-``traceparent`` and ``tracestate`` by default, which is also what the Java client's instrumentation reads.
+Spans follow the semantic conventions for messaging. The propagator's fields carry the context:
+``traceparent`` and ``tracestate`` by default, which the Java client's instrumentation reads too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SYSTEM = "pulsar"
 
 
 class ProducerTracing(ProducerInterceptor):
-    """One PRODUCER span for each message, from the hand-over to its receipt or failure.
+    """Interceptor with a PRODUCER span for each message, from its submission to its receipt or failure.
 
-    The span's context goes into the message's properties. A message that brings a context along, for
-    example one that is forwarded with its properties, keeps it, and the span links to it. Tables
-    (``send_table``) have no single messages on their way and no spans.
+    The span's context is added to the message's properties. A message that already has a context, for example
+    one that is forwarded with its properties, keeps it, and the span links to it. Tables (``send_table``)
+    have no single messages and no spans.
 
     ``tracer_provider`` and ``propagator`` default to the global ones.
     """
@@ -107,13 +107,14 @@ class ConsumerTracing:
 
     @contextmanager
     def processing(self, message: Any, consumer: Any = None) -> Iterator[Span]:
-        """A CONSUMER span for one message, current inside the block; what the block raises marks it failed.
+        """Open a CONSUMER span for one message, current inside the block; an exception of the block marks it
+        failed.
 
-        It is a child of the span that sent the message. A span that is current outside, for example that of
-        a batch, is linked. ``consumer`` gives the span its subscription.
+        It is a child of the span that sent the message, and links to the span that is current outside, for
+        example that of a batch. ``consumer`` adds the subscription to the span.
         """
         outside = trace.get_current_span().get_span_context()
-        topic, partition = _place(message.topic_name())
+        topic, partition = _topic_and_partition(message.topic_name())
         attributes = _processing_attributes(topic, consumer)
         attributes["messaging.message.id"] = str(message.message_id())
         attributes["messaging.message.body.size"] = message.size_bytes()
@@ -128,15 +129,16 @@ class ConsumerTracing:
                 links=[Link(outside)] if outside.is_valid else [],
                 set_status_on_exception=False,
             ) as span,
-            _failure_told(span),
+            _failure_recorded(span),
         ):
             yield span
 
     @contextmanager
     def processing_batch(self, messages: Iterable[Any], consumer: Any = None) -> Iterator[Span]:
-        """One CONSUMER span for several messages: a child of the current span, linked to each sender's."""
+        """Open one CONSUMER span for several messages: a child of the current span, linked to each
+        sender's."""
         received: Sequence[Any] = list(messages)
-        topics = {_place(message.topic_name())[0] for message in received}
+        topics = {_topic_and_partition(message.topic_name())[0] for message in received}
         topic = topics.pop() if len(topics) == 1 else None
         contexts = (_span_context(context_of(m.properties(), self._propagator)) for m in received)
         attributes = _processing_attributes(topic, consumer)
@@ -149,18 +151,18 @@ class ConsumerTracing:
                 links=[Link(context) for context in contexts if context is not None],
                 set_status_on_exception=False,
             ) as span,
-            _failure_told(span),
+            _failure_recorded(span),
         ):
             yield span
 
 
 def context_of(properties: dict[str, str], propagator: TextMapPropagator | None = None) -> Context:
-    """The trace context in a message's properties; an empty one when there is none."""
+    """Return the trace context in a message's properties, or an empty context."""
     return _propagator(propagator).extract(properties, Context())
 
 
 def _propagator(given: TextMapPropagator | None) -> TextMapPropagator:
-    # Asked for at each use: an application may set the global one after it has made its producers.
+    # Read at each use: an application may set the global propagator after it created its producers.
     return propagate.get_global_textmap() if given is None else given
 
 
@@ -169,8 +171,8 @@ def _span_context(context: Context) -> trace.SpanContext | None:
     return found if found.is_valid else None
 
 
-def _place(topic: str) -> tuple[str, int | None]:
-    """A topic's name without the partition, and the partition's number."""
+def _topic_and_partition(topic: str) -> tuple[str, int | None]:
+    """Return a topic's name without the partition, and the partition's number."""
     name = TopicName.parse(topic)
     if name.partition < 0:
         return topic, None
@@ -192,7 +194,7 @@ def _processing_attributes(topic: str | None, consumer: Any) -> dict[str, str | 
 
 
 @contextmanager
-def _failure_told(span: Span) -> Iterator[None]:
+def _failure_recorded(span: Span) -> Iterator[None]:
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The TLS context of a client. Verification is on by default; switching it off is loud in the name."""
+"""The TLS context of a client. Verification is on by default."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from geminga.errors import InvalidConfiguration
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """A client context: TLS 1.2 or newer, certificates verified, hostname checked.
+    """Create a client context: TLS 1.2 or newer, certificates verified, hostname checked.
 
-    Without ``trust_certificates_path`` the system's trust store counts. Raises `InvalidConfiguration`
-    naming the file that cannot be used.
+    Without ``trust_certificates_path`` the system's trust store is used. Raises `InvalidConfiguration` naming
+    the file that cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Which topics a consumer reads: a topic, a list, or all that match a pattern, with their partitions."""
+"""Topics that a consumer reads: a topic, a list, or all that match a pattern, with their partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class SubscribedPart:
-    """A topic that is subscribed to as such: a partition, or a topic without partitions (-1)."""
+    """A topic to subscribe to: a partition, or an unpartitioned topic (-1)."""
 
     topic: str
     partition: int
@@ -32,7 +32,7 @@ class TopicPattern:
     """A pattern over the local names of one namespace.
 
     The text is ``[domain://][tenant/namespace/]regular expression``; it must match a topic's whole local
-    name, without a partition's suffix.
+    name, without the partition suffix.
     """
 
     namespace: str
@@ -40,7 +40,7 @@ class TopicPattern:
 
     @staticmethod
     def parse(pattern: re.Pattern[str]) -> TopicPattern:
-        """Raises `InvalidTopicName` when tenant and namespace are not plain text."""
+        """Parse a pattern. Raises `InvalidTopicName` if tenant and namespace are not plain text."""
         _, separator, rest = pattern.pattern.partition("://")
         rest = rest if separator else pattern.pattern
         parts = rest.split("/", 2)
@@ -59,7 +59,7 @@ class TopicPattern:
 
 
 class TopicSet:
-    """Answers `current` with the parts there are now; growing partitions and new topics show up later."""
+    """Set of topics; `current` returns the existing parts, including partitions and topics added later."""
 
     def __init__(
         self,
@@ -82,18 +82,18 @@ class TopicSet:
 
     @property
     def can_grow(self) -> bool:
-        """False for a single topic without partitions: there is nothing to look for again."""
+        """False for a single unpartitioned topic: there is nothing to look for again."""
         return self.pattern is not None or any(self.partition_counts.values())
 
     async def current(self) -> list[SubscribedPart]:
-        """The parts in the order of topics and partitions."""
+        """Return the parts in the order of topics and partitions."""
         if self.pattern is not None:
             return await self._matching(self.pattern)
         parts: list[SubscribedPart] = []
         for topic in self.topics:
             name = TopicName.parse(topic)
             count = 0 if name.partition >= 0 else await self._context.partitions(topic)
-            # Partitions never become fewer; an answer that says so is an error of the moment.
+            # Partitions never become fewer; a smaller number is a temporary error.
             count = self.partition_counts[topic] = max(count, self.partition_counts.get(topic, 0))
             if count == 0:
                 parts.append(SubscribedPart(topic, name.partition))

@@ -1,7 +1,7 @@
-"""Being told by the broker that topics came or went (framing.md section 10).
+"""Notifications from the broker about new and deleted topics (framing.md section 10).
 
-Only a hint: whoever watches asks for the whole list when it arrives, and from time to time anyway. So
-nothing is lost when the broker has no watchers, refuses the pattern (it accepts 50 characters), or the
+A notification is only a hint: the consumer then fetches the whole list, which it also does periodically. So
+nothing is lost if the broker has no watchers, refuses the pattern (it accepts 50 characters), or the
 connection ends; `ensure` then tries again.
 """
 
@@ -20,11 +20,11 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 logger = logging.getLogger("geminga")
 
 PATTERN_CHARACTERS_MAX = 50
-"""What brokers accept by default."""
+"""Limit that brokers have by default."""
 
 
 class TopicWatcher:
-    """Calls ``changed`` when the broker reports new or deleted persistent topics that match."""
+    """Watcher that calls ``changed`` when the broker reports new or deleted persistent topics that match."""
 
     def __init__(self, context: ClientContext, pattern: TopicPattern, changed: Callable[[], None]) -> None:
         self._context = context
@@ -40,7 +40,7 @@ class TopicWatcher:
         return self._connection is not None and not self._connection.closed
 
     async def ensure(self) -> None:
-        """Watch, if that is possible and not the case already. Never raises what the broker answers."""
+        """Start watching, if possible and not active already. Never raises the broker's errors."""
         if self.active or self._refused:
             return
         try:
@@ -72,7 +72,7 @@ class TopicWatcher:
         self._changed()
 
     def close(self) -> None:
-        """Tell the broker, without waiting for its answer."""
+        """Stop watching, without waiting for the broker's answer."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.closed:
             connection.remove_topic_watcher(self._watcher_id)

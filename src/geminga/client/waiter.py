@@ -1,4 +1,4 @@
-"""`Waiter`: one thread that waits for one thing."""
+"""`Waiter`: wait of one thread for one event."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from geminga.client import forks
 from geminga.errors import ForkedProcessError
 
-LOOK_SECONDS = 0.2
-"""So often a waiting main thread lets the interpreter see signals that reached another thread of the process:
-no lock is told of those, and on Windows of none."""
+SIGNAL_CHECK_SECONDS = 0.2
+"""Interval at which a waiting main thread lets the interpreter handle signals that reached another thread of
+the process: those do not interrupt a lock, and on Windows no signal does."""
 
 
 class Waiter:
-    """A thread sleeps in `wait` until `wake` was called once, on whichever thread. Cheaper than an Event,
-    and nothing is held meanwhile: whoever wakes never waits for whoever sleeps."""
+    """A thread sleeps in `wait` until `wake` was called once, on any thread. Cheaper than an Event, and
+    without a shared lock: the waking thread never waits for the sleeping one."""
 
     __slots__ = ("_lock",)
 
@@ -24,24 +24,21 @@ class Waiter:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """To be called once."""
+        """Wake the thread; to be called once."""
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep, at most ``timeout`` seconds; whether it was woken.
-
-        Raises `ForkedProcessError` in a child that a signal's handler has forked meanwhile: whoever would
-        wake it is not there.
-        """
+        """Sleep, at most ``timeout`` seconds; return whether it was woken. Raises `ForkedProcessError` in a
+        child that a signal handler forked meanwhile: the thread that would wake it is missing there."""
         if threading.current_thread() is not threading.main_thread():
             return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         deadline = None if timeout is None else time.monotonic() + timeout
         generation = forks.generation
         while True:
             if forks.generation != generation:
-                raise ForkedProcessError("this is a child process; what the call waits for is its parent's")
-            left = LOOK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._lock.acquire(timeout=min(left, LOOK_SECONDS)):
+                raise ForkedProcessError("this is a child process; the call waits for a thread of its parent")
+            left = SIGNAL_CHECK_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            if self._lock.acquire(timeout=min(left, SIGNAL_CHECK_SECONDS)):
                 return True
-            if left < LOOK_SECONDS:
+            if left < SIGNAL_CHECK_SECONDS:
                 return False

@@ -23,11 +23,9 @@ _GIVE = "give the address: --admin-url, in programs admin_url"
 
 
 async def find_admin_url(context: ClientContext) -> str:
-    """Return ``http(s)://host:port`` of the broker that ``context`` connects to.
-
-    Raises `InvalidConfiguration` if no address is confirmed as that broker's, `ConnectError` if it cannot be
-    reached, and what the handshake ends with.
-    """
+    """Return ``http(s)://host:port`` of the broker that ``context`` connects to. Raises
+    `InvalidConfiguration` if no address is confirmed as that broker's, `ConnectError` if it cannot be
+    reached, and what the handshake ends with."""
     url = ServiceUrl.parse(context.settings.service_url)
     if url.http:
         return url.text
@@ -42,7 +40,7 @@ async def find_admin_url(context: ClientContext) -> str:
 
 
 async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected) -> str:
-    """The first address whose answers carry the id of CONNECTED. Credentials are not sent."""
+    """Return the first address whose answers carry the id of CONNECTED. Credentials are not sent."""
     host = context.service.hosts.current
     sent = connected.https_url if host.tls else connected.http_url or connected.https_url
     try:
@@ -68,7 +66,8 @@ async def _by_instance_id(context: ClientContext, connected: pb.CommandConnected
 
 
 async def _by_lookup(context: ClientContext, url: ServiceUrl) -> str:
-    """The default web ports of the hosts with the default port where a lookup gives the same answer."""
+    """Return the default web ports of the hosts with the default port where a lookup gives the same
+    answer."""
     default = DEFAULT_PORTS[TLS_SCHEME if url.tls else PLAIN_SCHEME]
     hosts = [one for one in url.addresses if one.port == default]
     if not hosts:

@@ -1,1 +1,1 @@
-"""One broker connection without I/O: bytes and ``now`` go in; events, bytes and a deadline come out."""
+"""One broker connection without I/O: takes bytes and ``now``; returns events, bytes and a deadline."""

@@ -1,8 +1,8 @@
 """Service URLs and broker addresses.
 
-A service URL is ``pulsar://host[:port][,host[:port]...]`` or the same with ``pulsar+ssl``. Several
-hosts are alternatives: a client tries them in turn. With ``http`` or ``https`` the client asks the REST
-interface where topics live, and speaks the binary protocol to the brokers that it names.
+A service URL is ``pulsar://host[:port][,host[:port]...]``, or the same with ``pulsar+ssl``. Several hosts are
+alternatives: a client tries them in turn. With ``http`` or ``https`` the client looks topics up over the REST
+API, and uses the binary protocol with the brokers in its answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FORM = "use pulsar://host[:port][,host[:port]...], pulsar+ssl://host[:port], or
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens. IPv6 hosts are kept without their brackets."""
+    """Address of a broker. IPv6 hosts are stored without brackets."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Address:
 
     @property
     def host_port(self) -> str:
-        """``host:port`` with brackets around an IPv6 host: what ``proxy_to_broker_url`` carries."""
+        """``host:port`` with brackets around an IPv6 host, as in ``proxy_to_broker_url``."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Address:
 class ServiceUrl:
     """A parsed service URL; ``addresses`` has at least one element, in the order written.
 
-    ``http``: the addresses are those of the REST interface.
+    ``http``: whether the addresses are those of the REST API.
     """
 
     text: str
@@ -51,7 +51,7 @@ class ServiceUrl:
 
     @staticmethod
     def parse(text: str) -> ServiceUrl:
-        """Raises `InvalidUrl` naming the URL, what is wrong with it, and the forms allowed."""
+        """Parse a service URL. Raises `InvalidUrl` naming the URL, the mistake, and the allowed forms."""
         if not isinstance(text, str) or not text.strip():
             raise InvalidUrl(f"service URL {text!r} is empty or not text; {_FORM}")
         scheme, separator, rest = text.strip().partition("://")
@@ -87,7 +87,7 @@ def _parse_host(url: str, part: str, scheme: str) -> Address:
         port_text = tail if colon else None
     if not is_host(host):
         raise InvalidUrl(
-            f"service URL {url!r} has an empty host, one with spaces, or one that no resolver takes: "
+            f"service URL {url!r} has an empty host, one with spaces, or one that no resolver accepts: "
             f"{host!r}; {_FORM}"
         )
     port = default
@@ -99,8 +99,8 @@ def _parse_host(url: str, part: str, scheme: str) -> Address:
 
 
 def is_host(text: str) -> bool:
-    """Whether a resolver can be asked for it: of a name that cannot be written for it, nobody says that it is
-    unknown, but something else is raised."""
+    """Return whether a resolver accepts a host name: for a name that it cannot encode, it raises another
+    error than for an unknown one."""
     if not text or not text.isprintable() or " " in text:
         return False
     if not text.isascii():
@@ -113,13 +113,11 @@ def is_host(text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_broker_url(text: str) -> Address:
-    """The address in a broker's answer (``brokerServiceUrl``): exactly one host.
-
-    Raises `InvalidUrl` as `ServiceUrl.parse` does.
-    """
+    """Return the address in a broker's answer (``brokerServiceUrl``): exactly one host. Raises `InvalidUrl`
+    as `ServiceUrl.parse` does."""
     url = ServiceUrl.parse(text)
     if url.http:
-        raise InvalidUrl(f"broker URL {text!r} is an address of the REST interface; {_FORM}")
+        raise InvalidUrl(f"broker URL {text!r} is an address of the REST API; {_FORM}")
     if len(url.addresses) != 1:
         raise InvalidUrl(f"broker URL {text!r} names {len(url.addresses)} hosts; one is expected")
     return url.addresses[0]

@@ -1,7 +1,7 @@
-"""What a client shows of itself: method names and the bytes that go with them (framing.md section 3).
+"""Credentials of a client: method names and their data (framing.md section 3).
 
-A `Credentials` is what one CONNECT or AUTH_RESPONSE carries. Providers make them; a provider may be
-asked again at any time because a broker challenges a connection whose credentials expire.
+A `Credentials` is the content of one CONNECT or AUTH_RESPONSE. Providers create them; a provider may be
+called again at any time, as a broker challenges a connection whose credentials expire.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from geminga.errors import ErrorGettingAuthenticationData, InvalidConfiguration,
 
 
 class WrongParameters(InvalidConfiguration, RuntimeError):
-    """A text of authentication parameters that cannot be read; ``pulsar-client`` raises `RuntimeError`."""
+    """Authentication parameters are malformed; ``pulsar-client`` raises `RuntimeError`."""
 
 
 REFRESH_CHALLENGE = b"PulsarAuthRefresh"
-"""The challenge by which a broker asks for fresh credentials of the same principal."""
+"""Challenge by which a broker requests fresh credentials of the same principal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A method name and its data; ``http_headers`` show the same to the REST interface.
+    """A method name and its data; ``http_headers`` are the equivalent for the REST API.
 
     Neither the data nor the headers show in reprs.
     """
@@ -36,13 +36,13 @@ class Credentials:
 
 
 def token_credentials(token: str) -> Credentials:
-    """What shows a token, wherever it comes from."""
+    """Return the credentials for a token."""
     return Credentials("token", token.encode(), (("Authorization", f"Bearer {token}"),))
 
 
 class CredentialsProvider(Protocol):
-    """Makes credentials. ``credentials`` may block (a token supplier may read a file or ask a server),
-    so shells call it off their event loop when ``blocking`` is true."""
+    """Provider of credentials. ``credentials`` may block (a token supplier may read a file or call a server),
+    so it is called off the event loop if ``blocking`` is true."""
 
     @property
     def method(self) -> str: ...
@@ -51,11 +51,12 @@ class CredentialsProvider(Protocol):
     def blocking(self) -> bool: ...
 
     def credentials(self, challenge: bytes | None = None) -> Credentials:
-        """For a CONNECT, or as the answer to a challenge. Raises `ErrorGettingAuthenticationData`."""
+        """Return credentials for a CONNECT, or as the answer to a challenge. Raises
+        `ErrorGettingAuthenticationData`."""
 
 
 class NoAuthentication:
-    """No credentials at all."""
+    """Provider for connections without credentials."""
 
     method = "none"
     blocking = False
@@ -65,7 +66,7 @@ class NoAuthentication:
 
 
 class TokenCredentials:
-    """A JWT, or a function that gives the current one."""
+    """Provider for a JWT, or a function that returns the current one."""
 
     method = "token"
 
@@ -91,7 +92,8 @@ class TokenCredentials:
 
 
 class BasicCredentials:
-    """``user:password``. ``method`` may be another name that the broker knows for the same bytes."""
+    """Provider for ``user:password``. ``method`` may be another name that the broker accepts for this
+    data."""
 
     blocking = False
 
@@ -102,10 +104,8 @@ class BasicCredentials:
 
     @staticmethod
     def from_json(text: str) -> BasicCredentials:
-        """From ``{"username": ..., "password": ..., "method": ...}``; Java's ``userId`` is taken, too.
-
-        Raises `WrongParameters` without echoing the text, which holds a password.
-        """
+        """Parse ``{"username": ..., "password": ..., "method": ...}``; Java's ``userId`` is accepted too.
+        Raises `WrongParameters` without repeating the text, which holds a password."""
         try:
             parameters = json.loads(text)
             name = "userId" if "username" not in parameters else "username"
@@ -128,7 +128,7 @@ class BasicCredentials:
 
 
 class TlsCredentials:
-    """The client certificate of the TLS connection is the credential; nothing else is sent."""
+    """Provider for the client certificate of the TLS connection; no data is sent."""
 
     method = "tls"
     blocking = False
@@ -138,12 +138,12 @@ class TlsCredentials:
 
 
 def obtain(provider: CredentialsProvider, challenge: bytes | None = None) -> Credentials:
-    """Ask a provider; whatever it raises becomes `ErrorGettingAuthenticationData`."""
+    """Return a provider's credentials; its exceptions become `ErrorGettingAuthenticationData`."""
     try:
         return provider.credentials(challenge)
     except PulsarException:
         raise
     except Exception as error:
         raise ErrorGettingAuthenticationData(
-            f"authentication {provider.method!r} could not give credentials: {type(error).__name__}: {error}"
+            f"authentication {provider.method!r} failed: {type(error).__name__}: {error}"
         ) from error

@@ -14,8 +14,8 @@ REDUCTION_MAX = 0.1
 class Backoff:
     """A series of growing delays.
 
-    ``random`` gives numbers in [0, 1), for example ``random.Random(seed).random``. The random
-    reduction keeps clients that lost one broker together from returning in one wave.
+    ``random`` returns numbers in [0, 1), for example ``random.Random(seed).random``. The random reduction
+    prevents clients that lost a broker together from reconnecting at the same time.
     """
 
     __slots__ = ("_attempts", "_initial_seconds", "_maximum_seconds", "_random", "_reduction_max")
@@ -38,16 +38,16 @@ class Backoff:
 
     @property
     def attempts(self) -> int:
-        """How many delays were handed out since the last `reset`."""
+        """Number of delays returned since the last `reset`."""
         return self._attempts
 
     def next(self) -> float:
-        """The next delay in seconds."""
-        # The exponent is capped so that the power stays small however long the outage lasts.
+        """Return the next delay in seconds."""
+        # The exponent is capped so that the power stays small during long outages.
         delay = self._initial_seconds * (1 << min(self._attempts, 30))
         self._attempts += 1
         return min(delay, self._maximum_seconds) * (1.0 - self._reduction_max * self._random())
 
     def reset(self) -> None:
-        """Start again from the first delay: an attempt succeeded."""
+        """Restart from the first delay, after a successful attempt."""
         self._attempts = 0

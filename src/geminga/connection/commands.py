@@ -1,4 +1,4 @@
-"""The commands of a connection's own conversations, as BaseCommand messages.
+"""Commands of a connection and its lookups, as BaseCommand messages.
 
 Producer and consumer commands are built by those packages.
 """
@@ -13,7 +13,7 @@ CLIENT_VERSION = f"Geminga-v{__version__}"
 
 
 def connect(credentials: Credentials, protocol_version: int, proxy_to_broker: str | None) -> pb.BaseCommand:
-    """The first command of every connection; ``proxy_to_broker`` is ``host:port`` behind a proxy."""
+    """Return the first command of every connection; ``proxy_to_broker`` is ``host:port`` behind a proxy."""
     command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
     body = command.connect
     body.client_version = CLIENT_VERSION
@@ -29,7 +29,7 @@ def connect(credentials: Credentials, protocol_version: int, proxy_to_broker: st
 
 
 def auth_response(credentials: Credentials, protocol_version: int) -> pb.BaseCommand:
-    """The answer to AUTH_CHALLENGE."""
+    """Return the answer to AUTH_CHALLENGE."""
     command = pb.BaseCommand(type=pb.BaseCommand.AUTH_RESPONSE)
     body = command.authResponse
     body.client_version = CLIENT_VERSION
@@ -50,7 +50,7 @@ PONG = _empty(pb.BaseCommand.PONG, "pong")
 
 
 def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: str | None) -> pb.BaseCommand:
-    """Which broker serves ``topic``?"""
+    """Return the request for the broker that serves ``topic``."""
     command = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
     body = command.lookupTopic
     body.topic = topic
@@ -62,7 +62,8 @@ def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: s
 
 
 def partitioned_metadata(topic: str, request_id: int, *, auto_creation: bool = True) -> pb.BaseCommand:
-    """How many partitions has ``topic``? ``auto_creation=False`` asks without creating it."""
+    """Return the request for the number of partitions of ``topic``. ``auto_creation=False`` does not create
+    it."""
     command = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
     body = command.partitionMetadata
     body.topic = topic
@@ -73,7 +74,7 @@ def partitioned_metadata(topic: str, request_id: int, *, auto_creation: bool = T
 
 
 def get_schema(topic: str, request_id: int, version: bytes | None = None) -> pb.BaseCommand:
-    """The topic's schema: a version of it (8 bytes, as messages carry it), or the newest."""
+    """Return the request for the topic's schema: a version (8 bytes, as messages carry it), or the newest."""
     command = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
     body = command.getSchema
     body.topic = topic
@@ -84,7 +85,7 @@ def get_schema(topic: str, request_id: int, version: bytes | None = None) -> pb.
 
 
 def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> pb.BaseCommand:
-    """Which version of the topic's schema is this? It becomes one if it is new and compatible."""
+    """Return the request for the version of a schema, which is registered if it is new and compatible."""
     command = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
     body = command.getOrCreateSchema
     body.topic = topic
@@ -96,7 +97,7 @@ def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> pb.B
 def topics_of_namespace(
     namespace: str, request_id: int, mode: int, pattern: str | None = None, topics_hash: str | None = None
 ) -> pb.BaseCommand:
-    """Which topics has ``namespace`` (``tenant/namespace``)?"""
+    """Return the request for the topics of ``namespace`` (``tenant/namespace``)."""
     command = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE)
     body = command.getTopicsOfNamespace
     body.namespace = namespace

@@ -1,19 +1,19 @@
-"""The client's end of one broker connection, without I/O.
+"""The client's side of one broker connection, without I/O.
 
-The caller's contract: `start` once; `receive` for every piece of data; `tick` when `next_deadline` has
-passed; after each of these, write what `take_output` gives. ``receive`` and ``tick`` return events.
-Everything takes ``now``, seconds of a monotonic clock; nothing here reads a clock or a socket.
+The owner calls `start` once, `receive` for every piece of data, and `tick` when `next_deadline` has passed;
+after each of these, it writes the result of `take_output`. ``receive`` and ``tick`` return events. All take
+``now``, seconds of a monotonic clock; this module reads neither a clock nor a socket.
 
-The life of a connection (framing.md section 3)::
+The states of a connection (framing.md section 3)::
 
     START -> HANDSHAKE -> READY -> CLOSED
                  |  ^
                  v  |
-              CHALLENGED      the broker wants more credentials before it says CONNECTED
+              CHALLENGED      the broker requests more credentials before CONNECTED
 
-`TRANSITIONS` is the whole state machine. A pair of state and input that it lacks is the peer's fault
-when the input came from the peer (`ProtocolError`) and ours when it came from the owner
-(`RuntimeError`). Frames for producers and consumers, the bulk of the traffic, are events themselves.
+`TRANSITIONS` is the whole state machine. A missing pair of state and input is the peer's error if the input
+came from the peer (`ProtocolError`), and the owner's otherwise (`RuntimeError`). Frames for producers and
+consumers, the bulk of the traffic, are events themselves.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from geminga.wire.receipt_runs import ReceiptRunDecoder
 Type = pb.BaseCommand
 
 UNSOLICITED_REQUEST_ID = (1 << 64) - 1
-"""The request id of what a broker sends unasked (framing.md section 3)."""
+"""Request id of commands that a broker sends without a request (framing.md section 3)."""
 
 ANNOUNCED_MESSAGE_SIZE_MAX = 1 << 30
-"""A broker that announces a larger ``max_message_size`` is believed up to this."""
+"""Upper limit on the ``max_message_size`` that a broker announces."""
 
 
 class ConnectionState(Enum):
@@ -55,7 +55,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """What can happen to a connection. The first group comes from the owner, the second from the peer."""
+    """Inputs of a connection. The first group comes from the owner, the second from the peer."""
 
     OPENED = "transport opened"
     CREDENTIALS = "credentials given"
@@ -97,7 +97,7 @@ TRANSITIONS: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
     (ConnectionState.READY, ConnectionInput.PONG): ConnectionState.READY,
     (ConnectionState.READY, ConnectionInput.CLOSE): ConnectionState.CLOSED,
     (ConnectionState.CLOSED, ConnectionInput.CLOSE): ConnectionState.CLOSED,
-    # Credentials may come late: the connection ended while a supplier was asked for them.
+    # Credentials may arrive late: the connection ended while a provider was obtaining them.
     (ConnectionState.CLOSED, ConnectionInput.CREDENTIALS): ConnectionState.CLOSED,
 }
 
@@ -111,7 +111,7 @@ HANDLE_FRAMES = frozenset(
         Type.ACK_RESPONSE,
     }
 )
-"""Frames that go to one producer or consumer as they are."""
+"""Frames that are passed unchanged to one producer or consumer."""
 
 NOTICES = frozenset({Type.CLOSE_PRODUCER, Type.CLOSE_CONSUMER, Type.TOPIC_MIGRATED, Type.WATCH_TOPIC_UPDATE})
 """Frames about one producer, consumer or watcher that the connection turns into events."""
@@ -129,7 +129,7 @@ INPUT_OF_TYPE: dict[int, ConnectionInput] = {
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The handshake is done. ``max_message_size`` is the broker's, in bytes."""
+    """The handshake is complete. ``max_message_size`` is the broker's, in bytes."""
 
     server_version: str
     protocol_version: int
@@ -139,7 +139,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class CredentialsWanted:
-    """The broker challenges: ask the provider and call `ClientConnection.give_credentials`."""
+    """The broker sent a challenge: ask the provider and call `ClientConnection.give_credentials`."""
 
     method: str
     challenge: bytes
@@ -147,7 +147,7 @@ class CredentialsWanted:
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswered:
-    """``command`` answers the request; see `requests.error_of` for what it says."""
+    """``command`` answers the request; `requests.error_of` returns its error."""
 
     request_id: int
     command: pb.BaseCommand
@@ -160,14 +160,14 @@ class RequestTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class RequestMustWait:
-    """A producer's creation was accepted and waits for exclusive access; the answer proper comes later."""
+    """A producer's creation was accepted and waits for exclusive access; the final answer comes later."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandleClosed:
-    """The broker closed a producer or consumer; ``assigned`` is the new broker's address, if it said so."""
+    """The broker closed a producer or consumer; ``assigned`` is the new broker's address, if it was sent."""
 
     producer: bool
     handle_id: int
@@ -176,7 +176,7 @@ class HandleClosed:
 
 @dataclass(frozen=True, slots=True)
 class TopicMoved:
-    """The topic of a producer or consumer moved to another cluster, whose service URL this is."""
+    """The topic of a producer or consumer moved to another cluster, with the given service URL."""
 
     producer: bool
     handle_id: int
@@ -204,7 +204,7 @@ Event = (
 
 
 class ClientConnection:
-    """See the module's text. ``peer`` only serves messages: it names the broker in errors."""
+    """The client's side of one connection. ``peer`` names the broker in error messages."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class ClientConnection:
         self.server_version = ""
         self.supports_topic_watchers = False
         self.connected = pb.CommandConnected()
-        """CONNECTED as the broker sent it; empty before."""
+        """The broker's CONNECTED command; empty before."""
         self._tls = tls
         self._credentials: Credentials | None = credentials
         self._proxy_to_broker = proxy_to_broker
@@ -238,7 +238,7 @@ class ClientConnection:
     # --- the owner's side ------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """The transport is open: send CONNECT."""
+        """Send CONNECT on an open transport."""
         self._move(ConnectionInput.OPENED)
         self._keepalive.last_received = now
         assert self._credentials is not None
@@ -246,16 +246,14 @@ class ClientConnection:
         self._credentials = None  # not kept: a challenge asks the provider again
 
     def give_credentials(self, credentials: Credentials) -> None:
-        """The answer to `CredentialsWanted`; ignored when the connection has ended meanwhile."""
+        """Answer a `CredentialsWanted`; ignored if the connection has ended meanwhile."""
         self._move(ConnectionInput.CREDENTIALS)
         if self.state is not ConnectionState.CLOSED:
             self._send(commands.auth_response(credentials, PROTOCOL_VERSION))
 
     def request(self, command: pb.BaseCommand, request_id: int, deadline: float) -> None:
-        """Send a command that will be answered under ``request_id``.
-
-        Raises `ConnectError` when the connection is closed or not ready.
-        """
+        """Send a command that will be answered under ``request_id``. Raises `ConnectError` if the connection
+        is closed or not ready."""
         if self.state is not ConnectionState.READY:
             raise ConnectError(f"the connection to {self.peer} is {self.state.value}, not ready")
         self._move(ConnectionInput.REQUEST)
@@ -263,23 +261,23 @@ class ClientConnection:
         self._send(command)
 
     def abort(self, request_id: int) -> None:
-        """Nobody waits for this request any more: a late answer is dropped."""
+        """Cancel a request: a late answer is dropped."""
         self._requests.settle(request_id)
 
     def close(self) -> list[int]:
-        """The transport ended. Returns the ids of the requests that will never be answered."""
+        """Note that the transport ended. Return the ids of the requests that will never be answered."""
         self._move(ConnectionInput.CLOSE)
         return self._requests.drain()
 
     def take_output(self) -> list[bytes]:
-        """The frames to write now, in order."""
+        """Return the frames to write now, in order."""
         output = self._output
         if output:
             self._output = []
         return output
 
     def next_deadline(self) -> float:
-        """When `tick` must run; infinity when closed."""
+        """Return the time at which `tick` must run; infinity when closed."""
         if self.state is ConnectionState.READY:
             return min(self._keepalive.next_deadline(), self._requests.next_deadline())
         if self.state is ConnectionState.CLOSED:
@@ -287,7 +285,7 @@ class ClientConnection:
         return self._handshake_deadline
 
     def tick(self, now: float) -> list[Event]:
-        """Time has passed. Raises `Timeout` (handshake) or `ConnectError` (silent peer): abort then."""
+        """Handle time-outs. Raises `Timeout` (handshake) or `ConnectError` (silent peer): abort then."""
         if self.state is ConnectionState.CLOSED:
             return []
         if self.state is not ConnectionState.READY:
@@ -311,10 +309,10 @@ class ClientConnection:
     # --- the peer's side -------------------------------------------------------------------------
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
-        """Bytes arrived. Raises `ProtocolError` (abort the connection), or what the broker reported when
-        it refused the handshake (`AuthenticationError`, `AuthorizationError`, ...).
+        """Handle received bytes. Raises `ProtocolError` (abort the connection), or the broker's refusal of
+        the handshake (`AuthenticationError`, `AuthorizationError`, ...).
 
-        When intact frames precede bad bytes their events are returned, and `error` is set from then on.
+        If intact frames precede bad bytes, their events are returned, and `error` is set from then on.
         """
         self._keepalive.last_received = now
         events: list[Event] = []
@@ -333,7 +331,7 @@ class ClientConnection:
 
     @property
     def error(self) -> ProtocolError | None:
-        """What was wrong with the peer's bytes: nothing behind it can be read, abort the connection."""
+        """The error in the peer's bytes: no later byte can be read, abort the connection."""
         error = self._decoder.error
         return None if error is None else self._named(error)
 
@@ -377,7 +375,7 @@ class ClientConnection:
 
     def _answer(self, command: pb.BaseCommand, before: ConnectionState) -> Event | None:
         if before is not ConnectionState.READY:
-            # The broker refuses the handshake with an ERROR of its own (framing.md section 3).
+            # The broker refuses the handshake with an ERROR without a request (framing.md section 3).
             if command.type != Type.ERROR:
                 raise ProtocolError(f"{self.peer} answered a request before CONNECTED")
             raise from_server(
@@ -385,7 +383,7 @@ class ClientConnection:
             )
         request_id = request_id_of(command)
         if is_interim(command):
-            # The wait for exclusive access has no limit of its own; the caller may still give up.
+            # The wait for exclusive access has no time limit; the caller may still cancel.
             self._requests.extend(request_id, float("inf"))
             return RequestMustWait(request_id)
         if not self._requests.settle(request_id):

@@ -1,8 +1,8 @@
-"""Finding topics over the REST interface, for service URLs with ``http`` or ``https``: bytes in and out.
+"""Lookups over the REST API, for service URLs with ``http`` or ``https``, as bytes in and out.
 
-Five questions, each one GET (admin REST, ``/lookup/v2`` and ``/admin/v2``): where a topic lives, how many
-partitions it has, which topics a namespace has, what the broker says of it. The answers are made what the
-binary protocol would have given, so that nobody behind this module knows the difference.
+Each request is one GET (``/lookup/v2`` and ``/admin/v2``): the broker of a topic, its number of partitions,
+the topics of a namespace, the statistics of a topic. Answers are converted to those of the binary protocol,
+so that other modules need not distinguish the two.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from geminga.wire.frames import INSTANCE_HEADER
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
-"""The longest answer that is read: the names of a million topics have room."""
+"""Limit on the bytes read of an answer, enough for the names of a million topics."""
 
 
 class HttpAnswered(ConnectError):
-    """The REST interface was reached and answered with an error. ``pulsar-client`` calls every such answer a
-    `ConnectError`; the classes below say what it was as well."""
+    """The REST API answered with an error. ``pulsar-client`` calls every such answer a `ConnectError`; the
+    subclasses also name its kind."""
 
 
 class HttpRefused(HttpAnswered):
-    """The same question gets the same answer."""
+    """Retrying the request would fail again."""
 
     retriable = False
 
 
 class HttpAuthenticationError(AuthenticationError, HttpRefused):
-    """401."""
+    """401: no credentials, or wrong ones."""
 
 
 class HttpAuthorizationError(AuthorizationError, HttpRefused):
-    """403."""
+    """403: the role lacks the permission."""
 
 
 class HttpTopicNotFound(TopicNotFound, HttpRefused):
@@ -60,22 +60,22 @@ class HttpTopicNotFound(TopicNotFound, HttpRefused):
 
 
 class HttpNotReady(ServiceUnitNotReady, HttpAnswered):
-    """A server's fault (5xx): another try may help."""
+    """5xx: the server failed; another try may succeed."""
 
 
 class HttpTooManyRequests(TooManyLookupRequestException, HttpAnswered):
-    """429: another try may help."""
+    """429: too many requests; another try may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A status with what came with it."""
+    """Status, redirect target and body of an answer."""
 
     status: int
     location: str | None
     body: bytes
     instance_id: str | None = None
-    """The broker's, if it is Geminga's."""
+    """Instance id of the broker, if it is one of Geminga's."""
 
     @property
     def redirected(self) -> bool:
@@ -83,23 +83,24 @@ class HttpAnswer:
 
 
 def place_path(topic: str, listener_name: str | None) -> str:
-    """Where does ``topic`` live?"""
+    """Return the path of the lookup of ``topic``."""
     query = f"?{urlencode({'listenerName': listener_name})}" if listener_name else ""
     return f"/lookup/v2/topic/{_path_of(TopicName.parse(topic))}{query}"
 
 
 def partitions_path(topic: TopicName, *, auto_creation: bool) -> str:
-    """How many partitions has ``topic``?"""
+    """Return the path of the number of partitions of ``topic``."""
     return f"/admin/v2/{_path_of(topic)}/partitions?checkAllowAutoCreation={str(auto_creation).lower()}"
 
 
 def stats_path(topic: TopicName) -> str:
-    """What does the broker say of ``topic``, a plain one or a partition?"""
+    """Return the path of the statistics of ``topic``, unpartitioned or a partition."""
     return f"/admin/v2/{_path_of(topic)}/stats"
 
 
 def topics_path(namespace: str, mode: int) -> str:
-    """Which topics has ``tenant/namespace``? ``mode``: ``pb.CommandGetTopicsOfNamespace.PERSISTENT`` ..."""
+    """Return the path of the topics of ``tenant/namespace``. ``mode``:
+    ``pb.CommandGetTopicsOfNamespace.PERSISTENT`` ..."""
     name = pb.CommandGetTopicsOfNamespace.Mode.Name(mode)
     return f"/admin/v2/namespaces/{quote(namespace)}/topics?mode={name}"
 
@@ -109,7 +110,7 @@ def _path_of(topic: TopicName) -> str:
 
 
 def request(address: Address, path: str, headers: tuple[tuple[str, str], ...]) -> bytes:
-    """The bytes of a GET; the server ends the connection with its answer."""
+    """Return the bytes of a GET; the server closes the connection after its answer."""
     lines = [
         f"GET {path} HTTP/1.1",
         f"Host: {address.host_port}",
@@ -123,12 +124,12 @@ def request(address: Address, path: str, headers: tuple[tuple[str, str], ...]) -
 
 def _header(value: str) -> str:
     if any(c in value for c in "\r\n\x00"):
-        raise AuthenticationError("the credentials hold a line break, which no HTTP header can")
+        raise AuthenticationError("the credentials hold a line break, which HTTP headers do not allow")
     return value
 
 
 class _Bytes:
-    """What `HTTPResponse` takes for a socket."""
+    """Substitute for the socket that `HTTPResponse` reads from."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -138,16 +139,16 @@ class _Bytes:
 
 
 def read_answer(address: Address, data: bytes) -> HttpAnswer:
-    """Everything that the server sent until it ended the connection. Raises `ConnectError` when that is
-    less than it announced, or no HTTP."""
+    """Parse the bytes that the server sent until it closed the connection. Raises `ConnectError` if they are
+    incomplete, or not HTTP."""
     response = HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
     try:
         response.begin()
         body = response.read()
     except (HTTPException, ValueError, OSError) as error:
         raise ConnectError(
-            f"{address.host_port} gave no whole HTTP answer ({type(error).__name__}): is it the REST "
-            "interface of a Pulsar broker (usually port 8080)?"
+            f"{address.host_port} sent no complete HTTP answer ({type(error).__name__}): is it the REST "
+            "API of a Pulsar broker (usually port 8080)?"
         ) from error
     return HttpAnswer(
         response.status, response.getheader("Location"), body, response.getheader(INSTANCE_HEADER)
@@ -155,14 +156,13 @@ def read_answer(address: Address, data: bytes) -> HttpAnswer:
 
 
 def content_of(answer: HttpAnswer, what: str) -> Any:
-    """The decoded JSON of an answer. Raises the error that fits the status, `ProtocolError` for no JSON."""
+    """Return the decoded JSON of an answer. Raises the error for its status, or `ProtocolError` if it is not
+    JSON."""
     if answer.status == 200:
         try:
             return json.loads(answer.body)
         except ValueError as error:
-            raise ProtocolError(
-                f"{what}: the REST interface answered with something that is no JSON"
-            ) from error
+            raise ProtocolError(f"{what}: the REST API answered with something other than JSON") from error
     reason = f"{what}: HTTP {answer.status}: {_reason(answer.body)}"
     kinds = {401: HttpAuthenticationError, 403: HttpAuthorizationError, 404: HttpTopicNotFound}
     if answer.status == 429:
@@ -181,31 +181,31 @@ def _reason(body: bytes) -> str:
 
 
 def place_of(content: Any, topic: str, *, tls: bool) -> BrokerLocation:
-    """Where a topic lives. Raises `LookupError` when the answer has no usable address."""
+    """Return the broker of a topic. Raises `LookupError` if the answer has no usable address."""
     if not isinstance(content, dict):
-        raise ProtocolError(f"lookup of {topic!r}: the REST interface answered with {type(content).__name__}")
+        raise ProtocolError(f"lookup of {topic!r}: the REST API answered with {type(content).__name__}")
     url = (content.get("brokerUrlTls") or content.get("brokerUrlSsl")) if tls else content.get("brokerUrl")
     return BrokerLocation(usable_address(url if isinstance(url, str) else "", topic, tls=tls))
 
 
 def partitions_of(content: Any, topic: str) -> int:
-    """How many partitions a topic has; 0: it is not partitioned."""
+    """Return the number of partitions of a topic; 0: it is not partitioned."""
     count = content.get("partitions") if isinstance(content, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise ProtocolError(f"the REST interface announces {count!r} partitions of {topic!r}")
+        raise ProtocolError(f"the REST API announces {count!r} partitions of {topic!r}")
     return believed_count(count)
 
 
 def ack_holes_of(content: Any, subscription: str) -> int | None:
-    """From the statistics of a topic: runs of acknowledged messages behind one that is not. None when they do
-    not say."""
+    """Return the ack holes from a topic's statistics: runs of acknowledged messages after an unacknowledged
+    one. None if unknown."""
     for name in ("subscriptions", subscription, "nonContiguousDeletedMessagesRanges"):
         content = content.get(name) if isinstance(content, dict) else None
     return content if isinstance(content, int) and not isinstance(content, bool) else None
 
 
 def topics_of(content: Any, namespace: str) -> pb.CommandGetTopicsOfNamespaceResponse:
-    """The topics of a namespace, as the binary protocol would have listed them."""
+    """Return the topics of a namespace in the form of the binary protocol."""
     if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ProtocolError(f"the REST interface answered with no list of the topics of {namespace!r}")
+        raise ProtocolError(f"the REST API did not answer with a list of the topics of {namespace!r}")
     return pb.CommandGetTopicsOfNamespaceResponse(topics=content)

@@ -1,8 +1,7 @@
-"""Keep-alive: a PING when the connection was silent, the end when it stays silent.
+"""Keep-alive: a PING after silence, and the end of the connection after continued silence.
 
-Each side has its own timer (framing.md section 3): after ``interval`` seconds it sends a PING; any
-byte from the peer counts as life; an interval without any after the PING ends the connection. A
-peer that talks all the time is never pinged: its frames already prove it alive.
+Each side has a timer (framing.md section 3): after ``interval`` seconds without data it sends a PING; an
+interval without any byte after the PING ends the connection. A peer that sends continuously is never pinged.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ INTERVAL_SECONDS = 30.0
 
 
 class KeepAliveAction(Enum):
-    """What `KeepAlive.tick` asks for."""
+    """Action that `KeepAlive.tick` requests."""
 
     NOTHING = "nothing"
     SEND_PING = "send ping"
@@ -21,7 +20,8 @@ class KeepAliveAction(Enum):
 
 
 class KeepAlive:
-    """``last_received`` is set by the owner for every piece of data: the hot path writes one float."""
+    """Timer of one side. The owner sets ``last_received`` for every piece of data: the hot path writes one
+    float."""
 
     __slots__ = ("interval_seconds", "last_received", "ping_sent_at")
 
@@ -31,14 +31,15 @@ class KeepAlive:
         self.ping_sent_at: float | None = None
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do if nothing arrives until then."""
+        """Return the time at which `tick` must run if nothing arrives until then."""
         base = self.last_received
         if self.ping_sent_at is not None and self.ping_sent_at > base:
             base = self.ping_sent_at
         return base + self.interval_seconds
 
     def tick(self, now: float) -> KeepAliveAction:
-        """To be called at or after `next_deadline`; calls before it do nothing."""
+        """Return the action that is due; to be called at or after `next_deadline`, earlier calls do
+        nothing."""
         if now < self.next_deadline():
             return KeepAliveAction.NOTHING
         if self.ping_sent_at is not None and self.ping_sent_at > self.last_received:

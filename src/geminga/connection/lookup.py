@@ -1,4 +1,4 @@
-"""Finding the broker of a topic: LOOKUP, redirects, and the way through a proxy (framing.md section 4)."""
+"""Lookup of a topic's broker: LOOKUP, redirects, and proxies (framing.md section 4)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REDIRECTS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class BrokerLocation:
-    """Where a topic is served.
+    """Location of the broker that serves a topic.
 
-    ``broker`` is the address that the cluster gave. When ``through_service_url`` is true it cannot be
-    reached directly: connect to the service URL and name ``broker.host_port`` in that CONNECT.
+    ``broker`` is the address that the cluster returned. If ``through_service_url`` is true, it is not
+    directly reachable: connect to the service URL and name ``broker.host_port`` in that CONNECT.
     """
 
     broker: Address
@@ -25,14 +25,14 @@ class BrokerLocation:
 
 @dataclass(frozen=True, slots=True)
 class AskBroker:
-    """The next question: to ``address`` (None: the service URL), with ``authoritative`` as told."""
+    """The next request: to ``address`` (None: the service URL), with the given ``authoritative`` flag."""
 
     address: Address | None
     authoritative: bool
 
 
 class TopicLookup:
-    """One lookup conversation. Put `question` to the broker it names, give the answer to `answered`."""
+    """One lookup. Send `question` to the broker it names, and pass the answer to `answered`."""
 
     __slots__ = ("_redirects_left", "_redirects_max", "_tls", "question", "topic")
 
@@ -44,10 +44,8 @@ class TopicLookup:
         self._redirects_left = redirects_max
 
     def answered(self, command: pb.BaseCommand) -> BrokerLocation | None:
-        """Take a LOOKUP_RESPONSE that reports no error; None: `question` is the next step.
-
-        Raises `LookupError` after too many redirects or when the answer has no usable address.
-        """
+        """Handle a LOOKUP_RESPONSE without an error. Return the location; None: `question` is the next step.
+        Raises `LookupError` after too many redirects or if the answer has no usable address."""
         answer = command.lookupTopicResponse
         address = self._address(answer)
         if answer.response == pb.CommandLookupTopicResponse.Connect:
@@ -58,7 +56,7 @@ class TopicLookup:
                 f"{address}; the cluster does not agree on an owner, check its brokers"
             )
         self._redirects_left -= 1
-        # Behind a proxy the redirected question goes through the service URL, too.
+        # Behind a proxy the redirected request also goes through the service URL.
         target = None if answer.proxy_through_service_url else address
         self.question = AskBroker(target, answer.authoritative)
         return None
@@ -69,11 +67,11 @@ class TopicLookup:
 
 
 def usable_address(url: str, topic: str, *, tls: bool) -> Address:
-    """The address in the answer to a lookup. Raises `LookupError` when there is none that can be used."""
+    """Return the address in the answer to a lookup. Raises `LookupError` if there is no usable one."""
     if not url:
         kind, other = ("TLS", "pulsar:// or http://") if tls else ("plain", "pulsar+ssl:// or https://")
         raise LookupError(
-            f"lookup of {topic!r}: the broker gave no address for {kind} connections; "
+            f"lookup of {topic!r}: the broker returned no address for {kind} connections; "
             f"should the service URL start with {other}?"
         )
     try:
@@ -81,6 +79,6 @@ def usable_address(url: str, topic: str, *, tls: bool) -> Address:
     except InvalidUrl as error:
         raise LookupError(f"lookup of {topic!r}: the broker's answer is unusable: {error}") from error
     if tls and not address.tls:
-        # Credentials that are meant for a verified peer never travel in the clear.
+        # Credentials for a verified peer are never sent unencrypted.
         raise LookupError(f"lookup of {topic!r} leads from TLS to a plain address, {address}; refused")
     return address

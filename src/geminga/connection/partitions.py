@@ -1,4 +1,4 @@
-"""How many partitions a topic has, and the names of its partitions."""
+"""Number and names of a topic's partitions."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from geminga.ids import TopicName
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 PARTITIONS_MAX = 1_000_000
-"""A bound on what a broker may announce, so that a wrong answer cannot use up the memory."""
+"""Limit on the number of partitions that a broker may announce, so that a wrong answer cannot exhaust the
+memory."""
 
 
 def partition_count(command: pb.BaseCommand) -> int:
-    """The count in a PARTITIONED_METADATA_RESPONSE that reports no error; 0: not partitioned.
-
-    Raises `ProtocolError` for a count beyond `PARTITIONS_MAX`.
-    """
+    """Return the count in a PARTITIONED_METADATA_RESPONSE without an error; 0: not partitioned. Raises
+    `ProtocolError` for a count above `PARTITIONS_MAX`."""
     return believed_count(command.partitionMetadataResponse.partitions)
 
 
 def believed_count(count: int) -> int:
-    """``count`` itself. Raises `ProtocolError` beyond `PARTITIONS_MAX`."""
+    """Return ``count``. Raises `ProtocolError` above `PARTITIONS_MAX`."""
     if count > PARTITIONS_MAX:
-        raise ProtocolError(f"the broker announces {count} partitions; at most {PARTITIONS_MAX} are believed")
+        raise ProtocolError(f"the broker announces {count} partitions; at most {PARTITIONS_MAX} are accepted")
     return int(count)
 
 
 def partition_names(topic: str, count: int) -> list[str]:
-    """The topics to connect to: the topic itself, or its ``count`` partitions in order."""
+    """Return the topics to connect to: the topic itself, or its ``count`` partitions in order."""
     name = TopicName.parse(topic)
     if count == 0:
         return [str(name)]

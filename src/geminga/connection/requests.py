@@ -1,7 +1,7 @@
 """Requests in flight on one connection: matching answers by request id, and time-outs.
 
-An answer is any command with a ``request_id`` that is not addressed to a producer or consumer.
-`ANSWERS` says where each keeps its id and its error (framing.md sections 4 to 12).
+An answer is any command with a ``request_id`` that is not addressed to a producer or consumer. `ANSWERS`
+names the fields of their ids and errors (framing.md sections 4 to 12).
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _FAILED: dict[int, int] = {
 
 
 def request_id_of(command: pb.BaseCommand) -> int:
-    """The id that an answer echoes."""
+    """Return the request id of an answer."""
     answer = getattr(command, ANSWERS[command.type].name)
     return int(answer.request_id)
 
 
 def error_of(command: pb.BaseCommand) -> ServerReportedError | None:
-    """The error that an answer reports, None for success.
+    """Return the error that an answer reports, None for success.
 
-    A lookup or partition answer that says ``Failed`` without an error code is an UnknownError.
+    A lookup or partition answer with ``Failed`` but without an error code is an UnknownError.
     """
     shape = ANSWERS[command.type]
     answer = getattr(command, shape.name)
@@ -81,17 +81,17 @@ _TOPIC_REQUESTS: dict[int, str] = {
     Type.GET_SCHEMA: "getSchema",
     Type.GET_OR_CREATE_SCHEMA: "getOrCreateSchema",
 }
-"""The sub-message of each request that names a topic."""
+"""Sub-message of each request that names a topic."""
 
 _ADVICE: dict[type[ServerReportedError], str] = {
-    TopicNotFound: "the topic does not exist and the broker creates none by itself; create it first, for "
-    "example with `geminga topics create`",
+    TopicNotFound: "the topic does not exist and the broker does not create it automatically; create it "
+    "first, for example with `geminga topics create`",
 }
-"""What is said for an error that came without a word."""
+"""Text for errors that arrive without one."""
 
 
 def explained(error: ServerReportedError, request: pb.BaseCommand) -> ServerReportedError:
-    """The error with the topic that the request was about, where the broker's words leave it out."""
+    """Return the error with the topic of the request, if the broker's text lacks it."""
     name = _TOPIC_REQUESTS.get(request.type)
     topic = getattr(request, name).topic if name is not None else ""
     reason = str(error)
@@ -104,16 +104,16 @@ def explained(error: ServerReportedError, request: pb.BaseCommand) -> ServerRepo
 
 
 def is_interim(command: pb.BaseCommand) -> bool:
-    """True for the first of two answers to one request.
+    """Return True for the first of two answers to one request.
 
-    A producer that waits for exclusive access is answered at once with ``producer_ready=false`` and
-    again, with the same request id, when it got access (framing.md section 5).
+    A producer that waits for exclusive access is answered at once with ``producer_ready=false`` and again,
+    with the same request id, when it got access (framing.md section 5).
     """
     return command.type == Type.PRODUCER_SUCCESS and not command.producer_success.producer_ready
 
 
 class RequestTable:
-    """The deadlines of the requests in flight. Ids are opaque numbers that only have to differ."""
+    """Deadlines of the requests in flight. Ids are numbers that only have to differ."""
 
     __slots__ = ("_deadlines", "_heap")
 
@@ -128,7 +128,7 @@ class RequestTable:
         return request_id in self._deadlines
 
     def add(self, request_id: int, deadline: float) -> None:
-        """Raises `ValueError` when the id is in flight already: ids must differ on one connection."""
+        """Add a request. Raises `ValueError` if its id is in flight already."""
         if request_id in self._deadlines:
             raise ValueError(f"request id {request_id} is in flight already")
         self._deadlines[request_id] = deadline
@@ -136,22 +136,22 @@ class RequestTable:
             heapq.heappush(self._heap, (deadline, request_id))
 
     def settle(self, request_id: int) -> bool:
-        """Forget an answered or abandoned request; False when it was unknown (late or never sent)."""
+        """Remove an answered or cancelled request; return False if it was unknown (late or never sent)."""
         return self._deadlines.pop(request_id, None) is not None
 
     def extend(self, request_id: int, deadline: float) -> None:
-        """Move a deadline; unknown ids are ignored."""
+        """Change a deadline; unknown ids are ignored."""
         if self._deadlines.pop(request_id, None) is not None:
             self.add(request_id, deadline)
 
     def next_deadline(self) -> float:
-        """The earliest deadline, infinity without one."""
+        """Return the earliest deadline, infinity without one."""
         while self._heap and self._deadlines.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")
 
     def expire(self, now: float) -> list[int]:
-        """Forget the requests whose deadline has passed and return their ids, oldest deadline first."""
+        """Remove the requests whose deadline has passed and return their ids, oldest deadline first."""
         expired = []
         while self.next_deadline() <= now:
             _, request_id = heapq.heappop(self._heap)
@@ -160,7 +160,7 @@ class RequestTable:
         return expired
 
     def drain(self) -> list[int]:
-        """Forget all: the connection ended."""
+        """Remove all requests at the end of the connection, and return their ids."""
         ids = list(self._deadlines)
         self._deadlines.clear()
         self._heap.clear()

@@ -256,7 +256,7 @@ def test_credentials_do_not_go_to_a_login_page(scripted: Callable[..., Scripted]
     login = scripted()
     there = f"http://localhost:{login.port}/oauth2/authorize"  # another host's name
     server = scripted(answer(302, b"", f"Location: {there}"))
-    with pytest.raises(LookupError, match="credentials do not go there; if it is the cluster's, give that"):
+    with pytest.raises(LookupError, match="credentials are not sent there; if it belongs to the cluster"):
         call(server.url, "GET", "clusters", authentication=geminga.AuthenticationToken("secret"))
     assert login.connections == 0
 

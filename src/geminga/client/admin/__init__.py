@@ -1,4 +1,4 @@
-"""Admin REST: `geminga.Admin` and `geminga.asyncio.Admin`, made of one source."""
+"""Admin REST: `geminga.Admin` and `geminga.asyncio.Admin`, generated from one source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from geminga.client.admin.exchange import topic_path as topic_path
 
 
 def admin(admin_url: str, method: str, path: str, body: Any = None, *, timeout_seconds: float = 30.0) -> Any:
-    """One call of `geminga.Admin.call`, for scripts and tests that make no other."""
+    """Make one call of `geminga.Admin.call`, for scripts and tests."""
     from geminga.client.admin.sync.admin import Admin
 
     with Admin(admin_url, operation_timeout_seconds=timeout_seconds) as one:

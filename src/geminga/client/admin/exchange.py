@@ -1,8 +1,8 @@
-"""A call of admin REST without I/O: what is sent to whom, what an answer means, and when to try again.
+"""A call of admin REST without I/O: the request and its host, the meaning of an answer, and retries.
 
-Both faces drive an `Exchange`: they send what it says, tell it what came, and pause as it says. Reads are
-tried again on lost connections and on answers that say "not now"; a change is sent once, unless no host has
-seen a byte of it.
+Both transports drive an `Exchange`: they send its bytes, report answers and errors to it, and pause between
+tries. Reads are retried after lost connections and on "temporarily unavailable" answers; a change is sent
+once, unless no host received a byte of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from geminga.ids import TopicName
 
 REDIRECTS_MAX = 5
 IDLE_SECONDS_MAX = 5.0
-"""A connection that was idle for longer is not used again: servers close theirs after 30 s and more."""
+"""Idle time after which a connection is not used again: servers close theirs after 30 s or more."""
 BACKOFF_FIRST_SECONDS = 0.1
 HEAD_BYTES_MAX = 64 * 1024
 _AGAIN = (429, 502, 503, 504)
@@ -56,12 +56,12 @@ _FORM = "http://host:port or https://host:port, the broker's web address (usuall
 
 
 class RequestNotSent(ConnectError):
-    """No connection came about: nothing was sent."""
+    """No connection was established: nothing was sent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdminSettings:
-    """What `geminga.Admin` is told."""
+    """Settings of `geminga.Admin`."""
 
     admin_url: str
     credentials: CredentialsProvider = field(default_factory=NoAuthentication)
@@ -78,7 +78,7 @@ class AdminSettings:
 
 
 def parse_admin_url(text: str) -> tuple[Address, ...]:
-    """The hosts of an admin URL, in the order written. Raises `InvalidUrl`."""
+    """Return the hosts of an admin URL, in the order written. Raises `InvalidUrl`."""
     try:
         url = ServiceUrl.parse(text)
     except InvalidUrl as error:
@@ -91,7 +91,7 @@ def parse_admin_url(text: str) -> tuple[Address, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call: ``path`` is below the host, with its query, percent-encoded."""
+    """One call: ``path`` is the path on the host with its query, percent-encoded."""
 
     method: str
     path: str
@@ -100,7 +100,7 @@ class Request:
 
     @property
     def safe(self) -> bool:
-        """It changes nothing: it may be sent again."""
+        """Whether the call changes nothing and may be sent again."""
         return self.method in ("GET", "HEAD")
 
     def __str__(self) -> str:
@@ -115,8 +115,8 @@ def make_request(
     query: Mapping[str, Any] | None = None,
     content_type: str = "application/json",
 ) -> Request:
-    """``path`` is below ``/admin/v2``, or from the host on with a slash in front; None in ``query`` is left
-    out, and flags become ``true`` and ``false``."""
+    """Make a request. ``path`` is below ``/admin/v2``, or absolute with a leading slash; None in ``query`` is
+    omitted, and booleans become ``true`` and ``false``."""
     check_type("path", path, str)
     if any(c in path for c in "\r\n \x00"):
         refuse("path", path, "a percent-encoded path")
@@ -134,23 +134,23 @@ def make_request(
 
 @dataclass(frozen=True, slots=True)
 class AdminResponse:
-    """A status with what came with it; names of headers are in lower case."""
+    """Status, headers (names in lower case) and body of an answer."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
     reusable: bool = False
-    """The connection may carry the next call."""
+    """Whether the connection may carry the next call."""
 
     def json(self, what: object) -> Any:
-        """The decoded body, None when there is none. Raises `ProtocolError`."""
+        """Return the decoded body, None if it is empty. Raises `ProtocolError`."""
         if not self.body.strip():
             return None
         try:
             return json.loads(self.body)
         except ValueError:
             raise ProtocolError(
-                f"the answer to {what} is no JSON: is this the web address of a Pulsar broker?"
+                f"the answer to {what} is not JSON: is this the web address of a Pulsar broker?"
             ) from None
 
     def text(self) -> str:
@@ -158,7 +158,7 @@ class AdminResponse:
 
 
 class Exchange:
-    """One call from its first byte to its answer. Times are those of a monotonic clock, in seconds."""
+    """One call from its first byte to its answer. Times are seconds of a monotonic clock."""
 
     def __init__(
         self, settings: AdminSettings, addresses: tuple[Address, ...], request: Request, now: float
@@ -174,17 +174,17 @@ class Exchange:
         self._backoff = BACKOFF_FIRST_SECONDS
         self._unreached: list[str] = []
         self.challenged = False
-        """Credentials that the broker refused should be fetched anew."""
+        """Whether to fetch new credentials, as the broker refused the last ones."""
 
     def seconds_left(self, now: float) -> float:
-        """Raises `Timeout` when none is."""
+        """Return the seconds left. Raises `Timeout` after the time limit."""
         left = self._deadline - now
         if left <= 0:
             raise self.timed_out()
         return left
 
     def timed_out(self) -> Timeout:
-        """The error for a call whose time is up."""
+        """Return the error for a call that exceeds its time limit."""
         return Timeout(
             f"{self.address.host_port} did not answer {self.request} within "
             f"{self._settings.operation_timeout_seconds:g} s"
@@ -192,7 +192,7 @@ class Exchange:
         )
 
     def message(self, headers: tuple[tuple[str, str], ...]) -> bytes:
-        """What is to be sent."""
+        """Return the bytes to send."""
         body = self.request.body
         lines = [
             f"{self.request.method} {self._path} HTTP/1.1",
@@ -206,14 +206,17 @@ class Exchange:
             lines.append(f"Content-Length: {len(body or b'')}")
         for name, value in headers:
             if any(c in value for c in "\r\n\x00"):
-                raise AuthenticationError("the credentials hold a line break, which no HTTP header can")
+                raise AuthenticationError(
+                    "the credentials hold a line break, which HTTP headers do not allow"
+                )
             lines.append(f"{name}: {value}")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (body or b"")
 
     def failed(self, error: PulsarException, now: float) -> float:
-        """Nothing, or half an answer, came. Seconds to pause before the next try; raises when there is none.
+        """Note that no complete answer arrived. Return the seconds to pause before the next try; raise the
+        error after the last.
 
-        A host that could not be reached is followed by the next at once.
+        An unreachable host is followed by the next at once.
         """
         self.seconds_left(now)
         if isinstance(error, RequestNotSent):
@@ -231,7 +234,8 @@ class Exchange:
         return self._again(final, now)
 
     def answered(self, answer: AdminResponse, now: float) -> float | None:
-        """None: this is the answer. Otherwise seconds to pause before the next try. Raises what it means."""
+        """Return None if this is the final answer, else the seconds to pause before the next try. Raises the
+        error that it reports."""
         if answer.status in REDIRECTS and "location" in answer.headers:
             self._follow(answer.status, answer.headers["location"])
             return 0.0
@@ -253,7 +257,7 @@ class Exchange:
         return pause
 
     def _follow(self, status: int, location: str) -> None:
-        """Go where an answer leads."""
+        """Follow a redirect."""
         self._redirects += 1
         if self._redirects > REDIRECTS_MAX:
             raise LookupError(f"{self.request} was redirected too often, last to {location!r}")
@@ -280,12 +284,12 @@ _HELP = {
 
 
 def refusal(answer: AdminResponse, request: Request) -> AdminError:
-    """The error for an answer that is none."""
+    """Return the error for an answer without success."""
     if _is_unknown_call(answer):
         unknown: type[AdminError] = AdminNotFound if answer.status == 404 else AdminNotAllowed
         text = (
             f"the broker has no such call (HTTP {answer.status} for {request}): its version is older than "
-            "the call, or it is another product; GET /admin/v2/brokers/version tells the version"
+            "the call, or it is another product; GET /admin/v2/brokers/version returns the version"
         )
         return unknown(text, status=answer.status)
     reason = _reason(answer)
@@ -299,7 +303,8 @@ def refusal(answer: AdminResponse, request: Request) -> AdminError:
 
 
 def _is_unknown_call(answer: AdminResponse) -> bool:
-    """Whether the servlet container itself has refused a path or method: Pulsar's refusals have a reason."""
+    """Return whether the servlet container itself refused a path or method: Pulsar's refusals have a
+    reason."""
     if answer.status not in (404, 405):
         return False
     text = answer.text()
@@ -323,17 +328,17 @@ def _reason(answer: AdminResponse) -> str:
         if "<html" in text[:200].lower():  # a servlet container's page says no more than the status
             return "refused"
         return " ".join(text.split())[:200] or "no reason given"
-    told = str(found)
-    if "\nMessage: " in told:  # a stack trace of Java's follows, which helps nobody here
-        told = told.partition("\nMessage: ")[2].partition("\n")[0]
-    return told.strip() or "no reason given"
+    reason = str(found)
+    if "\nMessage: " in reason:  # drop the Java stack trace that follows
+        reason = reason.partition("\nMessage: ")[2].partition("\n")[0]
+    return reason.strip() or "no reason given"
 
 
 # --- HTTP/1.1 answers -----------------------------------------------------------------------------
 
 
 class ResponseReader:
-    """The bytes of one answer, as they come."""
+    """Reader of one answer's bytes, as they arrive."""
 
     def __init__(self, host_port: str, *, no_body: bool = False) -> None:
         self._host_port = host_port
@@ -348,11 +353,12 @@ class ResponseReader:
 
     @property
     def begun(self) -> bool:
-        """Something has come."""
+        """Whether any byte has arrived."""
         return bool(self._data) or self._in_body
 
     def feed(self, data: bytes) -> AdminResponse | None:
-        """More bytes; the answer when it is whole. Raises `ConnectError` for what is no HTTP."""
+        """Take more bytes; return the answer when it is complete. Raises `ConnectError` for bytes that are
+        not HTTP."""
         self._data += data
         if not self._in_body and not self._read_head():
             return None
@@ -367,7 +373,8 @@ class ResponseReader:
         return self._done()
 
     def end(self) -> AdminResponse | None:
-        """The other side hung up: the answer if it was one up to the end, else None."""
+        """Note that the other side closed the connection; return the answer if that completes it, else
+        None."""
         if self._in_body and self._length is None and not self._chunked:
             self._keeps = False
             return self._done()
@@ -399,7 +406,7 @@ class ResponseReader:
                 raise no_http(self._host_port) from None
             self._status = int(after[:3])
             if self._status < 200:
-                continue  # "go on", which nobody asked for: the answer follows
+                continue  # an interim answer (1xx): the final one follows
             self._chunked = "chunked" in found.get("transfer-encoding", "").lower()
             if self._no_body or self._status in (204, 304):
                 length, self._chunked = 0, False
@@ -453,14 +460,14 @@ def no_http(host_port: str) -> ConnectError:
 
 
 def part(field_name: str, value: object) -> str:
-    """One part of a path: a name, percent-encoded."""
+    """Return one segment of a path: a name, percent-encoded."""
     if not isinstance(value, str) or not value or value in (".", ".."):
         refuse(field_name, value, "a name")
     return quote(value, safe="")
 
 
 def namespace_path(namespace: object) -> str:
-    """``tenant/namespace``, percent-encoded."""
+    """Return ``tenant/namespace``, percent-encoded."""
     parts = namespace.split("/") if isinstance(namespace, str) else []
     if len(parts) != 2 or not all(parts):
         refuse("namespace", namespace, "tenant/namespace")
@@ -472,13 +479,13 @@ def topic_name(topic: str | TopicName) -> TopicName:
 
 
 def topic_path(topic: str | TopicName) -> str:
-    """``persistent/tenant/namespace/topic``, encoded for a REST path."""
+    """Return ``persistent/tenant/namespace/topic``, encoded for a REST path."""
     name = topic_name(topic)
     return f"{name.domain}/{quote(name.tenant)}/{quote(name.namespace)}/{name.encoded_local}"
 
 
 def settings_of(given: Mapping[str, Any]) -> AdminSettings:
-    """From the arguments of `geminga.Admin`. Raises `InvalidUrl` and `InvalidConfiguration`."""
+    """Make settings from the arguments of `geminga.Admin`. Raises `InvalidUrl` and `InvalidConfiguration`."""
     authentication: Authentication | None = check_type(
         "authentication", given["authentication"], Authentication, optional=True
     )

@@ -1,4 +1,4 @@
-"""Messages and ids as admin REST shows them: entries with headers, batches opened."""
+"""Messages and ids in admin REST: entries with headers, and batches to split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Moment = dt.datetime | dt.timedelta | int
 
 
 class PeekedEntry(NamedTuple):
-    """An answer to peek, examine and the like: an entry, of which a batch is one."""
+    """An entry from peek, examine and similar calls; a batch is one entry."""
 
     message_id: MessageId
     headers: Mapping[str, str]
@@ -31,7 +31,7 @@ class PeekedEntry(NamedTuple):
 
 
 def entry_of(answer: AdminResponse, partition: int) -> PeekedEntry:
-    """Raises `ProtocolError` when the answer does not say which entry it is."""
+    """Return the entry of an answer. Raises `ProtocolError` if the answer does not identify it."""
     found = {
         name.removeprefix("x-pulsar-"): value
         for name, value in answer.headers.items()
@@ -47,7 +47,7 @@ def entry_of(answer: AdminResponse, partition: int) -> PeekedEntry:
 
 
 def messages_of(entry: PeekedEntry) -> list[StoredMessage]:
-    """The messages of an entry. An encrypted batch is one message, as it was sent."""
+    """Return the messages of an entry. An encrypted batch is returned as one message, as it was sent."""
     position, headers, body, batched, count = entry
     encrypted = headers.get("is-encrypted", "false") == "true"
     common: dict[str, Any] = {
@@ -86,14 +86,12 @@ def messages_of(entry: PeekedEntry) -> list[StoredMessage]:
 
 
 ENTRIES_LOOKED_AT_MAX = 10_000
-"""Entries that are looked at to find where so many messages end, at brokers that count entries alone."""
+"""Entries read at most to find where the requested number of messages ends, at brokers that count entries."""
 
 
 class EntriesToSkip:
-    """How many entries the next ``count`` messages are: entries are added until it wants no more.
-
-    Raises `OperationNotSupported` where the messages end inside a batch, or are too many entries.
-    """
+    """Counter of the entries that hold the next ``count`` messages: entries are added while `wants_more`.
+    Raises `OperationNotSupported` if the messages end inside a batch, or span too many entries."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -106,13 +104,13 @@ class EntriesToSkip:
             return False
         if self.entries >= ENTRIES_LOOKED_AT_MAX:
             raise OperationNotSupported(
-                f"count={self._count}: this broker counts entries alone, and at most {ENTRIES_LOOKED_AT_MAX} "
-                "are looked at; skip with unit='entries', or reset to a time or a message"
+                f"count={self._count}: this broker counts only entries, and at most {ENTRIES_LOOKED_AT_MAX} "
+                "are read; skip with unit='entries', or reset to a time or a message"
             )
         return True
 
     def add(self, entry: PeekedEntry | None) -> None:
-        """The next entry; None behind the last."""
+        """Add the next entry; None after the last."""
         if entry is None:
             self._at_end = True
             return
@@ -162,7 +160,7 @@ def _from_ms(milliseconds: int) -> dt.datetime | None:
 
 
 def id_json(message_id: MessageId, *, excluded: bool = False) -> dict[str, Any]:
-    """A message id in the form that admin REST takes."""
+    """Return a message id in the JSON form of admin REST."""
     return {
         "ledgerId": int(message_id.ledger_id),
         "entryId": int(message_id.entry_id),
@@ -173,15 +171,15 @@ def id_json(message_id: MessageId, *, excluded: bool = False) -> dict[str, Any]:
 
 
 def id_of(found: Any) -> MessageId:
-    """The inverse. Raises `ProtocolError`."""
+    """Parse a message id from JSON. Raises `ProtocolError`."""
     try:
         return MessageId(int(found.get("partitionIndex", -1)), int(found["ledgerId"]), int(found["entryId"]))
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise ProtocolError(f"{str(found)[:80]!r} is no message id") from None
+        raise ProtocolError(f"{str(found)[:80]!r} is not a message id") from None
 
 
 def milliseconds(field: str, when: Moment, now_ms: int) -> int:
-    """A `Moment` in milliseconds since 1970. Raises `InvalidConfiguration`."""
+    """Return a `Moment` in milliseconds since 1970. Raises `InvalidConfiguration`."""
     if isinstance(when, dt.timedelta):
         if when < dt.timedelta(0):
             refuse(field, when, "a timedelta back from now, not below 0")
@@ -197,7 +195,7 @@ def milliseconds(field: str, when: Moment, now_ms: int) -> int:
 
 
 def seconds(field: str, value: dt.timedelta | float) -> int:
-    """A length of time in whole seconds, at least 1. Raises `InvalidConfiguration`."""
+    """Return a duration in whole seconds, at least 1. Raises `InvalidConfiguration`."""
     number = value.total_seconds() if isinstance(value, dt.timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 1:
         refuse(field, value, "a timedelta or seconds, 1 s and more")

@@ -1,7 +1,7 @@
-"""Records of admin REST: frozen dataclasses, and their way from JSON and back.
+"""Records of admin REST: frozen dataclasses and their conversion from and to JSON.
 
-A field's JSON name is its own in camel case, unless `named` gives another. What JSON holds beyond the fields
-stays in ``raw`` where a record has that: brokers differ, and nothing that one says is lost.
+A field's JSON name is its name in camel case, unless `named` gives another. The whole JSON is kept in
+``raw``, if a record has that field: brokers differ, and further fields stay readable.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ RAW = "raw"
 
 
 def named(json_name: str, default: Any) -> Any:
-    """A field with a JSON name of its own."""
+    """Return a field with a different JSON name."""
     return dataclasses.field(default=default, metadata={"json": json_name})
 
 
 def nothing() -> Any:
-    """A field whose default is an empty mapping."""
+    """Return a field whose default is an empty mapping."""
     return dataclasses.field(default_factory=dict)
 
 
 def raw() -> Any:
-    """The field that keeps the JSON itself; it is neither shown nor compared."""
+    """Return the field for the JSON itself, which reprs and comparisons leave out."""
     return dataclasses.field(default_factory=dict, repr=False, compare=False)
 
 
@@ -41,7 +41,7 @@ def camel(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _plan(kind: type) -> tuple[tuple[str, str, Any], ...]:
-    """(field, JSON name, type) of each field of a record."""
+    """Return (field, JSON name, type) of each field of a record."""
     hints = typing.get_type_hints(kind)
     return tuple(
         (field.name, field.metadata.get("json", camel(field.name)), hints[field.name])
@@ -51,10 +51,8 @@ def _plan(kind: type) -> tuple[tuple[str, str, Any], ...]:
 
 
 def decode(kind: Any, value: Any, what: str = "the answer") -> Any:
-    """JSON as ``kind``: a record, a tuple or mapping of such, a plain type, or one of these or None.
-
-    Raises `ProtocolError` for JSON of another shape.
-    """
+    """Decode JSON as ``kind``: a record, a tuple or mapping of records, a plain type, or one of these or
+    None. Raises `ProtocolError` for JSON of another shape."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None:
@@ -73,7 +71,7 @@ def decode(kind: Any, value: Any, what: str = "the answer") -> Any:
         return float(value)
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
-    if kind is float and value in ("NaN", "Infinity", "-Infinity"):  # so Java writes them
+    if kind is float and value in ("NaN", "Infinity", "-Infinity"):  # as Java writes them
         return float(value)
     return _checked(value, kind, what)
 
@@ -99,7 +97,7 @@ def _checked(value: Any, kind: type, what: str) -> Any:
 
 
 def encode(value: Any) -> Any:
-    """A record, or anything made of records, as JSON takes it."""
+    """Encode a record, or a structure of records, for JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             json_name: encode(getattr(value, name))

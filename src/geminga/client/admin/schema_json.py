@@ -1,4 +1,4 @@
-"""Schemas in the form that admin REST takes them."""
+"""Schemas in the JSON form of admin REST."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Described = Any
 
 
 def schema_json(schema: Described) -> dict[str, Any]:
-    """``{"type", "schema", "properties"}``. Raises `InvalidConfiguration`."""
+    """Return ``{"type", "schema", "properties"}``. Raises `InvalidConfiguration`."""
     if not isinstance(schema, SchemaInfo):
         from geminga.client.arguments import checked_schema
 
@@ -29,7 +29,7 @@ def schema_json(schema: Described) -> dict[str, Any]:
 
 
 def _key_value(data: bytes) -> str:
-    """From the wire's two definitions, each behind its length."""
+    """Return the JSON of the protocol's two definitions, each preceded by its length."""
     parts, position = [], 0
     try:
         for _ in range(2):

@@ -1,7 +1,7 @@
-"""How calls of admin REST travel: one class for asyncio, one for threads, with connections that are kept.
+"""Transports of admin REST: one class for asyncio, one for threads, both with connection reuse.
 
-Both read HTTP/1.1 by `geminga.client.admin.exchange`. A change always has a connection of its own: on one
-that was kept, nobody could tell whether the other side saw it before it hung up.
+Both read HTTP/1.1 with `geminga.client.admin.exchange`. A change always uses a new connection: on a reused
+one, it would be unknown whether the server received it before closing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from geminga.connection.authentication import Credentials, CredentialsProvider, 
 from geminga.errors import ConnectError, PulsarException
 
 KEPT_MAX = 16
-"""Idle connections that are kept to one host."""
+"""Limit on idle connections to one host."""
 PIECE_BYTES = 256 * 1024
 
 
 class _Tls:
-    """The context of an admin's connections, made when the first needs it."""
+    """TLS context of an admin's connections, created on first use."""
 
     def __init__(self, settings: AdminSettings) -> None:
         self._settings = settings
@@ -48,7 +48,7 @@ class _Tls:
 
 
 def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:
-    """What went wrong while connecting, and what to do about it."""
+    """Return the error for a failed connection, with advice."""
     where = f"{'https' if address.tls else 'http'}://{address.host_port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return RequestNotSent(
@@ -68,9 +68,9 @@ def _unsent(address: Address, error: OSError | ValueError) -> RequestNotSent:
 
 
 def _lost(address: Address, error: BaseException | None = None) -> ConnectError:
-    told = f" ({error})" if error is not None and str(error) else ""
+    reason = f" ({error})" if error is not None and str(error) else ""
     return ConnectError(
-        f"{address.host_port} ended the connection before its answer{told}: is this its web address, and "
+        f"{address.host_port} ended the connection before its answer{reason}: is this its web address, and "
         "does it speak HTTP or HTTPS?"
     )
 
@@ -81,7 +81,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class AsyncTransport:
-    """Connections of asyncio programs; each loop has its own."""
+    """Connections of asyncio programs, separate for each loop."""
 
     def __init__(self, settings: AdminSettings) -> None:
         self._settings = settings
@@ -91,7 +91,7 @@ class AsyncTransport:
         ] = weakref.WeakKeyDictionary()
 
     async def exchange(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> AdminResponse:
-        """One try. Raises `ConnectError`, and `Timeout` when the call's time is up."""
+        """Make one try. Raises `ConnectError`, and `Timeout` at the call's time limit."""
         address, message = exchange.address, exchange.message(headers)
         try:
             async with asyncio.timeout(exchange.seconds_left(time.monotonic())):
@@ -161,7 +161,7 @@ class AsyncTransport:
             idle.pop(0)[1][1].close()
 
     def close(self) -> None:
-        """Ends what is idle, on whichever loop it is."""
+        """Close the idle connections of all loops."""
         for loop, by_address in list(self._idle.items()):
             for idle in by_address.values():
                 for _, (_, writer) in idle:
@@ -176,7 +176,7 @@ _Idle = dict[Address, list[tuple[float, socket.socket]]]
 
 
 class ThreadTransport:
-    """Connections that threads share; each is one thread's while it waits for an answer."""
+    """Connections shared by threads; each serves one thread while that waits for an answer."""
 
     def __init__(self, settings: AdminSettings) -> None:
         self._settings = settings
@@ -187,7 +187,7 @@ class ThreadTransport:
         weakref.finalize(self, _close_all, self._idle)
 
     def exchange(self, exchange: Exchange, headers: tuple[tuple[str, str], ...]) -> AdminResponse:
-        """One try. Raises `ConnectError`, and `Timeout` when the call's time is up."""
+        """Make one try. Raises `ConnectError`, and `Timeout` at the call's time limit."""
         address, message = exchange.address, exchange.message(headers)
         if exchange.request.safe:
             while (line := self._kept(address)) is not None:
@@ -246,7 +246,7 @@ class ThreadTransport:
                 line.close()
 
     def _kept(self, address: Address) -> socket.socket | None:
-        if os.getpid() != self._process_id:  # the parent talks over them
+        if os.getpid() != self._process_id:  # the parent process uses these connections
             self._process_id = os.getpid()
             self._lock = threading.Lock()
             self._idle.clear()
@@ -273,7 +273,7 @@ class ThreadTransport:
             gone.close()
 
     def close(self) -> None:
-        """Ends what is idle."""
+        """Close the idle connections."""
         with self._lock:
             _close_all(self._idle)
 
@@ -285,26 +285,26 @@ def _close_all(idle: _Idle) -> None:
     idle.clear()
 
 
-# --- what both need beside ------------------------------------------------------------------------
+# --- shared ---------------------------------------------------------------------------------------
 
 
 async def async_credentials(provider: CredentialsProvider, challenge: bytes | None) -> Credentials:
-    """Ask a provider, off the loop when it may block."""
+    """Obtain credentials from a provider, in an executor thread if it may block."""
     return await obtain_credentials(asyncio.get_running_loop(), provider, challenge)
 
 
 def credentials(provider: CredentialsProvider, challenge: bytes | None) -> Credentials:
-    """Ask a provider."""
+    """Obtain credentials from a provider."""
     return obtain(provider, challenge)
 
 
 async def async_pause(seconds: float) -> None:
-    """Wait on the loop."""
+    """Sleep on the loop."""
     if seconds:
         await asyncio.sleep(seconds)
 
 
 def pause(seconds: float) -> None:
-    """Wait."""
+    """Sleep."""
     if seconds:
         time.sleep(seconds)

@@ -1,7 +1,7 @@
-"""What admin REST tells and takes, typed; the public names are in `geminga.admin`.
+"""Typed values of admin REST; the public names are in `geminga.admin`.
 
-Sizes are in bytes and rates a second unless a field's name says otherwise; -1 is "no limit" where Pulsar says
-so. Statistics keep the whole JSON in ``raw``.
+Sizes are in bytes and rates per second unless a field's name says otherwise; -1 means "no limit" where Pulsar
+uses it so. Statistics keep the whole JSON in ``raw``.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from geminga.client.admin.records import named, nothing, raw
 from geminga.ids import MessageId
 
 Names = list[str]
-"""Texts that name topics, namespaces and so on."""
+"""Names of topics, namespaces and so on."""
 
 # --- tenants, clusters, brokers -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TenantInfo:
-    """Who administers a tenant, and the clusters that it may use."""
+    """Administrators of a tenant, and the clusters that it may use."""
 
     admin_roles: tuple[str, ...] = ()
-    """Roles that administer it."""
+    """Roles that administer the tenant."""
     allowed_clusters: tuple[str, ...] = ()
-    """Clusters that it may use."""
+    """Clusters that the tenant may use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterData:
-    """Where a cluster is reached; empty where it does not listen."""
+    """URLs of a cluster; empty for protocols that it does not offer."""
 
     service_url: str = ""
-    """Admin REST."""
+    """URL of admin REST."""
     service_url_tls: str = ""
-    """Admin REST over TLS."""
+    """URL of admin REST over TLS."""
     broker_service_url: str = ""
-    """The binary protocol."""
+    """URL of the binary protocol."""
     broker_service_url_tls: str = ""
-    """The binary protocol over TLS."""
+    """URL of the binary protocol over TLS."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerInfo:
-    """The leader among the brokers."""
+    """The leader broker."""
 
     service_url: str = ""
-    """Its admin REST."""
+    """URL of its admin REST."""
     broker_id: str = ""
-    """Its name among the brokers."""
+    """Its id among the brokers."""
 
 
 # --- policies -------------------------------------------------------------------------------------
@@ -61,140 +61,140 @@ class BrokerInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """How long acknowledged messages stay: until ``minutes`` have passed or there are more than
-    ``megabytes``; -1 is no limit, 0 for both deletes at once."""
+    """Retention of acknowledged messages: deleted after ``minutes``, or when there are more than
+    ``megabytes``; -1: no limit, 0 for both: deleted at once."""
 
     minutes: int = named("retentionTimeInMinutes", 0)
-    """-1: for ever."""
+    """Minutes; -1: no limit."""
     megabytes: int = named("retentionSizeInMB", 0)
-    """-1: no limit."""
+    """Megabytes; -1: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BacklogQuota:
-    """What happens when a subscription's backlog grows beyond ``limit_bytes``, or its oldest message older
-    than ``limit_seconds``; -1: no limit.
+    """Limit of a subscription's backlog, in ``limit_bytes`` or by the age of its oldest message in
+    ``limit_seconds`` (-1: no limit), and the action beyond it.
 
     ``policy``: ``producer_request_hold``, ``producer_exception`` or ``consumer_backlog_eviction``.
     """
 
     limit_bytes: int = named("limitSize", -1)
-    """-1: no limit."""
+    """Bytes; -1: no limit."""
     limit_seconds: int = named("limitTime", -1)
-    """-1: no limit."""
+    """Age in seconds; -1: no limit."""
     policy: str = "producer_request_hold"
-    """What happens beyond it."""
+    """Action beyond the limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Persistence:
-    """Copies of entries on bookies; an embedded broker keeps them and has one."""
+    """Copies of entries on bookies; an embedded broker stores the setting and has one copy."""
 
     ensemble: int = named("bookkeeperEnsemble", 2)
-    """Bookies that a ledger is spread over."""
+    """Number of bookies that a ledger is spread over."""
     write_quorum: int = named("bookkeeperWriteQuorum", 2)
-    """Copies of an entry."""
+    """Number of copies of an entry."""
     ack_quorum: int = named("bookkeeperAckQuorum", 2)
-    """Copies that a receipt waits for."""
+    """Number of copies stored before a receipt."""
     mark_delete_rate_max: float = named("managedLedgerMaxMarkDeleteRate", 0.0)
-    """Updates of a cursor a second; 0: no limit."""
+    """Updates of a cursor per second; 0: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchRate:
-    """Messages and bytes that are sent to consumers in each period; -1: no limit."""
+    """Limits on messages and bytes sent to consumers per period; -1: no limit."""
 
     messages: int = named("dispatchThrottlingRateInMsg", -1)
-    """Messages in a period; -1: no limit."""
+    """Messages per period; -1: no limit."""
     bytes: int = named("dispatchThrottlingRateInByte", -1)
-    """Bytes in a period; -1: no limit."""
+    """Bytes per period; -1: no limit."""
     period_seconds: int = named("ratePeriodInSecond", 1)
-    """The period."""
+    """Length of the period in seconds."""
     relative_to_publish_rate: bool = False
-    """The limits are added to the rate of publishing."""
+    """Whether the limits are added to the publish rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishRate:
-    """Messages and bytes that are taken in each second; -1: no limit."""
+    """Limits on messages and bytes accepted per second; -1: no limit."""
 
     messages: int = named("publishThrottlingRateInMsg", -1)
-    """Messages in a period; -1: no limit."""
+    """Messages per second; -1: no limit."""
     bytes: int = named("publishThrottlingRateInByte", -1)
-    """Bytes in a period; -1: no limit."""
+    """Bytes per second; -1: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubscribeRate:
-    """How often a consumer may subscribe in each period; -1: no limit."""
+    """Limit on subscribe requests of a consumer per period; -1: no limit."""
 
     subscribes_per_consumer: int = named("subscribeThrottlingRatePerConsumer", -1)
-    """-1: no limit."""
+    """Requests per period; -1: no limit."""
     period_seconds: int = named("ratePeriodInSecond", 30)
-    """The period."""
+    """Length of the period in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DelayedDelivery:
-    """Whether messages may ask to be delivered later, and how exactly they are."""
+    """Delayed delivery of messages: whether it is allowed, and its precision."""
 
     active: bool = True
-    """Whether they may."""
+    """Whether delayed delivery is allowed."""
     tick_milliseconds: int = named("tickTime", 1000)
-    """How much later than its time a message may come."""
+    """Largest delay in milliseconds beyond the requested time."""
     delay_milliseconds_max: int = named("maxDeliveryDelayInMillis", 0)
-    """The longest delay; 0: no limit."""
+    """Longest delay in milliseconds; 0: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InactiveTopics:
-    """Whether and when topics that nobody uses are deleted.
+    """Deletion of unused topics.
 
     ``mode``: ``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``.
     """
 
     delete: bool = named("deleteWhileInactive", True)
-    """Whether they are."""
+    """Whether unused topics are deleted."""
     inactive_seconds_max: int = named("maxInactiveDurationSeconds", 60)
-    """After how long."""
+    """Seconds of inactivity until deletion."""
     mode: str = named("inactiveTopicDeleteMode", "delete_when_no_subscriptions")
-    """What counts as inactive."""
+    """Condition under which a topic counts as inactive."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoTopicCreation:
-    """Whether the first producer or consumer makes an unknown topic, and of which kind
-    (``non-partitioned`` or ``partitioned``)."""
+    """Automatic creation of topics by the first producer or consumer, and their type (``non-partitioned`` or
+    ``partitioned``)."""
 
     allow: bool = named("allowAutoTopicCreation", True)
-    """Whether it does."""
+    """Whether topics are created automatically."""
     topic_type: str = "non-partitioned"
-    """Of which kind."""
+    """Type of the created topics."""
     default_partitions: int | None = named("defaultNumPartitions", None)
-    """How many, for ``partitioned``."""
+    """Number of partitions, for ``partitioned``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoSubscriptionCreation:
-    """Whether the first consumer makes an unknown subscription."""
+    """Automatic creation of subscriptions by the first consumer."""
 
     allow: bool = named("allowAutoSubscriptionCreation", True)
-    """Whether it does."""
+    """Whether subscriptions are created automatically."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedeliverUnacked:
-    """Geminga's own: messages that were delivered and not acknowledged for so long are pushed again.
+    """Geminga only: redelivery of messages that stay unacknowledged for ``after_seconds``.
 
-    ``after_seconds`` 0: never; ``age_seconds_max`` 0: however old they are.
+    ``after_seconds`` 0: never; ``age_seconds_max`` 0: no limit on their age.
     """
 
     after_seconds: float = 0.0
-    """0: never."""
+    """Seconds without acknowledgement until redelivery; 0: never."""
     messages_per_second_max: int = 1000
-    """Messages that a subscription pushes again in a second."""
+    """Messages that a subscription redelivers per second."""
     age_seconds_max: int = 0
-    """Older messages are left where they are; 0: no limit."""
+    """Age in seconds above which messages are not redelivered; 0: no limit."""
 
 
 # --- statistics -----------------------------------------------------------------------------------
@@ -202,68 +202,68 @@ class RedeliverUnacked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublisherStats:
-    """A producer that is connected."""
+    """A connected producer."""
 
     producer_name: str = ""
-    """Its name."""
+    """The producer's name."""
     producer_id: int = 0
-    """Its number on its connection."""
+    """The producer's id on its connection."""
     address: str = ""
-    """Where it connects from."""
+    """Network address of the client."""
     connected_since: str = ""
-    """As text, in the broker's time zone."""
+    """Start of the connection, as text in the broker's time zone."""
     client_version: str = ""
-    """What the client says it is."""
+    """Client version, as sent by the client."""
     access_mode: str = ""
-    """Who else may publish."""
+    """Access mode of the producer."""
     msg_rate_in: float = 0.0
-    """Messages a second that are published."""
+    """Messages published per second."""
     msg_throughput_in: float = 0.0
-    """Bytes a second that are published."""
+    """Bytes published per second."""
     average_msg_size: float = 0.0
-    """Bytes of a message."""
+    """Average bytes per message."""
     metadata: Mapping[str, str] = nothing()
-    """What it said of itself."""
+    """Properties of the producer."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerStats:
-    """A consumer that is connected. ``available_permits``: messages that it would still take."""
+    """A connected consumer. ``available_permits``: messages that it can still receive."""
 
     consumer_name: str = ""
-    """Its name."""
+    """The consumer's name."""
     address: str = ""
-    """Where it connects from."""
+    """Network address of the client."""
     connected_since: str = ""
-    """As text, in the broker's time zone."""
+    """Start of the connection, as text in the broker's time zone."""
     client_version: str = ""
-    """What the client says it is."""
+    """Client version, as sent by the client."""
     msg_rate_out: float = 0.0
-    """Messages a second that are delivered."""
+    """Messages delivered per second."""
     msg_throughput_out: float = 0.0
-    """Bytes a second that are delivered."""
+    """Bytes delivered per second."""
     msg_rate_redeliver: float = 0.0
-    """Messages a second that are delivered again."""
+    """Messages redelivered per second."""
     message_ack_rate: float = 0.0
-    """Messages a second that are acknowledged."""
+    """Messages acknowledged per second."""
     msg_out_counter: int = 0
     """Messages delivered since the topic was loaded."""
     bytes_out_counter: int = 0
     """Bytes delivered since the topic was loaded."""
     available_permits: int = 0
-    """Messages that it would still take."""
+    """Messages that it can still receive."""
     unacked_messages: int = 0
-    """Delivered and not acknowledged."""
+    """Messages delivered and not acknowledged."""
     blocked_consumer_on_unacked_msgs: bool = False
-    """It gets nothing, for it holds too much unacknowledged."""
+    """Whether delivery is blocked because it holds too many unacknowledged messages."""
     last_acked_timestamp: int = 0
-    """Milliseconds since 1970; 0: never."""
+    """Time of the last acknowledgement, in milliseconds since 1970; 0: never."""
     last_consumed_timestamp: int = 0
-    """When a message was last delivered, likewise."""
+    """Time of the last delivery, in milliseconds since 1970; 0: never."""
     metadata: Mapping[str, str] = nothing()
-    """What it said of itself."""
+    """Properties of the consumer."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
@@ -277,75 +277,76 @@ class SubscriptionStats:
     """
 
     type: str = ""
-    """``Exclusive``, ``Shared``, ``Failover`` or ``Key_Shared``; empty: nobody was connected yet."""
+    """``Exclusive``, ``Shared``, ``Failover`` or ``Key_Shared``; empty: no consumer has connected yet."""
     msg_backlog: int = 0
     """Entries that are not acknowledged."""
     messages_in_backlog: int = -1
     """Messages that are not acknowledged; -1: not known."""
     bytes_in_backlog: int = -1
-    """What they take; -1: not known."""
+    """Bytes of those messages; -1: not known."""
     backlog_size: int = 0
-    """Bytes from the first of them to the topic's end."""
+    """Bytes from the first unacknowledged entry to the topic's end."""
     oldest_backlog_message_age_seconds: int = -1
-    """-1: there is none, or it is not known."""
+    """Age of the oldest unacknowledged message in seconds; -1: the backlog is empty, or the age is not
+    known."""
     ack_holes: int = -1
-    """Gaps with acknowledged messages behind them; -1: not known."""
+    """Gaps followed by acknowledged messages; -1: not known."""
     msg_backlog_no_delayed: int = 0
     """The backlog without delayed messages."""
     msg_delayed: int = 0
-    """Messages whose time has not come."""
+    """Messages whose delivery time is not reached."""
     unacked_messages: int = 0
-    """Delivered and not acknowledged."""
+    """Messages delivered and not acknowledged."""
     blocked_subscription_on_unacked_msgs: bool = False
-    """Nothing is delivered, for too much is unacknowledged."""
+    """Whether delivery is blocked because too many messages are unacknowledged."""
     msg_rate_out: float = 0.0
-    """Messages a second that are delivered."""
+    """Messages delivered per second."""
     msg_throughput_out: float = 0.0
-    """Bytes a second that are delivered."""
+    """Bytes delivered per second."""
     msg_rate_redeliver: float = 0.0
-    """Messages a second that are delivered again."""
+    """Messages redelivered per second."""
     msg_rate_expired: float = 0.0
-    """Messages a second that expire."""
+    """Messages expired per second."""
     message_ack_rate: float = 0.0
-    """Messages a second that are acknowledged."""
+    """Messages acknowledged per second."""
     msg_out_counter: int = 0
     """Messages delivered since the topic was loaded."""
     bytes_out_counter: int = 0
     """Bytes delivered since the topic was loaded."""
     last_expire_timestamp: int = 0
-    """When messages were last expired, likewise."""
+    """Time of the last expiry, in milliseconds since 1970; 0: never."""
     last_acked_timestamp: int = 0
-    """Milliseconds since 1970; 0: never."""
+    """Time of the last acknowledgement, in milliseconds since 1970; 0: never."""
     last_consumed_timestamp: int = 0
-    """When a message was last delivered, likewise."""
+    """Time of the last delivery, in milliseconds since 1970; 0: never."""
     active_consumer_name: str = ""
-    """Who gets the messages; Exclusive and Failover."""
+    """Consumer that receives the messages, for Exclusive and Failover."""
     durable: bool = named("isDurable", True)
-    """Whether its cursor is kept."""
+    """Whether the broker stores its cursor."""
     replicated: bool = named("isReplicated", False)
     """Whether it is replicated to other clusters."""
     non_contiguous_deleted_messages_ranges: int = 0
-    """Ranges of acknowledged entries behind the first that is not."""
+    """Number of ranges of acknowledged entries after the first unacknowledged one."""
     subscription_properties: Mapping[str, str] = nothing()
-    """Metadata."""
+    """Properties of the subscription."""
     consumers: tuple[ConsumerStats, ...] = ()
-    """Those that are connected."""
+    """The connected consumers."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicStats:
-    """A topic, or a partitioned topic as a whole: ``partitions`` holds each of its partitions then."""
+    """Statistics of a topic, or of a partitioned topic as a whole, with each partition in ``partitions``."""
 
     msg_rate_in: float = 0.0
-    """Messages a second that are published."""
+    """Messages published per second."""
     msg_throughput_in: float = 0.0
-    """Bytes a second that are published."""
+    """Bytes published per second."""
     msg_rate_out: float = 0.0
-    """Messages a second that are delivered."""
+    """Messages delivered per second."""
     msg_throughput_out: float = 0.0
-    """Bytes a second that are delivered."""
+    """Bytes delivered per second."""
     msg_in_counter: int = 0
     """Messages published since the topic was loaded."""
     bytes_in_counter: int = 0
@@ -355,21 +356,21 @@ class TopicStats:
     bytes_out_counter: int = 0
     """Bytes delivered since the topic was loaded."""
     average_msg_size: float = 0.0
-    """Bytes of a message."""
+    """Average bytes per message."""
     storage_size: int = 0
-    """Bytes of its ledgers."""
+    """Bytes of the topic's ledgers."""
     backlog_size: int = 0
-    """Bytes that the longest backlog keeps."""
+    """Bytes of the longest backlog."""
     deduplication_status: str = ""
     """``Enabled`` or ``Disabled``."""
     waiting_publishers: int = 0
-    """Producers that wait to be alone."""
+    """Producers that wait for exclusive access."""
     publishers: tuple[PublisherStats, ...] = ()
-    """Those that are connected."""
+    """The connected producers."""
     subscriptions: Mapping[str, SubscriptionStats] = nothing()
-    """By name."""
+    """Subscriptions by name."""
     partitions: Mapping[str, TopicStats] = nothing()
-    """By name; empty for a plain topic."""
+    """Partitions by name; empty for an unpartitioned topic."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
@@ -379,67 +380,67 @@ class LedgerInfo:
     """One ledger of a topic."""
 
     ledger_id: int = 0
-    """Its number."""
+    """The ledger's id."""
     entries: int = 0
-    """How many it holds."""
+    """Number of entries."""
     size: int = 0
-    """Bytes."""
+    """Size in bytes."""
     offloaded: bool = False
-    """Whether it is in cheap storage."""
+    """Whether it is offloaded to cheap storage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CursorInfo:
-    """Where a subscription stands; positions are ``ledger:entry``."""
+    """Position of a subscription; positions are ``ledger:entry``."""
 
     mark_delete_position: str = ""
-    """All up to here is acknowledged."""
+    """Position up to which everything is acknowledged."""
     read_position: str = ""
-    """What is delivered next."""
+    """Position of the next delivered entry."""
     messages_consumed_counter: int = 0
-    """Entries that were acknowledged."""
+    """Number of acknowledged entries."""
     individually_deleted_messages: str = ""
-    """Acknowledged ranges behind the mark, as text."""
+    """Acknowledged ranges after the mark-delete position, as text."""
     state: str = ""
-    """``Open``, or what it is otherwise."""
+    """``Open``, or another state."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InternalStats:
-    """What a topic's managed ledger says of itself."""
+    """Statistics of a topic's managed ledger."""
 
     entries_added_counter: int = 0
     """Entries added since the topic was loaded."""
     number_of_entries: int = 0
-    """Entries that it holds."""
+    """Number of entries."""
     total_size: int = 0
-    """Bytes that they take."""
+    """Size in bytes."""
     current_ledger_entries: int = 0
-    """Entries of the ledger that is written."""
+    """Entries of the ledger being written."""
     current_ledger_size: int = 0
-    """Bytes of that ledger."""
+    """Bytes of the ledger being written."""
     last_confirmed_entry: str = ""
-    """The last one that is safe."""
+    """Position of the last durably stored entry."""
     state: str = ""
-    """``LedgerOpened``, or what it is otherwise."""
+    """``LedgerOpened``, or another state."""
     ledgers: tuple[LedgerInfo, ...] = ()
-    """The oldest first."""
+    """Ledgers, oldest first."""
     cursors: Mapping[str, CursorInfo] = nothing()
-    """By subscription."""
+    """Cursors by subscription."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongRunningProcessStatus:
-    """What became of the last compaction or offload: ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
+    """State of the last compaction or offload: ``NOT_RUN``, ``RUNNING``, ``SUCCESS`` or ``ERROR``."""
 
     status: str = "NOT_RUN"
-    """One of these words."""
+    """One of these states."""
     last_error: str = ""
-    """Why it failed."""
+    """Reason of a failure."""
     raw: Mapping[str, Any] = raw()
     """The whole answer, as JSON has it."""
 
@@ -449,113 +450,113 @@ class LongRunningProcessStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredMessage:
-    """A message as the broker keeps it, looked at without consuming it.
+    """A message as stored by the broker, read without consuming it.
 
-    ``data`` of an encrypted message is what was sent: ``encrypted`` says so, and a batch of such is one.
-    ``key`` is None without one; ``event_time`` likewise.
+    If ``encrypted``, ``data`` is the encrypted payload, and an encrypted batch counts as one message. ``key``
+    and ``event_time`` are None if the message has none.
     """
 
     message_id: MessageId
-    """Its id."""
+    """Id of the message."""
     data: bytes = field(repr=False)
     """The payload, decompressed unless it is encrypted."""
     key: str | None = None
-    """The key it was routed by."""
+    """Partition key of the message."""
     properties: Mapping[str, str] = nothing()
-    """Metadata."""
+    """Properties of the message."""
     producer_name: str = ""
-    """Who published it."""
+    """Name of its producer."""
     sequence_id: int = 0
-    """Its number among the producer's messages."""
+    """Sequence id of the message."""
     publish_time: dt.datetime
-    """When it was published, in UTC."""
+    """Publish time, in UTC."""
     event_time: dt.datetime | None = None
-    """What the producer says when it happened."""
+    """Event time, set by the producer."""
     encrypted: bool = False
-    """The payload is as it was encrypted."""
+    """Whether the payload is encrypted."""
     compression: str = "NONE"
-    """The codec of its entry in Pulsar's word, ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."""
+    """Codec of its entry, by Pulsar's name: ``NONE``, ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaVersion:
-    """A version of a topic's schema. ``type`` is Pulsar's word (``AVRO``, ``JSON``, ...), ``data`` the
+    """A version of a topic's schema. ``type`` is Pulsar's name (``AVRO``, ``JSON``, ...), ``data`` the
     definition."""
 
     version: int = 0
-    """Its number."""
+    """Number of the version."""
     type: str = ""
-    """Pulsar's word for its kind."""
+    """Pulsar's name of the type."""
     data: str = ""
-    """The definition."""
+    """Definition of the schema."""
     timestamp: int = 0
-    """When it was given, in ms since 1970; 0: not known."""
+    """Registration time in milliseconds since 1970; 0: not known."""
     properties: Mapping[str, str] = nothing()
-    """Metadata."""
+    """Properties of the schema."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compatibility:
-    """Whether a schema may follow those that a topic has, and by which rule."""
+    """Compatibility of a schema with the topic's schemas, and the strategy."""
 
     compatible: bool = named("compatibility", False)
-    """Whether it may."""
+    """Whether it is compatible."""
     strategy: str = named("schemaCompatibilityStrategy", "")
-    """By which rule."""
+    """The compatibility strategy."""
 
 
-# --- why a subscription does not go on ------------------------------------------------------------
+# --- explanations of subscriptions ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """A way to change a finding."""
+    """A remedy for a finding."""
 
     text: str = ""
-    """The act and its effect, with figures."""
+    """The action and its effect, with numbers."""
     command: str = ""
-    """The shell command; empty where the application has to act."""
+    """Shell command; empty if the application has to act."""
     effects: Mapping[str, Any] = nothing()
-    """The figures in ``text``, such as ``frees`` (bytes) and ``producersContinue``."""
+    """Numbers in ``text``, such as ``frees`` (bytes) and ``producersContinue``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One cause. ``kind`` is a fixed word for programs, ``text`` is for people."""
+    """A cause of missing delivery. ``kind`` is a fixed word for programs, ``text`` is for people."""
 
     kind: str = ""
     """A fixed word for programs."""
     stops: bool = False
-    """Whether messages do not come because of it."""
+    """Whether this cause stops the delivery."""
     text: str = ""
-    """What it is, for people."""
+    """Description for people."""
     mend: str = ""
     """All advice in one text."""
     advice: tuple[Advice, ...] = ()
-    """Commands and acts that change it, the best first."""
+    """Commands and actions, the best first."""
     level: int = 0
-    """The urgency, as in ``Explanation.trouble``."""
+    """Urgency, as in ``Explanation.trouble``."""
     details: Mapping[str, Any] = nothing()
-    """Figures that belong to it."""
+    """Numbers of the finding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """One subscription of a plain topic or a partition: in a sentence, in facts, and in findings, the worst
-    first."""
+    """Explanation of one subscription of an unpartitioned topic or a partition: a sentence, facts, and
+    findings, the worst first."""
 
     topic: str = ""
     """The topic or partition."""
     subscription: str = ""
     """The subscription's name."""
     summary: str = ""
-    """In a sentence."""
+    """Summary in one sentence."""
     facts: Mapping[str, Any] = nothing()
-    """Figures."""
+    """Numbers of the subscription."""
     findings: tuple[Finding, ...] = ()
-    """The worst first."""
+    """Findings, the worst first."""
     trouble: int = 0
-    """0: everything is acknowledged; 1: idle; 2: moving; 3: worth a look; 4: stopped; 5: stopped, and the
+    """0: everything is acknowledged; 1: idle; 2: moving; 3: worth a look; 4: stopped; 5: stopped while the
     backlog grows; 6: producers are stopped because of it."""
 
 

@@ -1,1 +1,1 @@
-"""`geminga.asyncio.Admin`, written by hand; `geminga.client.admin.sync` is made of it."""
+"""`geminga.asyncio.Admin`, written by hand; `geminga.client.admin.sync` is generated from it."""

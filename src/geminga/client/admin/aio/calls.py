@@ -1,4 +1,4 @@
-"""How the parts of an admin make their calls."""
+"""Calls to admin REST, shared by the sections of an admin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """Sends requests and gives back what came."""
+    """Sender of requests, which returns the answers."""
 
     def __init__(self, settings: AdminSettings) -> None:
         self.settings = settings
@@ -32,7 +32,8 @@ class AdminCalls:
         self._transport = AsyncTransport(settings)
 
     async def send(self, request: Request) -> AdminResponse:
-        """The answer, tried for as the settings say. Raises the error that it means."""
+        """Send a request, with retries as configured, and return the answer. Raises the error that it
+        reports."""
         if self.closed:
             raise AlreadyClosed("the admin is closed")
         exchange = Exchange(self.settings, self._addresses, request, time.monotonic())
@@ -53,28 +54,28 @@ class AdminCalls:
     async def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
     ) -> Any:
-        """The answer's JSON."""
+        """Call admin REST and return the answer's JSON."""
         request = make_request(method, path, encode(body), query=query)
         return (await self.send(request)).json(request)
 
     async def put_null(self, method: str, path: str) -> None:
-        """Send JSON's ``null``."""
+        """Send the JSON body ``null``."""
         await self.send(Request(method, f"/admin/v2/{path}", b"null"))
 
     async def get(self, kind: type[T], path: str, **query: Any) -> T:
-        """The answer as ``kind``."""
+        """Return the answer, decoded as the class ``kind``."""
         request = make_request("GET", path, query=query)
         found: T = decode(kind, (await self.send(request)).json(request), f"the answer to {request}")
         return found
 
     async def get_any(self, kind: Any, path: str, **query: Any) -> Any:
-        """The same for what is no plain class; nothing at all is None."""
+        """Return the answer, decoded as any type, for example a mapping; None if the body is empty."""
         request = make_request("GET", path, query=query)
         found = (await self.send(request)).json(request)
         return None if found is None else decode(kind, found, f"the answer to {request}")
 
     async def text(self, path: str) -> str:
-        """The answer's text."""
+        """Return the answer's text."""
         return (await self.send(make_request("GET", path))).text().strip()
 
     def close(self) -> None:
@@ -83,7 +84,7 @@ class AdminCalls:
 
 
 class AdminSection:
-    """Base of the parts of an admin."""
+    """Base class of an admin's sections."""
 
     def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""Policies: one declaration each, with the same three calls for all of them."""
+"""Policies: each is declared once and has the calls ``get``, ``set`` and ``remove``."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ Document = dict[str, Any]
 
 
 class PolicyAt(Generic[T]):
-    """A policy of namespaces, or of topics: ``get``, ``set`` and ``remove``."""
+    """Policy of namespaces or topics, with ``get``, ``set`` and ``remove``."""
 
     def __init__(self, holder: PolicyHolder, policy: PolicyDeclaration[T]) -> None:
         self._holder = holder
         self._policy = policy
 
     async def get(self, place: str, *, applied: bool | None = None) -> T | None:
-        """What is set at ``place`` (``tenant/namespace``, or a topic) itself; None when nothing is.
+        """Return the policy set on ``place`` itself (``tenant/namespace``, or a topic); None if it is unset.
 
-        ``applied``, for topics: what counts in the end, set there, above or by the broker.
+        ``applied``, for topics: return the effective value, set on the topic, its namespace or the broker.
         """
         path = f"{self._holder.path(place)}/{self._policy.segment}"
         found = await self._holder.calls.call("GET", path, query={"applied": applied})
         return None if found is None else decode(self._policy.kind, found, self._policy.name)
 
     async def set(self, place: str, value: T) -> None:
-        """Set it at ``place``. Raises `InvalidConfiguration` for a value of another kind."""
+        """Set the policy of ``place``. Raises `InvalidConfiguration` for a value of another type."""
         policy = self._policy
         body = policy.checked(value)
         path = f"{self._holder.path(place)}/{policy.segment}"
@@ -55,7 +55,7 @@ class PolicyAt(Generic[T]):
             await self._holder.calls.call(policy.method, path, query={policy.as_query: body})
 
     async def remove(self, place: str) -> None:
-        """Unset it at ``place``: what is set above counts again."""
+        """Unset the policy of ``place``: the value of the namespace or the broker applies again."""
         path = f"{self._holder.path(place)}/{self._policy.segment}"
         if self._policy.unset_by_null:
             await self._holder.calls.put_null(self._policy.method, path)
@@ -64,7 +64,7 @@ class PolicyAt(Generic[T]):
 
 
 class PolicyDeclaration(Generic[T]):
-    """A policy: the last part of its path, the kind of its value, and what it does."""
+    """Declaration of a policy: the last segment of its path, the type of its value, and its description."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class PolicyDeclaration(Generic[T]):
         self.text = text
         self.method = method
         self.as_query = as_query
-        """The parameter that carries the value, where it is not the body."""
+        """Query parameter that carries the value, where the body does not."""
         self.unset_by_null = unset_by_null
-        """Apache Pulsar has no DELETE for it: nothing is set in its place."""
+        """Whether the policy is unset by sending null, as Apache Pulsar has no DELETE for it."""
         self.name = segment
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -99,7 +99,7 @@ class PolicyDeclaration(Generic[T]):
         return self if holder is None else PolicyAt(holder, self)
 
     def checked(self, value: T) -> Any:
-        """The value as JSON. Raises `InvalidConfiguration`."""
+        """Return the value as JSON. Raises `InvalidConfiguration`."""
         body = encode(value)
         try:
             decode(self.kind, body, self.name)
@@ -109,47 +109,47 @@ class PolicyDeclaration(Generic[T]):
 
 
 class PolicyHolder(AdminSection):
-    """What namespaces and topics both can be told."""
+    """Policies that both namespaces and topics have."""
 
-    retention = PolicyDeclaration("retention", Retention, "How long acknowledged messages stay.")
-    persistence = PolicyDeclaration("persistence", Persistence, "Copies of entries on bookies.")
-    publish_rate = PolicyDeclaration("publishRate", PublishRate, "What is taken from producers, a topic.")
-    dispatch_rate = PolicyDeclaration("dispatchRate", DispatchRate, "What is sent to consumers, a topic.")
+    retention = PolicyDeclaration("retention", Retention, "Retention of acknowledged messages.")
+    persistence = PolicyDeclaration("persistence", Persistence, "Number of copies of entries on bookies.")
+    publish_rate = PolicyDeclaration("publishRate", PublishRate, "Publish rate limit of a topic.")
+    dispatch_rate = PolicyDeclaration("dispatchRate", DispatchRate, "Dispatch rate limit of a topic.")
     subscription_dispatch_rate = PolicyDeclaration(
-        "subscriptionDispatchRate", DispatchRate, "What is sent to consumers, a subscription."
+        "subscriptionDispatchRate", DispatchRate, "Dispatch rate limit of a subscription."
     )
     replicator_dispatch_rate = PolicyDeclaration(
-        "replicatorDispatchRate", DispatchRate, "What is sent to other clusters."
+        "replicatorDispatchRate", DispatchRate, "Rate limit of replication to other clusters."
     )
     subscribe_rate = PolicyDeclaration("subscribeRate", SubscribeRate, "How often consumers may subscribe.")
     delayed_delivery = PolicyDeclaration(
         "delayedDelivery", DelayedDelivery, "Whether messages may be delivered later."
     )
     inactive_topics = PolicyDeclaration(
-        "inactiveTopicPolicies", InactiveTopics, "Whether topics that nobody uses are deleted."
+        "inactiveTopicPolicies", InactiveTopics, "Whether unused topics are deleted."
     )
     auto_subscription_creation = PolicyDeclaration(
-        "autoSubscriptionCreation", AutoSubscriptionCreation, "Whether consumers make subscriptions."
+        "autoSubscriptionCreation", AutoSubscriptionCreation, "Whether consumers create subscriptions."
     )
     max_consumers_per_subscription = PolicyDeclaration(
-        "maxConsumersPerSubscription", int, "Consumers of a subscription; 0: no limit."
+        "maxConsumersPerSubscription", int, "Maximum consumers of a subscription; 0: no limit."
     )
     max_subscriptions_per_topic = PolicyDeclaration(
-        "maxSubscriptionsPerTopic", int, "Subscriptions of a topic; 0: no limit."
+        "maxSubscriptionsPerTopic", int, "Maximum subscriptions of a topic; 0: no limit."
     )
     schema_compatibility = PolicyDeclaration(
-        "schemaCompatibilityStrategy", str, "Which schemas may follow others, as FULL.", method="PUT"
+        "schemaCompatibilityStrategy", str, "Compatibility that new schemas need, such as FULL.", method="PUT"
     )
     schema_validation = PolicyDeclaration(
         "schemaValidationEnforced", bool, "Whether producers without a schema are refused."
     )
     subscription_types = PolicyDeclaration(
-        "subscriptionTypesEnabled", tuple[str, ...], "Exclusive, Shared, Failover, Key_Shared."
+        "subscriptionTypesEnabled", tuple[str, ...], "Allowed types: Exclusive, Shared, Failover, Key_Shared."
     )
-    offload = PolicyDeclaration("offloadPolicies", Document, "Cheap storage, in Pulsar's names.")
-    entry_filters = PolicyDeclaration("entryFilters", Document, "Filters of entries, in Pulsar's names.")
+    offload = PolicyDeclaration("offloadPolicies", Document, "Offloading, as Pulsar's JSON document.")
+    entry_filters = PolicyDeclaration("entryFilters", Document, "Entry filters, as Pulsar's JSON document.")
     redeliver_unacked = PolicyDeclaration(
-        "redeliverUnacked", RedeliverUnacked, "Geminga's own: pushing again what is not acknowledged."
+        "redeliverUnacked", RedeliverUnacked, "Geminga only: redelivery of unacknowledged messages."
     )
 
     @property
@@ -157,19 +157,20 @@ class PolicyHolder(AdminSection):
         return self._calls
 
     def path(self, place: str) -> str:
-        """Where the policies of ``place`` are."""
+        """Return the REST path of the policies of ``place``."""
         raise NotImplementedError
 
     @classmethod
     def policies_known(cls) -> Iterator[PolicyDeclaration[Any]]:
-        """Every policy that is declared."""
+        """Yield every declared policy."""
         for owner in reversed(cls.__mro__):
             for found in vars(owner).values():
                 if isinstance(found, PolicyDeclaration):
                     yield found
 
     async def backlog_quotas(self, place: str, *, applied: bool | None = None) -> Mapping[str, BacklogQuota]:
-        """The backlog quotas by kind: ``destination_storage`` (bytes) and ``message_age`` (seconds)."""
+        """Return the backlog quotas by kind: ``destination_storage`` (bytes) and ``message_age``
+        (seconds)."""
         path = f"{self.path(place)}/backlogQuotaMap"
         found = await self._calls.get_any(Mapping[str, BacklogQuota], path, applied=applied)
         return found or {}
@@ -188,7 +189,7 @@ class PolicyHolder(AdminSection):
 
 
 class TopicPolicies(PolicyHolder):
-    """Policies of single topics: they count before those of the namespace."""
+    """Policies of single topics, which override those of the namespace."""
 
     message_ttl = PolicyDeclaration(
         "messageTTL", int, "Seconds after which messages count as acknowledged.", as_query="messageTTL"
@@ -203,15 +204,15 @@ class TopicPolicies(PolicyHolder):
         "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never."
     )
     max_message_size = PolicyDeclaration(
-        "maxMessageSize", int, "Bytes of a message; 0: as the broker has it."
+        "maxMessageSize", int, "Maximum bytes of a message; 0: the broker's limit."
     )
-    max_producers = PolicyDeclaration("maxProducers", int, "Producers of the topic; 0: no limit.")
-    max_consumers = PolicyDeclaration("maxConsumers", int, "Consumers of the topic; 0: no limit.")
+    max_producers = PolicyDeclaration("maxProducers", int, "Maximum producers of the topic; 0: no limit.")
+    max_consumers = PolicyDeclaration("maxConsumers", int, "Maximum consumers of the topic; 0: no limit.")
     max_unacked_messages_per_consumer = PolicyDeclaration(
-        "maxUnackedMessagesOnConsumer", int, "Messages that a consumer may hold; 0: no limit."
+        "maxUnackedMessagesOnConsumer", int, "Maximum unacknowledged messages of a consumer; 0: no limit."
     )
     max_unacked_messages_per_subscription = PolicyDeclaration(
-        "maxUnackedMessagesOnSubscription", int, "Messages that a subscription's consumers may hold."
+        "maxUnackedMessagesOnSubscription", int, "Maximum unacknowledged messages of a subscription."
     )
 
     def path(self, place: str) -> str:
@@ -219,7 +220,7 @@ class TopicPolicies(PolicyHolder):
 
 
 class NamespacePolicies(PolicyHolder):
-    """Policies of namespaces: they count for all topics that have none of their own."""
+    """Policies of namespaces, which apply to all topics that do not override them."""
 
     message_ttl = PolicyDeclaration("messageTTL", int, "Seconds after which messages count as acknowledged.")
     deduplication = PolicyDeclaration("deduplication", bool, "Whether repeated sequence ids are dropped.")
@@ -233,42 +234,42 @@ class NamespacePolicies(PolicyHolder):
         "compactionThreshold", int, "Bytes after which a topic is compacted; 0: never.", method="PUT"
     )
     auto_topic_creation = PolicyDeclaration(
-        "autoTopicCreation", AutoTopicCreation, "Whether clients make topics."
+        "autoTopicCreation", AutoTopicCreation, "Whether clients create topics."
     )
     encryption_required = PolicyDeclaration(
-        "encryptionRequired", bool, "Whether plain producers are refused."
+        "encryptionRequired", bool, "Whether producers without encryption are refused."
     )
     allow_auto_update_schema = PolicyDeclaration(
-        "isAllowAutoUpdateSchema", bool, "Whether producers may bring new schemas."
+        "isAllowAutoUpdateSchema", bool, "Whether producers may register new schemas."
     )
     max_producers_per_topic = PolicyDeclaration(
-        "maxProducersPerTopic", int, "Producers of a topic; 0: no limit."
+        "maxProducersPerTopic", int, "Maximum producers of a topic; 0: no limit."
     )
     max_consumers_per_topic = PolicyDeclaration(
-        "maxConsumersPerTopic", int, "Consumers of a topic; 0: no limit."
+        "maxConsumersPerTopic", int, "Maximum consumers of a topic; 0: no limit."
     )
-    max_topics = PolicyDeclaration("maxTopicsPerNamespace", int, "Topics of the namespace; 0: no limit.")
+    max_topics = PolicyDeclaration("maxTopicsPerNamespace", int, "Maximum number of topics; 0: no limit.")
     max_unacked_messages_per_consumer = PolicyDeclaration(
-        "maxUnackedMessagesPerConsumer", int, "Messages that a consumer may hold; 0: no limit."
+        "maxUnackedMessagesPerConsumer", int, "Maximum unacknowledged messages of a consumer; 0: no limit."
     )
     max_unacked_messages_per_subscription = PolicyDeclaration(
-        "maxUnackedMessagesPerSubscription", int, "Messages that a subscription's consumers may hold."
+        "maxUnackedMessagesPerSubscription", int, "Maximum unacknowledged messages of a subscription."
     )
     replication_clusters = PolicyDeclaration("replication", tuple[str, ...], "Clusters that keep copies.")
     subscription_auth_mode = PolicyDeclaration(
-        "subscriptionAuthMode", str, "None, or Prefix: subscriptions begin with their role."
+        "subscriptionAuthMode", str, "None, or Prefix: subscription names must start with the role."
     )
     subscription_expiration_minutes = PolicyDeclaration(
         "subscriptionExpirationTime", int, "Minutes after which unused subscriptions are deleted."
     )
     offload_threshold = PolicyDeclaration(
-        "offloadThreshold", int, "Bytes of a topic beyond which ledgers are offloaded.", method="PUT"
+        "offloadThreshold", int, "Size of a topic in bytes beyond which ledgers are offloaded.", method="PUT"
     )
     offload_threshold_seconds = PolicyDeclaration(
-        "offloadThresholdInSeconds", int, "Age beyond which ledgers are offloaded.", method="PUT"
+        "offloadThresholdInSeconds", int, "Age in seconds beyond which ledgers are offloaded.", method="PUT"
     )
     offload_deletion_lag_ms = PolicyDeclaration(
-        "offloadDeletionLagMs", int, "How long offloaded ledgers stay here, too.", method="PUT"
+        "offloadDeletionLagMs", int, "Milliseconds until offloaded ledgers are deleted locally.", method="PUT"
     )
 
     def path(self, place: str) -> str:

@@ -15,14 +15,14 @@ from geminga.errors import AdminNotFound, AdminServerError
 
 
 class Schemas(AdminSection):
-    """Schemas of topics, which a topic may have before it exists.
+    """Schemas of topics, which may be registered before the topic exists.
 
-    Where one is given, it is a schema (``JsonSchema(Job)``, ...), a dataclass or another such class, or a
+    A schema argument is a schema (``JsonSchema(DriverJob)``, ...), a dataclass or a similar class, or a
     `SchemaInfo`.
     """
 
     async def get(self, topic: Topic, version: int | None = None) -> SchemaVersion | None:
-        """A version, the newest by default; None when the topic has none."""
+        """Return a version, the newest by default; None if the topic has none."""
         suffix = "" if version is None else f"/{check_int('version', version, 0)}"
         try:
             return await self._calls.get(SchemaVersion, f"{_path(topic)}/schema{suffix}")
@@ -30,7 +30,7 @@ class Schemas(AdminSection):
             return None
 
     async def versions(self, topic: Topic) -> SchemaVersions:
-        """All versions, the oldest first."""
+        """Return all versions, oldest first."""
         try:
             found = await self._calls.call("GET", f"{_path(topic)}/schemas")
         except AdminNotFound:
@@ -38,23 +38,23 @@ class Schemas(AdminSection):
         return [_version(one) for one in (found or {}).get("getSchemaResponses", ())]
 
     async def upload(self, topic: Topic, schema: Described) -> int:
-        """Register a schema; the version that it is. Raises `AdminConflict` where it may not follow."""
+        """Register a schema and return its version. Raises `AdminConflict` if it is incompatible."""
         found = await self._calls.call("POST", f"{_path(topic)}/schema", schema_json(schema))
         return _number(found)
 
     async def delete(self, topic: Topic, *, force: bool = False) -> None:
-        """All versions, with no way back to them. ``force``: their numbers, too, which then begin anew, so
-        that messages written with the old ones are read by what comes."""
+        """Delete all versions for good. ``force``: numbering restarts too, so messages written with the old
+        versions are then decoded with new schemas."""
         await self._calls.call("DELETE", f"{_path(topic)}/schema", query={"force": force})
 
     async def check(self, topic: Topic, schema: Described) -> Compatibility:
-        """Whether a schema may follow those there are."""
+        """Return whether a schema is compatible with the registered ones."""
         try:
             found = await self._calls.call("POST", f"{_path(topic)}/compatibility", schema_json(schema))
         except AdminServerError as error:
             if "Incompatible schema" not in str(error):
                 raise
-            # Apache Pulsar fails where the kinds of schema differ.
+            # Apache Pulsar fails if the schema types differ.
             return Compatibility(compatible=False)
         return Compatibility(
             compatible=bool(found["compatibility"]), strategy=str(found["schemaCompatibilityStrategy"])
@@ -76,7 +76,7 @@ def _version(found: Mapping[str, Any]) -> SchemaVersion:
 
 
 def _number(found: Any) -> int:
-    """The version in an answer; Pulsar nests it."""
+    """Return the version in an answer, which Pulsar nests."""
     while isinstance(found, Mapping):
         found = found.get("version")
     return int(found)

@@ -21,7 +21,7 @@ from geminga.client.authentication import Authentication
 
 
 class Admin:
-    """A cluster's administration, over the REST interface that Apache Pulsar and Geminga's brokers have.
+    """Administration of a cluster, over the REST API of Apache Pulsar's and Geminga's brokers.
 
     ::
 
@@ -30,7 +30,7 @@ class Admin:
             admin.namespaces.retention.set("public/default", Retention(minutes=1440, megabytes=-1))
             print(admin.subscriptions.peek("orders-partition-0", "billing", 10))
 
-    It may be used by several threads, and on several event loops.
+    Several threads, and several event loops, may use it.
     """
 
     tenants: Tenants
@@ -56,7 +56,7 @@ class Admin:
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
     ) -> None:
-        """Nothing is connected yet.
+        """Create the client without connecting.
 
         admin_url:
             ``http://host:port`` or ``https://host:port``; several hosts, separated by commas, are tried in
@@ -65,19 +65,19 @@ class Admin:
             As for `Client`: `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS`,
             `AuthenticationOauth2`.
         operation_timeout_seconds:
-            The most that a call takes, repetitions included.
+            Time limit in seconds for a call, retries included.
         connection_timeout_ms:
-            The most that connecting takes.
+            Time limit in milliseconds for connecting.
         retries:
-            How often a read is repeated on a lost connection, or when the broker says "not now". A change is
-            sent once: what came of one whose answer was lost is not known.
+            How often a read is retried after a lost connection, or when the broker is unavailable for now.
+            A change is sent once: if its answer is lost, its outcome is unknown.
         tls_trust_certs_file_path:
-            PEM certificates to trust; default: the system's.
+            File with the PEM certificates to trust; default: the system's.
         tls_allow_insecure_connection:
-            True trusts any certificate: for tests only.
+            True accepts any certificate: for tests only.
 
-        Raises `InvalidUrl` and `InvalidConfiguration`. Calls raise `AdminError` in a class for each status
-        (`AdminNotFound`, `AdminConflict`, ...), `ConnectError` and `Timeout`.
+        Raises `InvalidUrl` and `InvalidConfiguration`. Calls raise a subclass of `AdminError` for each HTTP
+        status (`AdminNotFound`, `AdminConflict`, ...), `ConnectError` and `Timeout`.
         """
         self._calls = AdminCalls(settings_of(dict(locals())))
         self.tenants = Tenants(self._calls)
@@ -91,18 +91,18 @@ class Admin:
 
     @property
     def admin_url(self) -> str:
-        """As it was given."""
+        """The admin URL, as given."""
         return self._calls.settings.admin_url
 
     def call(
         self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None
     ) -> Any:
-        """Any call below ``/admin/v2``, for what has no method here: the decoded JSON of the answer, None
-        when it is empty. ``path`` is percent-encoded (`geminga.admin.topic_path`)."""
+        """Call any path below ``/admin/v2``, where this class has no method, and return the decoded JSON of
+        the answer, None if it is empty. ``path`` is percent-encoded (`geminga.admin.topic_path`)."""
         return self._calls.call(method, path, body, query=query)
 
     def close(self) -> None:
-        """End idle connections; later calls raise `AlreadyClosed`."""
+        """Close idle connections; later calls raise `AlreadyClosed`."""
         self._calls.close()
 
     def __enter__(self) -> Admin:

@@ -18,14 +18,14 @@ from geminga.errors import AdminNotFound, AdminServerError
 
 
 class Schemas(AdminSection):
-    """Schemas of topics, which a topic may have before it exists.
+    """Schemas of topics, which may be registered before the topic exists.
 
-    Where one is given, it is a schema (``JsonSchema(Job)``, ...), a dataclass or another such class, or a
+    A schema argument is a schema (``JsonSchema(DriverJob)``, ...), a dataclass or a similar class, or a
     `SchemaInfo`.
     """
 
     def get(self, topic: Topic, version: int | None = None) -> SchemaVersion | None:
-        """A version, the newest by default; None when the topic has none."""
+        """Return a version, the newest by default; None if the topic has none."""
         suffix = "" if version is None else f"/{check_int('version', version, 0)}"
         try:
             return self._calls.get(SchemaVersion, f"{_path(topic)}/schema{suffix}")
@@ -33,7 +33,7 @@ class Schemas(AdminSection):
             return None
 
     def versions(self, topic: Topic) -> SchemaVersions:
-        """All versions, the oldest first."""
+        """Return all versions, oldest first."""
         try:
             found = self._calls.call("GET", f"{_path(topic)}/schemas")
         except AdminNotFound:
@@ -41,17 +41,17 @@ class Schemas(AdminSection):
         return [_version(one) for one in (found or {}).get("getSchemaResponses", ())]
 
     def upload(self, topic: Topic, schema: Described) -> int:
-        """Register a schema; the version that it is. Raises `AdminConflict` where it may not follow."""
+        """Register a schema and return its version. Raises `AdminConflict` if it is incompatible."""
         found = self._calls.call("POST", f"{_path(topic)}/schema", schema_json(schema))
         return _number(found)
 
     def delete(self, topic: Topic, *, force: bool = False) -> None:
-        """All versions, with no way back to them. ``force``: their numbers, too, which then begin anew, so
-        that messages written with the old ones are read by what comes."""
+        """Delete all versions for good. ``force``: numbering restarts too, so messages written with the old
+        versions are then decoded with new schemas."""
         self._calls.call("DELETE", f"{_path(topic)}/schema", query={"force": force})
 
     def check(self, topic: Topic, schema: Described) -> Compatibility:
-        """Whether a schema may follow those there are."""
+        """Return whether a schema is compatible with the registered ones."""
         try:
             found = self._calls.call("POST", f"{_path(topic)}/compatibility", schema_json(schema))
         except AdminServerError as error:
@@ -78,7 +78,7 @@ def _version(found: Mapping[str, Any]) -> SchemaVersion:
 
 
 def _number(found: Any) -> int:
-    """The version in an answer; Pulsar nests it."""
+    """Return the version in an answer, which Pulsar nests."""
     while isinstance(found, Mapping):
         found = found.get("version")
     return int(found)

@@ -1,4 +1,4 @@
-"""Subscriptions: their life, where they stand, and looking at what waits in them.
+"""Subscriptions: creation, deletion, position, and reading their backlog.
 
 Made of ``client/admin/aio/subscriptions.py`` by ``tools/generate_sync.py``: do not edit.
 """
@@ -37,7 +37,7 @@ class Subscriptions(AdminSection):
     """Subscriptions of topics."""
 
     def list(self, topic: Topic) -> Names:
-        """The subscriptions of a topic."""
+        """Return the subscriptions of a topic."""
         return list(self._calls.get_any(tuple[str, ...], f"{topic_path(topic)}/subscriptions") or ())
 
     def create(
@@ -48,32 +48,34 @@ class Subscriptions(AdminSection):
         position: MessageId = MessageId.latest,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make one that begins at ``position``: at a message, or at an end. Raises `AdminConflict`."""
+        """Create a subscription that starts at ``position``: a message, or an end of the topic. Raises
+        `AdminConflict`."""
         body = {**id_json(position), "properties": dict(properties or {})}
         self._calls.call("PUT", _path(topic, subscription), body)
 
     def delete(self, topic: Topic, subscription: str, *, force: bool = False) -> None:
-        """``force``: also while consumers are connected, which are closed."""
+        """Delete a subscription; with ``force`` also while consumers are connected, which are closed."""
         self._calls.call("DELETE", _path(topic, subscription), query={"force": force})
 
     def properties(self, topic: Topic, subscription: str) -> Mapping[str, str]:
-        """What the subscription was labelled with."""
+        """Return the subscription's properties."""
         path = f"{_path(topic, subscription)}/properties"
         return self._calls.get_any(Mapping[str, str], path) or {}
 
     def set_properties(self, topic: Topic, subscription: str, properties: Mapping[str, str]) -> None:
-        """These in place of all there were."""
+        """Replace all properties of the subscription."""
         self._calls.call("PUT", f"{_path(topic, subscription)}/properties", dict(properties))
 
     def clear(self, topic: Topic, subscription: str) -> None:
-        """Acknowledge everything that is in the topic now."""
+        """Acknowledge all messages that the topic holds now."""
         self._calls.call("POST", f"{_path(topic, subscription)}/skip_all")
 
     def skip(self, topic: Topic, subscription: str, count: int, *, unit: str = "messages") -> int:
-        """Acknowledge the next ``count`` messages of a plain topic or one partition; how many these were.
+        """Acknowledge the next ``count`` messages of an unpartitioned topic or one partition; return their
+        number.
 
-        Apache Pulsar counts ``entries``, a batch being one: there the entries are looked at first, and
-        `OperationNotSupported` is raised where the last message would be inside a batch.
+        Apache Pulsar counts ``entries``, and a batch is one entry: there the entries are read first, and
+        `OperationNotSupported` is raised if the last message would be inside a batch.
         """
         check_int("count", count, 1)
         check_choice("unit", unit, ("messages", "entries"))
@@ -85,41 +87,42 @@ class Subscriptions(AdminSection):
             found = self._calls.call("POST", f"{path}/{count}", query={"unit": "messages"})
             return int(found["skippedMessages"])
         self._check_exists(topic, subscription)
-        so_many = EntriesToSkip(count)
-        while so_many.wants_more():
-            so_many.add(self._entry(topic, subscription, so_many.entries + 1))
-        if so_many.entries:
-            self._calls.call("POST", f"{path}/{so_many.entries}")
-        return so_many.messages
+        to_skip = EntriesToSkip(count)
+        while to_skip.wants_more():
+            to_skip.add(self._entry(topic, subscription, to_skip.entries + 1))
+        if to_skip.entries:
+            self._calls.call("POST", f"{path}/{to_skip.entries}")
+        return to_skip.messages
 
     def skip_entry(self, topic: Topic, subscription: str, message_id: MessageId) -> None:
-        """Geminga's own: give up one entry by its id, as one that is damaged."""
+        """Geminga only: skip one entry by its id, for example a damaged one."""
         position = f"{int(message_id.ledger_id)}/{int(message_id.entry_id)}"
         self._calls.call("POST", f"{_path(topic, subscription)}/skip/{position}")
 
     def reset_to_time(self, topic: Topic, subscription: str, when: Moment) -> None:
-        """Go to the first message that was published at a time or later, in every partition; what follows
-        comes again. A datetime with a time zone, milliseconds since 1970, or a timedelta back from now."""
+        """Move to the first message published at a time or later, in every partition; later messages are
+        redelivered. ``when``: a datetime with a time zone, milliseconds since 1970, or a timedelta back from
+        now."""
         moment = milliseconds("when", when, time.time_ns() // 1000000)
         self._calls.call("POST", f"{_path(topic, subscription)}/resetcursor/{moment}")
 
     def reset_to_id(
         self, topic: Topic, subscription: str, message_id: MessageId, *, exclusive: bool = False
     ) -> None:
-        """Go to a message, which comes next; behind it, with ``exclusive``. On a partitioned topic the id
-        names its partition, or is an end of the topic: then every partition goes there."""
+        """Move to a message, the next one delivered; after it, with ``exclusive``. On a partitioned topic the
+        id names its partition, or is an end of the topic: then every partition moves there."""
         name = topic_name(topic)
-        places = [name]
+        names = [name]
         if name.partition < 0 and message_id.partition >= 0:
-            places = [name.partition_name(int(message_id.partition))]
+            names = [name.partition_name(int(message_id.partition))]
         elif message_id in (MessageId.earliest, MessageId.latest):
-            places = [topic_name(one) for one in Topics(self._calls).names(name)]
+            names = [topic_name(one) for one in Topics(self._calls).names(name)]
         body = id_json(message_id, excluded=exclusive)
-        for place in places:
-            self._calls.call("POST", f"{_path(place, subscription)}/resetcursor", body)
+        for each in names:
+            self._calls.call("POST", f"{_path(each, subscription)}/resetcursor", body)
 
     def expire(self, topic: Topic, subscription: str | None, older_than: dt.timedelta | float) -> None:
-        """Acknowledge what was published longer ago, a timedelta or seconds; None: in all subscriptions."""
+        """Acknowledge messages older than a timedelta or a number of seconds; None: in all subscriptions."""
         whole = seconds("older_than", older_than)
         all_of_them = f"{topic_path(topic)}/all_subscription"
         path = all_of_them if subscription is None else _path(topic, subscription)
@@ -128,15 +131,15 @@ class Subscriptions(AdminSection):
     def expire_to_id(
         self, topic: Topic, subscription: str, message_id: MessageId, *, exclusive: bool = False
     ) -> None:
-        """Acknowledge everything up to a message of a plain topic or one partition; that too, unless
-        ``exclusive``."""
+        """Acknowledge all messages up to a message of an unpartitioned topic or one partition; that message
+        too, unless ``exclusive``."""
         body = id_json(message_id, excluded=exclusive)
         self._calls.call("POST", f"{_path(topic, subscription)}/expireMessages", body)
 
     def peek(self, topic: Topic, subscription: str, count: int = 1) -> Messages:
-        """The next messages that wait in a subscription, oldest first; of a partitioned topic, those of each
-        partition in turn. Nothing is consumed. Batches are opened; those of their messages that are
-        acknowledged singly are shown, too. Raises `AdminSubscriptionNotFound`, `AdminTopicNotFound`."""
+        """Return the next messages in a subscription's backlog, oldest first; of a partitioned topic, those
+        of each partition in turn. Nothing is consumed. Batches are split; their individually acknowledged
+        messages are included. Raises `AdminSubscriptionNotFound`, `AdminTopicNotFound`."""
         check_int("count", count, 1)
         found: Messages = []
         for name in Topics(self._calls).names(topic):
@@ -155,7 +158,7 @@ class Subscriptions(AdminSection):
             raise AdminSubscriptionNotFound(f"{topic} has no subscription {subscription}", status=404)
 
     def _entry(self, topic: Topic, subscription: str, nth: int) -> PeekedEntry | None:
-        """The nth entry that waits, None behind the last."""
+        """Return the nth entry of the backlog, None after the last."""
         try:
             request = make_request("GET", f"{_path(topic, subscription)}/position/{nth}")
             return entry_of(self._calls.send(request), topic_name(topic).partition)
@@ -169,7 +172,7 @@ class Subscriptions(AdminSection):
     def explain(self, topic: Topic, subscription: str) -> Explanations:
         """Return why the subscription's messages are not delivered, with advice; for each partition.
 
-        For an Apache Pulsar the conclusion is drawn from its statistics, which report less.
+        For Apache Pulsar the explanation is derived from its statistics, which report less.
         """
         if Brokers(self._calls).is_geminga():
             found: Any = self._calls.call("GET", f"{_path(topic, subscription)}/explain")

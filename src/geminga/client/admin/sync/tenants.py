@@ -15,20 +15,20 @@ from geminga.errors import AdminAuthorizationError, AdminNotFound
 
 
 class Tenants(AdminSection):
-    """Tenants: what namespaces belong to."""
+    """Tenants, which own namespaces."""
 
     def list(self) -> Names:
-        """Their names."""
+        """Return the names of all tenants."""
         return list(self._calls.get_any(tuple[str, ...], "tenants") or ())
 
     def get(self, tenant: str) -> TenantInfo:
-        """Raises `AdminNotFound`."""
+        """Return a tenant's settings. Raises `AdminNotFound`."""
         return self._calls.get(TenantInfo, f"tenants/{part('tenant', tenant)}")
 
     def create(
         self, tenant: str, *, admin_roles: Iterable[str] = (), allowed_clusters: Iterable[str] | None = None
     ) -> None:
-        """Make a tenant; it may use all clusters unless some are named. Raises `AdminConflict`."""
+        """Create a tenant; it may use all clusters unless some are named. Raises `AdminConflict`."""
         info = self._info(admin_roles, allowed_clusters)
         self._calls.call("PUT", f"tenants/{part('tenant', tenant)}", info)
 
@@ -39,7 +39,7 @@ class Tenants(AdminSection):
         admin_roles: Iterable[str] | None = None,
         allowed_clusters: Iterable[str] | None = None,
     ) -> None:
-        """Change what is given; the rest stays."""
+        """Change the given settings; the others stay."""
         before = self.get(tenant)
         info = TenantInfo(
             admin_roles=before.admin_roles if admin_roles is None else tuple(admin_roles),
@@ -48,7 +48,7 @@ class Tenants(AdminSection):
         self._calls.call("POST", f"tenants/{part('tenant', tenant)}", info)
 
     def delete(self, tenant: str, *, force: bool = False) -> None:
-        """``force``: with its namespaces and all that is in them."""
+        """Delete a tenant; with ``force``, its namespaces, topics and messages too."""
         self._calls.call("DELETE", f"tenants/{part('tenant', tenant)}", query={"force": force})
 
     def _info(self, roles: Iterable[str], clusters: Iterable[str] | None) -> TenantInfo:
@@ -61,77 +61,77 @@ class Clusters(AdminSection):
     """Clusters that brokers know."""
 
     def list(self) -> Names:
-        """Their names."""
+        """Return the names of all clusters."""
         return list(self._calls.get_any(tuple[str, ...], "clusters") or ())
 
     def get(self, cluster: str) -> ClusterData:
-        """Where a cluster is reached."""
+        """Return the URLs of a cluster."""
         return self._calls.get(ClusterData, f"clusters/{part('cluster', cluster)}")
 
 
 class Brokers(AdminSection):
-    """The brokers themselves."""
+    """Brokers: their state, settings and metrics."""
 
     def list(self, cluster: str | None = None) -> Names:
-        """The active brokers, as ``host:port``."""
+        """Return the active brokers, as ``host:port``."""
         path = "brokers" if cluster is None else f"brokers/{part('cluster', cluster)}"
         return list(self._calls.get_any(tuple[str, ...], path) or ())
 
     def leader(self) -> BrokerInfo:
-        """The broker that leads."""
+        """Return the leader broker."""
         return self._calls.get(BrokerInfo, "brokers/leaderBroker")
 
     def version(self) -> str:
-        """The version of the broker that answers."""
+        """Return the version of the broker that answers."""
         return self._calls.text("brokers/version").strip('"')
 
     def is_ready(self) -> bool:
-        """Whether the broker that answers says ``ok``."""
+        """Return whether the broker that answers reports ``ok``."""
         return self._calls.text("brokers/ready") == "ok"
 
     def check_health(self) -> None:
-        """Have the broker publish to and read from itself. Raises `AdminServerError` when it cannot."""
+        """Have the broker publish and read a message. Raises `AdminServerError` if that fails."""
         self._calls.text("brokers/health")
 
     def check_live(self) -> None:
-        """Geminga's own: raises `AdminUnavailable` when the store has stopped. Needs no permission."""
+        """Geminga only: raise `AdminUnavailable` if the store has stopped. Needs no permission."""
         self._calls.text("/livez")
 
     def check_ready(self) -> None:
-        """Geminga's own: raises `AdminUnavailable` with the reason when no messages are taken, because the
+        """Geminga only: raise `AdminUnavailable` with the reason if no messages are accepted, because the
         store has stopped or the disk is full. Needs no permission."""
         self._calls.text("/readyz")
 
     def configuration(self) -> Mapping[str, Any]:
-        """The settings that the broker runs with, under its own names."""
+        """Return the settings that the broker runs with, under its own names."""
         found: Mapping[str, Any] = self._calls.get_any(Mapping[str, Any], "brokers/configuration/runtime")
         return found or {}
 
     def dynamic_names(self) -> Names:
-        """The settings that can be changed while the broker runs, by Apache Pulsar's names."""
+        """Return the settings that can be changed while the broker runs, by Apache Pulsar's names."""
         return list(self._calls.get_any(tuple[str, ...], "brokers/configuration") or ())
 
     def dynamic_configuration(self) -> Mapping[str, str]:
-        """Those that were changed, and what they were changed to."""
+        """Return the changed settings with their values."""
         return self._calls.get_any(Mapping[str, str], "brokers/configuration/values") or {}
 
     def set_dynamic(self, name: str, value: str) -> None:
-        """Change a setting of the running broker, for good. Raises `AdminPreconditionFailed` for a name that
-        is none of `dynamic_names` and for a value that the setting does not take."""
+        """Change a setting of the running broker permanently. Raises `AdminPreconditionFailed` for a name not
+        in `dynamic_names` and for a value that the setting does not accept."""
         path = f"brokers/configuration/{part('name', name)}/{part('value', value)}"
         self._calls.call("POST", path)
 
     def remove_dynamic(self, name: str) -> None:
-        """Take a change back. Geminga's broker goes on with what it was started with at once, Apache Pulsar's
-        when it is started anew."""
+        """Revert a changed setting. Geminga's broker returns to the value it was started with at once, Apache
+        Pulsar's at its next start."""
         self._calls.call("DELETE", f"brokers/configuration/{part('name', name)}")
 
     def metrics(self) -> str:
-        """The metrics, in Prometheus' text format."""
+        """Return the metrics, in Prometheus' text format."""
         return self._calls.text("/metrics/")
 
     def is_geminga(self) -> bool:
-        """Whether the broker is one of Geminga's, which answers some questions more."""
+        """Return whether the broker is one of Geminga's, which supports further calls."""
         try:
             self._calls.call("GET", "geminga/damage")
         except AdminNotFound:
@@ -141,6 +141,7 @@ class Brokers(AdminSection):
         return True
 
     def disk(self) -> Mapping[str, Any]:
-        """Geminga's own: the room on the broker's disk, and who waits for it. Raises `AdminNotFound`."""
+        """Geminga only: return the free space on the broker's disk, and the producers that wait for it.
+        Raises `AdminNotFound`."""
         found: Mapping[str, Any] = self._calls.call("GET", "geminga/disk")
         return found
