@@ -108,7 +108,7 @@ def test_as_the_topic_says(sink: Sink, pulsar_client: Client) -> None:
         )
     pair = KeyValueSchema(StringSchema(), AvroSchema(Flight))
     pulsar_client.create_producer(f"{sink.topic}-pair", schema=pair).close()
-    with pytest.raises(IncompatibleSchema, match="of type KEY_VALUE, which frames are not written as"):
+    with pytest.raises(IncompatibleSchema, match="of type KEY_VALUE, which frames can't be written as"):
         sink.write(FLIGHT, ROWS, valueSchema="TOPIC", topic=f"{sink.topic}-pair")
 
 

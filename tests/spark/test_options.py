@@ -127,7 +127,7 @@ def test_offsets() -> None:
         ({"service.url": "pulsar://h:port", "topic": "t"}, r"option service\.url: .*allowed: 1 to 65535"),
         (URL, "exactly one of the options topic, topics and topicsPattern"),
         ({**READ, "topicsPattern": "a.*"}, "exactly one"),
-        ({**READ, "topics": "a,b"}, "'topic' and 'topics' both say"),
+        ({**READ, "topics": "a,b"}, "'topic' and 'topics' both set"),
         ({**URL, "topics": "a,a"}, "every topic once"),
         ({**URL, "topics": ","}, "topic names, separated by commas"),
         ({**URL, "topic": "a/b"}, "option topic: topic name 'a/b' has 2 parts"),
