@@ -31,9 +31,9 @@ def read_schema(options: Mapping[str, str]) -> StructType:
         if refused:
             raise InvalidConfiguration(
                 f"a table of Spark's catalog can have no options ({', '.join(refused)}): Spark does not "
-                "pass them to queries. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create the table "
-                "without OPTIONS and name them at each use, as in SELECT ... FROM t WITH ('service.url' = "
-                "'...', topic = '...') and INSERT INTO t WITH (...)"
+                "pass them to queries. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create "
+                "the table without OPTIONS and name them at each use, as in SELECT ... FROM t WITH "
+                "('service.url' = '...', topic = '...') and INSERT INTO t WITH (...)"
             )
         return source_schema(None)
     found = read_options(options)

@@ -158,7 +158,10 @@ def test_a_frame_as_the_topic_has_it(kind: SchemaType) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (StructType().add("colour", "string"), "requires the field 'count', and the frame has no such column"),
+        (
+            StructType().add("colour", "string"),
+            "requires the field 'count', and the frame has no such column",
+        ),
         (StructType().add("count", "string"), "field count is written as string and can't be read as bigint"),
         (
             StructType().add("count", "long").add("more", "long"),
