@@ -84,7 +84,7 @@ def test_a_frame_that_the_topic_refuses(sink: Sink, tmp_path: Path) -> None:
 
 
 def test_as_the_topic_says(sink: Sink, pulsar_client: Client) -> None:
-    with pytest.raises(IncompatibleSchema, match="has no schema for valueSchema=TOPIC"):
+    with pytest.raises(IncompatibleSchema, match="has no schema, which valueSchema=TOPIC requires"):
         sink.write(FLIGHT, ROWS, valueSchema="TOPIC")
 
     @dataclass

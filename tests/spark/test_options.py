@@ -142,8 +142,8 @@ def test_offsets() -> None:
         ({**READ, "startingOffsets": '{"t": "x"}'}, "option startingOffsets: offset 'x'"),
         ({**READ, "startingOffsets": '{"*": "5:1"}'}, r"'\*'.*'5:1'; allowed: 'earliest', 'latest'"),
         ({**READ, "startingOffsets": '{"*": {"0": "earliest"}}'}, "allowed: 'earliest', 'latest'"),
-        ({**READ, "endingOffsets": '{"*": "latest"}'}, r"allowed: '\*' in startingOffsets"),
-        ({**READ, "firstOffsets": '{"*": "earliest"}'}, r"allowed: '\*' in startingOffsets"),
+        ({**READ, "endingOffsets": '{"*": "latest"}'}, r"'\*' is allowed in startingOffsets only"),
+        ({**READ, "firstOffsets": '{"*": "earliest"}'}, r"'\*' is allowed in startingOffsets only"),
         ({**READ, "startingOffsets": "latest", "startingTime": "1"}, "exclude each other"),
         (
             {**URL, "topics": "a,non-persistent://public/default/t"},

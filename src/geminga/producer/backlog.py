@@ -153,12 +153,12 @@ class Backlog:
         if self.shared.free < count:
             return ProducerQueueIsFull(
                 f"{topic}: {self.shared.used} messages are pending of "
-                f"max_pending_messages_across_partitions={self.shared.limit} and {count} more are asked for; "
+                f"max_pending_messages_across_partitions={self.shared.limit} and {count} more are requested; "
                 f"{hint}"
             )
         return MemoryBufferIsFull(
             f"{topic}: {self.memory.used} bytes are pending of the client's memory_limit={self.memory.limit} "
-            f"and {size} more are asked for; {hint}"
+            f"and {size} more are requested; {hint}"
         )
 
 

@@ -301,7 +301,7 @@ class SendOperation:
             raise MessageTooBig(
                 f"{self._what()} takes {len(metadata)} bytes of metadata and {len(self.body)} of "
                 f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
-                f"{max_message_size}. Send less in one message, or switch chunking on"
+                f"{max_message_size}. Send less in one message, or enable chunking"
             )
         return metadata
 

@@ -139,7 +139,7 @@ class PartitionedProducer:
         chosen = partitions[self.router.of_unkeyed(partitions, now)]
         if chosen is not self._current:
             if self._current is not None:
-                self._current.close_batch()  # the round robin has moved on: waiting for the delay would be useless
+                self._current.close_batch()  # the round robin moved on: waiting for the delay is useless
             self._current = chosen
         return chosen
 
@@ -203,12 +203,10 @@ class PartitionedProducer:
     def add_singles(
         self, payloads: list[bytes], tokens: list[Any], start: int, now: float, keys: list[str] | None = None
     ) -> int:
-        """Take plain messages from ``start`` on as far as that is all there is to do (`takes_singles`); the
-        index of the first that was not taken. ``keys`` are those of all of them, empty for none; None: no
-        message has one.
+        """Add plain messages from ``start`` on while `takes_singles` allows; return the index of the first
+        that was not added. ``keys`` are those of all of them, empty for none; None: no message has one.
 
-        The others, from there on, are for `add`. Messages of several partitions are routed one by one, as
-        `add` does it.
+        The rest are for `add`. Messages of several partitions are routed one by one, as in `add`.
         """
         index, end = start, len(payloads)
         if len(self.partitions) == 1:

@@ -165,11 +165,11 @@ _TABLE = (
            text="Minimum number of tasks; partitions are split to reach it, if they have enough entries. A "
                 "stream that splits a partition does not keep its order."),
     Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
-           text="Maximum entries (batches) per task; larger ranges are split. Default 10000 for batch "
-                "queries; streams split only if this or ``maxBytesPerSplit`` is set."),
+           text="Maximum entries (batches) per task; larger ranges are split. Default of batch queries: "
+                "10000; streams split only if this or ``maxBytesPerSplit`` is set."),
     Option(name="maxBytesPerSplit", field="max_bytes_per_split", use=READ, parse=values.size,
-           text="Approximate stored bytes per task, estimated from sampled entries. Default 64m for batch "
-                "queries; streams split only if this or ``maxEntriesPerSplit`` is set."),
+           text="Approximate stored bytes per task, estimated from sampled entries. Default of batch "
+                "queries: 64m; streams split only if this or ``maxEntriesPerSplit`` is set."),
     Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
            aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
            text="Maximum messages per micro-batch; a producer's batch is never split."),

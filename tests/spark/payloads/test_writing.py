@@ -195,7 +195,7 @@ def test_values_that_do_not_fit(kind: SchemaType, name: str, values: pa.Array, m
 def test_what_has_no_form() -> None:
     with pytest.raises(IncompatibleSchema, match="column 'a b' can't be a field"):
         avro_definition(StructType().add("a b", "long"), "R")
-    with pytest.raises(IncompatibleSchema, match="column 'm': no schema has a form for map<int,int>"):
+    with pytest.raises(IncompatibleSchema, match="column 'm': no schema can represent map<int,int>"):
         avro_definition(StructType().add("m", MapType(IntegerType(), IntegerType())), "R")
     pair = SchemaInfo(type=int(SchemaType.AVRO), data=b'{"type": "array", "items": "int"}')
     with pytest.raises(IncompatibleSchema, match="which frames can't be written as"):
