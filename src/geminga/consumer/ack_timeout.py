@@ -44,8 +44,7 @@ class AckTimeout:
         return self._timeout_seconds > 0
 
     def taken(self, key: EntryKey, now: float, messages: Iterable[Message[Any]] = ()) -> None:
-        """Start, or restart, the time-out of an entry, or of ``messages`` of a batch, taken by the
-        application."""
+        """Start, or restart, the time-out of an entry, or of ``messages`` of a batch, that was taken."""
         if self._timeout_seconds:
             self._deadlines.pop(key, None)
             self._deadlines[key] = now + self._timeout_seconds

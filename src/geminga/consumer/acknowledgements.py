@@ -270,8 +270,7 @@ class AckTracker:
         return key
 
     def acknowledge_id_through(self, message_id: MessageId, now: float) -> EntryKey:
-        """Call `acknowledge_through` by id. Inside a batch of unknown size the entry before it is the
-        last."""
+        """`acknowledge_through` by id. Inside a batch of unknown size the entry before it is the last."""
         key = (message_id.ledger_id, message_id.entry_id)
         if message_id.batch_index < 0:
             return self.acknowledge_through(key, -1, None, now)
@@ -298,8 +297,7 @@ class AckTracker:
     # --- tokens and time -------------------------------------------------------------------------
 
     def add_token(self, token: Any, now: float) -> None:
-        """Return ``token`` from `flush` or `answered` when all pending acknowledgements are receipted; send
-        them now."""
+        """Send now; `flush` or `answered` returns ``token`` when all pending ACKs are receipted."""
         self._tokens.append(token)
         self._deadline = now
 

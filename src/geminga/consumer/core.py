@@ -146,8 +146,7 @@ class ConsumerCore:
         self.state = next_state(self.state, ConsumerInput.REFUSED)
 
     def disconnected(self, now: float) -> None:
-        """Handle a lost connection or a consumer closed by the broker: unread messages will be
-        redelivered."""
+        """Handle a lost connection or a closed consumer: unread messages will be redelivered."""
         self.state = next_state(self.state, ConsumerInput.DETACHED)
         self.new_request_id = None
         self.output.clear()
@@ -277,8 +276,7 @@ class ConsumerCore:
         self._grant()
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: Sequence[int]) -> list[int] | None:
-        """Return the indexes to deliver, None for all: not acknowledged, not compacted out, not before the
-        start."""
+        """Return the indexes to deliver (None: all): unacknowledged, not compacted out, after the start."""
         first, dropped = 0, self._place.filter
         if dropped is not NO_FILTER:
             first = dropped.first_wanted(key)
@@ -374,8 +372,7 @@ class ConsumerCore:
         self._grant()
 
     def _refuse_invalid(self, key: EntryKey, error: InvalidEntry) -> None:
-        """Acknowledge damage. Entries that only the codec rejects stay: the fault may be this
-        installation's."""
+        """Acknowledge damage. Entries rejected by the codec stay: the fault may be this installation's."""
         is_damage = error.validation_error != DECOMPRESSION_ERROR
         if is_damage:
             ids, kind = [(*key, ())], error.validation_error
@@ -516,8 +513,7 @@ class ConsumerCore:
         self.unsettled.settled_through(self.acks.acknowledge_id_through(message_id, now))
 
     def await_receipt(self, token: Any, now: float) -> None:
-        """Return ``token`` in `AcksSettled` when all acknowledgements so far are receipted (or, without
-        receipts, sent)."""
+        """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
 
     def _flush_acks(self) -> None:
@@ -652,8 +648,7 @@ class ConsumerCore:
         self.opener.chunks.clear()
 
     def begin_close(self) -> bool:
-        """Start to close or unsubscribe; send acknowledgements first. Return whether there is a
-        connection."""
+        """Start to close or unsubscribe; first send acknowledgements. Return whether connected."""
         attached = self.state in (ConsumerState.READY, ConsumerState.SEEKING)
         if attached:
             self._flush_acks()

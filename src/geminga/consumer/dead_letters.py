@@ -55,8 +55,7 @@ def retry_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy 
 
 
 def is_dead(redelivery_count: int, policy: ConsumerDeadLetterPolicy | None) -> bool:
-    """Return whether the redelivery count exceeds the maximum; at the maximum a message is still
-    delivered."""
+    """Return whether the redelivery count is above the maximum; at the maximum it is delivered."""
     return policy is not None and redelivery_count > policy.max_redeliver_count
 
 

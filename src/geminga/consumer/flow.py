@@ -119,8 +119,7 @@ class FlowControl:
             self.stop_after(self._entries_up_to_stop(entry, 0))
 
     def _entries_up_to_stop(self, place: _Placed, more: int) -> int | None:
-        """Return the number of entries after ``place``, plus ``more``; None if the last wanted one is in a
-        later ledger."""
+        """Return the entries after ``place``, plus ``more``; None if the last wanted ledger is later."""
         assert self.stop is not None
         ledger, entry = self.stop
         if place.ledger_id < ledger:
@@ -182,8 +181,7 @@ class FlowControl:
         return max(1, self.window // 2)
 
     def dropped(self, permits: int) -> None:
-        """Return permits of messages that never reach the queue: duplicates, corrupt entries, inner
-        chunks."""
+        """Return permits of messages that never reach the queue: duplicates, damage, inner chunks."""
         self._outstanding -= permits
         if self._queue_size:
             self._earned += permits
@@ -191,8 +189,7 @@ class FlowControl:
             self._earned = 1
 
     def overcharged(self, permits: int) -> None:
-        """Return permits that an entry cost beyond its queued messages. With a queue of 0 only those were
-        requested."""
+        """Return permits that an entry cost beyond its queued messages, all requested ones with queue 0."""
         self._outstanding -= permits
         if self._queue_size:
             self._earned += permits

@@ -52,8 +52,7 @@ class AcknowledgedThrough:
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """A reader's positions: the newest message it was given of each topic, at the time this item is
-    processed."""
+    """A reader's positions: the newest message it was given of each topic, as of processing this item."""
 
     newest: Mapping[str, Message[Any]]
 

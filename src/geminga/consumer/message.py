@@ -69,8 +69,7 @@ class EntryAcks:
                 self.remaining -= 1
 
     def ack_set(self) -> list[int]:
-        """Return the wire's bit words, 1 for unacknowledged, as signed 64-bit numbers without trailing
-        zeros."""
+        """Return the wire's bit words, 1 for unacknowledged, as signed numbers without trailing zeros."""
         return ack_set_words(self.flags)
 
 

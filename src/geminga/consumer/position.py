@@ -15,8 +15,7 @@ Queued = tuple[ReceivedEntry, int]
 
 
 class ConsumerPosition:
-    """Position of one consumer. ``asked_for``: start in the settings; ``is_durable``: the broker keeps the
-    cursor."""
+    """Position of one consumer. ``asked_for``: start in the settings; ``is_durable``: has a cursor."""
 
     __slots__ = ("_asked_for", "_is_durable", "_is_inclusive", "filter", "inclusive", "last_queued", "start")
 

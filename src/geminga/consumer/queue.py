@@ -221,8 +221,7 @@ class ReceiveQueue:
                 self.drop(lot)
 
     def take_many(self, count_max: int) -> list[Taken]:
-        """Return the first messages, at most ``count_max``; other receivers may take some at the same
-        time."""
+        """Return the first messages, at most ``count_max``; other receivers may take some meanwhile."""
         taken: list[Taken] = []
         while count_max > 0:
             try:

@@ -25,8 +25,7 @@ EntryKey = tuple[int, int]
 RESTS_SECONDS = (0.0, 0.1, 0.5)
 """Seconds before each repeated request for everything."""
 TRIES_MAX = len(RESTS_SECONDS)
-"""Maximum repetitions per request of the application; entries still missing then are gone for another
-reason."""
+"""Maximum repetitions per request of the application; entries still missing then are gone."""
 
 
 class Rewind:

@@ -60,8 +60,7 @@ def start_filter(position: MessageId | None, *, inclusive: bool, below: bool) ->
 
 
 def seek_ack_set(target: MessageId, first_index: int) -> list[int]:
-    """Return the positions of the target's batch from ``first_index`` on, if its size is known (as Java
-    does)."""
+    """Return the positions of the target's batch from ``first_index`` on, if its size is known."""
     if target.batch_index < 0 or target.batch_size <= 0:
         return []
     acks = EntryAcks(target.ledger_id, target.entry_id, target.batch_size)

@@ -97,8 +97,7 @@ class ConsumerSettings:
     max_total_receiver_queue_size_across_partitions: int = 50000
     """Maximum of the receiver queues of all partitions together; each has an equal share."""
     consumer_name: str | None = None
-    """Shown in statistics; also orders the consumers of a Failover subscription. None: the broker generates
-    one."""
+    """Shown in statistics; also orders Failover consumers. None: the broker generates one."""
     priority_level: int = 0
     """0 is served first: consumers of a higher number get messages only when no lower one has permits."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -106,13 +105,11 @@ class ConsumerSettings:
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     """Metadata of the subscription, stored when it is created."""
     initial_position: InitialPosition = InitialPosition.Latest
-    """Start of a new subscription: the topic's ``Latest`` or ``Earliest`` message. An existing one resumes at
-    its cursor."""
+    """Start of a new subscription: ``Latest`` or ``Earliest``. An existing one resumes at its cursor."""
     durable: bool = True
     """False for readers: the broker keeps no cursor."""
     must_exist: bool = False
-    """Never create a durable subscription, not after a lost connection either: raise
-    `SubscriptionNotFound`."""
+    """Raise `SubscriptionNotFound` instead of creating a durable subscription, also on reconnects."""
     start_message_id: MessageId | None = None
     """Start of a reader."""
     start_message_id_inclusive: bool = False
@@ -148,8 +145,7 @@ class ConsumerSettings:
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
     """Delay of that redelivery that increases with the redelivery count."""
     dead_letter_policy: ConsumerDeadLetterPolicy | None = None
-    """Redeliveries before a message goes to a dead letter topic, and that topic. Shared and KeyShared
-    only."""
+    """Redeliveries before a message goes to a dead letter topic, and its name. Shared, KeyShared."""
     retry_enabled: bool = False
     """Enables `reconsume_later`, and subscribes to the retry topic too. Shared and KeyShared only."""
 
@@ -174,8 +170,7 @@ class ConsumerSettings:
     batch_receive_policy: ConsumerBatchReceivePolicy | None = None
     """Limits at which `batch_receive` returns: number of messages, bytes, or a time-out."""
     pattern_auto_discovery_period: float = 60.0
-    """Seconds between two searches for topics that match the pattern; brokers notify of new ones in
-    between."""
+    """Seconds between two searches for matching topics; brokers notify of new ones in between."""
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
     """Topics that a pattern may match: persistent ones, non-persistent ones, or both."""
     auto_update_partitions_seconds: float = 60.0

@@ -33,8 +33,7 @@ class ConsumerCounters:
         """Bytes removed from the queue before the application took them."""
 
     def withdraw(self, lots: Iterable[Taken], entries: Iterable[ReceivedEntry]) -> list[Release]:
-        """Count messages of entries, and unopened entries, that were removed from the queue. Return their
-        permits."""
+        """Count messages, and unopened entries, removed from the queue. Return their permits."""
         releases: list[Release] = []
         for entry, indexes in lots:
             releases += entry.take_releases(indexes)

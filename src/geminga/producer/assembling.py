@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
 
 MEMORY_LEASE_PART = 8
-"""Inverse of the largest share of the client's free bytes that a batch leases ahead: other producers need
-some too."""
+"""Inverse of the largest share of the client's free bytes that a batch leases ahead."""
 
 PRODUCER_NAME_SIZE_GUESS = 128
 """Bytes reserved in chunks that are split before the broker has named the producer."""
@@ -293,8 +292,7 @@ class Assembler:
         raise backlog.refusal(count, size, partition.topic)
 
     def _lease(self, batch: Batch | KeyedBatches, size: int, bytes_max: int) -> None:
-        """Ensure that the batch holds a permit and bytes for one more message; raise the error of the
-        exceeded limit."""
+        """Ensure that the batch holds a permit and bytes for one more message; raise if it can't."""
         partition = self._partition
         for last_try in (False, True):
             # Computed again after a reclaim, which takes from this batch too.
@@ -396,8 +394,7 @@ class Assembler:
         automatic: bool,
         first: int = 0,
     ) -> SendOperation:
-        """Return a batch of these messages; a plain message for one, since a batch of one costs every
-        consumer."""
+        """Return a batch of these messages, or a plain message if it is only one."""
         if sequence_ids is None:
             lowest, highest = first, first + len(payloads) - 1
         else:
@@ -423,8 +420,7 @@ class Assembler:
         )
 
     def split(self, operation: SendOperation) -> Sequence[SendOperation] | None:
-        """Return two halves of a batch that is too big for the broker, with their permits; None for one
-        message."""
+        """Return two halves of a batch that is too big for the broker; None for one message."""
         payloads = operation.payloads
         if payloads is None or len(payloads) < 2:
             return None

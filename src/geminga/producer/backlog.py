@@ -142,8 +142,7 @@ class Backlog:
             )
 
     def refusal(self, count: int, size: int, topic: str) -> ProducerQueueIsFull | MemoryBufferIsFull:
-        """Return the error for the limit that ``count`` messages of ``size`` bytes exceed, with its
-        numbers."""
+        """Return the error for the limit that ``count`` messages of ``size`` bytes exceed."""
         hint = "wait for receipts, raise the limit, or set block_if_queue_full=True"
         if self.own.free < count:
             return ProducerQueueIsFull(

@@ -15,8 +15,7 @@ CHUNKS_MAX = 1 << 20
 
 
 UNKNOWN_DUPLICATE = "Cannot determine whether the message is a duplicate"
-"""Part of the error of a broker with deduplication for a sequence id that it has received but not stored
-yet."""
+"""Part of a deduplicating broker's error for a sequence id received but not stored yet."""
 
 
 def incomplete(topic: str) -> UnsupportedVersionError:

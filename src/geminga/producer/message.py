@@ -101,8 +101,7 @@ class OutgoingMessage:
 
 
 class KeyedMessage(OutgoingMessage):
-    """A message of bytes and a key only; other fields can't be set later. Created field by field, at half the
-    cost of a full one."""
+    """A message of bytes and a key only. Created field by field, at half the cost of a full one."""
 
     __slots__ = ()
 

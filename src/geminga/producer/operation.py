@@ -371,8 +371,7 @@ class SendOperation:
         return head if self.chunk is None else head + self.chunk.metadata()
 
     def _rich_metadata(self, first: OutgoingMessage, compressed: bytes, schema_version: bytes) -> bytes:
-        """Return all fields after ``publish_time``. For a batch, only the fields that all its messages
-        share."""
+        """Return all fields after ``publish_time``; for a batch, only the shared ones."""
         alone = not self.is_batch
         parts: list[bytes] = []
         if alone:

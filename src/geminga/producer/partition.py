@@ -305,8 +305,7 @@ class PartitionProducer:
         self.enqueue(operation)
 
     def reserve_sequence_ids(self, count: int) -> int:
-        """Return the first of ``count`` new sequence ids for encoded operations; close the open batch
-        first."""
+        """Return the first of ``count`` new sequence ids for encoded operations; close the batch first."""
         self.close_batch()
         first = self.assembler.next_sequence_id
         self.assembler.next_sequence_id += count
@@ -475,8 +474,7 @@ class PartitionProducer:
     def receipt(
         self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int, now: float
     ) -> None:
-        """Handle SEND_RECEIPT. Raises `ProtocolError` when it does not match the sent messages: close the
-        connection."""
+        """Handle SEND_RECEIPT. Raises `ProtocolError` for a mismatch: close the connection."""
         if not self.connected:
             return  # from before a reconnect
         operation = self.pending.match_receipt(sequence_id, highest_sequence_id, ledger_id, entry_id)
@@ -591,8 +589,7 @@ class PartitionProducer:
         self._ready_set.writable.pop(self, None)
 
     def _settle(self, operation: SendOperation | UnbatchedRun, error: Exception | None, now: float) -> None:
-        """Settle an operation and remove it from the pending queue: return permits and bytes, list the
-        outcome."""
+        """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
         counters = self.counters

@@ -96,8 +96,7 @@ class PartitionedProducer:
         return self._settings.batching_max_messages, self._settings.batching_max_allowed_size_in_bytes
 
     def grow(self, partitions: int) -> list[PartitionProducer]:
-        """Extend to ``partitions`` partitions; return the new ones. Fewer are ignored: Pulsar never removes
-        partitions."""
+        """Extend to ``partitions`` partitions; return the new ones. Pulsar never removes partitions."""
         fresh = [
             self._add_partition(str(self._topic.partition_name(index)), index)
             for index in range(len(self.partitions), partitions)
@@ -183,8 +182,7 @@ class PartitionedProducer:
 
     @property
     def joins_by_the_run(self) -> bool:
-        """Return whether many messages with keys may join an open batch at once: one batch serves all of
-        them."""
+        """Return whether many messages with keys may join one open batch at once."""
         only = self.partitions[0]
         return self.plain_path and len(self.partitions) == 1 and type(only.batch) is not KeyedBatches
 
@@ -257,8 +255,7 @@ class PartitionedProducer:
         now: float,
         keys: list[str] | None,
     ) -> int:
-        """Add the next run: as many messages as there are permits, and bytes in one run. Return their
-        number."""
+        """Add the next run, within the permits and the bytes of one run. Return its messages."""
         if not _takes_runs(partition):
             return 0
         backlog = partition.backlog
@@ -318,8 +315,7 @@ class PartitionedProducer:
         return True
 
     def holds(self, token: Any) -> bool:
-        """Return whether a message with this token has no outcome yet. Scans every message: do not use per
-        message."""
+        """Return whether a message with this token has no outcome yet. Slow: scans every message."""
         for partition in self.ready_set.busy:
             if partition.batch is not None and partition.batch.holds(token):
                 return True

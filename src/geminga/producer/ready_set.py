@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
 
 Settled = SendOperation | UnbatchedRun | AckedRun
-"""An operation with an outcome: ``tokens``, ``error``, ``watchers``. Of a failed run, the messages after
+"""An operation with an outcome: ``tokens``, ``error``, ``watchers``. Of a failed run, those after
 ``done``."""
 
 

@@ -74,8 +74,7 @@ class Router:
         return self._mode is PartitionsRoutingMode.CustomPartition
 
     def of_key(self, key: str, partitions: int) -> int:
-        """Return the partition of a key: the same for all its messages while the partition count is
-        unchanged."""
+        """Return the partition of a key, the same for all its messages if the count is unchanged."""
         known = self._hashes.get(key)
         if known is None:
             if len(self._hashes) >= HASHES_REMEMBERED_MAX:

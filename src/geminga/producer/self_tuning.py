@@ -46,8 +46,7 @@ MEMORY_SECONDS = 20.0
 BATCH_BYTES_MAX = 1 << 20
 """Maximum payload bytes of a batch: for larger entries only the bytes matter."""
 MEMORY_PART = 4
-"""Inverse of the largest share of the client's memory limit for a batch: others, and messages in flight, need
-some."""
+"""Inverse of the largest share of the client's memory limit for a batch."""
 MARK_FACTOR = 4
 """The time is noted at a batch's message 4, 16, 64, ...: the distribution of arrivals within a batch."""
 JOINS_MIN = 0.05
@@ -80,8 +79,7 @@ class BatchTiming:
 
 
 class JoinEstimate:
-    """Estimates whether waiting is useful: the share of recent batches that got a second message, or would
-    have got it."""
+    """Estimates whether waiting is useful: the share of batches that get a second message."""
 
     __slots__ = ("_opened_at", "share")
 
@@ -90,8 +88,7 @@ class JoinEstimate:
         self._opened_at = float("-inf")
 
     def closed(self, count: int, opened_at: float, delay_seconds: float) -> None:
-        """Count a batch of ``count`` messages; one within ``delay_seconds`` of the last could have joined
-        that."""
+        """Count a batch of ``count`` messages; could it have joined the last within ``delay_seconds``?"""
         joined = count > 1 or opened_at - self._opened_at < delay_seconds
         self._opened_at = opened_at
         self.share += (joined - self.share) / JOINS_MEMORY
@@ -229,8 +226,7 @@ class SelfTuning:
         )
 
     def _beyond(self) -> list[float]:
-        """Return, for each number of `WAIT_BINS` parts of the delay, the share of messages that waited at
-        least that."""
+        """Return the shares of messages that waited at least 0, 1, 2, ... `WAIT_BINS` of the delay."""
         total = sum(self._waits)
         if not total:
             return [1.0] * (WAIT_BINS + 1)

@@ -139,8 +139,7 @@ class ProducerSettings:
     compression_type: CompressionType = CompressionType.NONE
     """Compression of payloads (of a batch: as a whole)."""
     compression_level: int = 0
-    """Compression level of ZSTD (1 to 19) and ZLib (1 to 9); 0 means 3 and 6, as in Java's and C++'s
-    clients."""
+    """Compression level of ZSTD (1 to 19) and ZLib (1 to 9); 0 means 3 and 6, as in Java and C++."""
     batching_enabled: bool = False
     """Send several messages in one entry: many times the rate at a fraction of the CPU. A consumer gets an
     entry whole: Shared consumers share by batch, and Key_Shared ones need ``BatchingType.KeyBased``. Never

@@ -33,8 +33,7 @@ class LatencyHistogram:
         return self._sum_seconds / self.count if self.count else 0.0
 
     def percentile(self, fraction: float) -> float:
-        """Return the bound in seconds below which ``fraction`` (0..1) of the messages stayed; 0 without
-        any."""
+        """Return the bound in seconds of ``fraction`` (0..1) of the messages; 0 without any."""
         if not self.count:
             return 0.0
         wanted = fraction * self.count
@@ -52,8 +51,7 @@ Heard = Callable[[float, float, float | None, bool], float]
 
 
 class PartitionCounters:
-    """The running counts of one partition. They only grow, except those that a snapshot reads from
-    elsewhere."""
+    """The running counts of one partition. They only grow, except those read at a snapshot."""
 
     __slots__ = (
         "_blocked_since",

@@ -27,8 +27,7 @@ RUN_MESSAGES_MAX = 1024
 RUN_BYTES_MAX = 256 * 1024
 """Maximum payload bytes of one run: its frames are one piece of memory."""
 PAYLOAD_BYTES_MAX = 16 * 1024
-"""Maximum payload bytes of a message in a run; a larger payload has its own operation, which avoids copying
-it."""
+"""Maximum payload bytes of a message in a run; larger ones are sent without copying."""
 KEY_SIZE_MAX = 1024
 """Maximum key bytes of a message in a run."""
 

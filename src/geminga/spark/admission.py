@@ -149,8 +149,7 @@ class PartitionBudget:
         return self.at >= self.end
 
     def take_seen(self, share: BatchLimits, *, force: bool = False) -> EntryCost:
-        """Take the entries of `seen` that fit into the share; with ``force`` at least one. Return their
-        cost."""
+        """Take the entries of `seen` within the share; with ``force`` at least one. Return their cost."""
         before, spent = self.taken, EntryCost()
         while self.taken < len(self.seen):
             entry = self.seen[self.taken]
@@ -220,8 +219,7 @@ def total(intakes: Iterable[PartitionBudget]) -> EntryCost:
 def _chosen(
     waiting: list[PartitionBudget], left: BatchLimits, limits: BatchLimits, gauge: EntryCostEstimate
 ) -> tuple[list[PartitionBudget], int]:
-    """Return the budgets that get a share of ``left``, and the number of shares. Each gets at least one
-    entry."""
+    """Return the budgets that get a share of ``left``, at least one entry each, and their number."""
     if not limits.needs_entries:
         count = left.hold(ONE_ENTRY) or 0
     elif gauge.all is None:

@@ -40,8 +40,7 @@ class EntrySource(Protocol):
     """Entries of one partition from an offset on, in order; leaves no subscription behind."""
 
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
-        """Return up to ``max_entries``; wait ``timeout`` seconds for the first one, then return an empty
-        list."""
+        """Return up to ``max_entries``; wait ``timeout`` seconds for the first one, if needed."""
 
     @property
     def gives_all(self) -> bool:
@@ -116,8 +115,7 @@ class Cluster(Protocol):
 
 
 def matching_topics(pattern: str, topics: list[str]) -> list[str]:
-    """Return the topics, with partitions replaced by their topic, whose whole local name matches the
-    pattern's."""
+    """Return the topics, without partition suffixes, whose whole local name matches the pattern's."""
     local = re.compile(TopicName.parse(pattern).local)
     bases = {str(TopicName.parse(topic).base) for topic in topics}
     return sorted(
@@ -250,8 +248,7 @@ def open_client(options: ConnectionOptions) -> Client:
 
 
 def open_admin(options: ConnectionOptions, admin_url: str) -> Admin:
-    """Return a new admin client for the same options. Raises `InvalidConfiguration` naming the faulty
-    option."""
+    """Return a new admin client. Raises `InvalidConfiguration` naming the faulty option."""
     from geminga.client.admin.sync.admin import Admin
 
     return Admin(

@@ -104,8 +104,7 @@ class SkipCountCollector:
         self._done: dict[str, Counter[str]] = {}
 
     def plan(self, what: object) -> CountsAddress | None:
-        """Return the address for the tasks now planned to read ``what``, which may be planned several
-        times."""
+        """Return the address for the tasks now planned for ``what``, which may be planned again."""
         if self._mailbox is None:
             return None
         if what == self._what:

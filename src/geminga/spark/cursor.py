@@ -64,8 +64,7 @@ class SubscriptionCursors(Protocol):
         instead."""
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:
-        """Acknowledge everything up to and including these positions; return when the broker has stored
-        it."""
+        """Acknowledge everything up to and including these positions; return when it is stored."""
 
     def rewind(self, places: Mapping[Partition, MessageId]) -> None:
         """Set the cursors back before these positions."""
@@ -215,8 +214,7 @@ class QueryCursor:
                 )
 
     def keeps(self, places: Offsets) -> set[Partition]:
-        """Return those of the followed partitions whose subscription now keeps all messages after the
-        offset."""
+        """Return the followed partitions whose subscription now keeps all messages after the offset."""
         states = self.cursors.states(places, known=set(places))
         found = set()
         for partition, state in states.items():

@@ -173,8 +173,7 @@ def _place(rows: pa.Table, number: int) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Covered:
-    """Range of messages whose dead letters a file holds completely: after ``start``, up to and with
-    ``end``."""
+    """Range of messages whose dead letters a file holds: after ``start``, up to and with ``end``."""
 
     start: Offset
     end: Offset
@@ -236,8 +235,7 @@ class _Files:
                 yield known
 
     def _write(self, rows: pa.Table, name: str) -> None:
-        """Write the complete file under its name, or nothing: write and rename, or an object store's atomic
-        write."""
+        """Write the complete file or nothing: write and rename, or an object store's atomic write."""
         from pyarrow import parquet
 
         path = f"{self.folder}/{name}"

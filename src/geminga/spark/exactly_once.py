@@ -486,8 +486,7 @@ class _Publication:
         self._partition_names: dict[str, list[str]] = {}
 
     def check_unused(self, topics: Iterable[str]) -> None:
-        """Raise if another producer has used the sink's name, so that the broker would drop new rows as
-        duplicates."""
+        """Raise if another producer used the sink's name: the broker would drop new rows as duplicates."""
         for topic in topics:
             count = self.partitions.get(topic, 0)
             with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
@@ -544,8 +543,7 @@ class _Publication:
         return published
 
     def publish(self, decided: Epoch) -> dict[str, str]:
-        """Publish the staged rows that no interrupted attempt has published; return offsets up to which all
-        of them are."""
+        """Publish the staged rows that are not published yet; return offsets up to which all are."""
         targets: dict[str, _Target] = {}
         since = decided.since
         places = dict(since)

@@ -46,8 +46,7 @@ class OutgoingFrame:
                 raise IncompatibleSchema(f"valueSchema={options.value_schema}: {error}") from None
 
     def messages(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the message table of a record batch. Raises `InvalidMessage` naming the faulty row or
-        column."""
+        """Return the message table of a record batch. Raises `InvalidMessage` naming the fault."""
         arrays = to_messages(batch, self.layout, int(time.time() * 1000))
         if self._payloads is not None:
             columns = [batch.column(number) for number in self.layout.payload_columns]

@@ -138,8 +138,7 @@ class SubscriptionStatsSource(DataSource):
 
 
 class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader whose offset is the number of samples. A micro-batch that Spark reruns samples again, at its own
-    time."""
+    """Reader whose offset is the number of samples. A rerun micro-batch takes new samples."""
 
     clock = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)

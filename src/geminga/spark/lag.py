@@ -58,8 +58,7 @@ class ClosedLedgers:
 
 
 def by_topic(spans: Mapping[Partition, OffsetSpan], gauge: EntryCostEstimate) -> dict[str, dict[str, Any]]:
-    """Return the lag of each topic as JSON: ``entries``, ``messages``, ``bytes`` (None if no entry was
-    sampled)."""
+    """Return the lag of each topic as JSON: ``entries``, ``messages``, ``bytes`` (None: unknown)."""
     found: dict[str, dict[str, Any]] = {}
     for partition, span in sorted(spans.items()):
         one = found.setdefault(partition[0], {"entries": 0, "messages": 0, "bytes": 0})

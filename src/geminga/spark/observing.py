@@ -123,8 +123,7 @@ class MetricsListener(StreamingQueryListener):
     """Keeps the newest progress of each query of a session; `text` is what Prometheus scrapes."""
 
     def __init__(self, newest: Callable[[str], Any] = lambda query: None) -> None:
-        """``newest`` returns a query's last progress by its id; progress of idle queries is only available
-        there."""
+        """``newest`` returns a query's last progress by its id, needed for idle queries."""
         self._newest = newest
         self._lock = threading.Lock()
         self._progress: dict[str, Mapping[str, Any]] = {}

@@ -157,8 +157,7 @@ def _by_topic(name: str, value: str, example: str) -> dict[str, Any]:
 
 
 def assigned(name: str, value: str) -> tuple[str, ...]:
-    """Parse a Kafka-like assignment to partition topics: ``{"topic": [0, 2]}``. As in offsets, -1 is a topic
-    without partitions."""
+    """Parse Kafka's assignment to partition topics: ``{"topic": [0, 2]}``; -1: no partitions."""
     found = []
     for each, partitions in _by_topic(name, value, '{"topic": [0, 2]}').items():
         base = TopicName.parse(one_topic(name, each))
@@ -207,8 +206,7 @@ def firsts(name: str, value: str) -> offsets.Offsets:
 
 
 def times(name: str, value: str) -> Times:
-    """Parse milliseconds since 1970 by partition, ``{"topic": {"0": 1700000000000}}``, or for a whole
-    topic."""
+    """Parse milliseconds since 1970 by partition or topic: ``{"topic": {"0": 1700000000000}}``."""
     example = '{"topic": {"0": 1700000000000}}'
     found: Times = {}
     for each, partitions in _by_topic(name, value, example).items():

@@ -120,8 +120,7 @@ class Planner:
         self.is_batch = is_batch
         given = (options.max_entries_per_split, options.max_bytes_per_split)
         self.splits = is_batch or given != (None, None)
-        """Whether a partition may become several tasks; in a stream, which then loses its order, by option
-        only."""
+        """Whether a partition may become several tasks; in a stream, by option only."""
         self.entries_per_split = options.max_entries_per_split or ENTRIES_PER_SPLIT
         self.bytes_per_split = options.max_bytes_per_split or BYTES_PER_SPLIT
         self.watch = cluster.watch(
@@ -498,8 +497,7 @@ class Planner:
         cut: dict[Partition, list[PartitionPiece]],
         sizes: Mapping[Partition, int | None],
     ) -> dict[Partition, list[PartitionPiece]]:
-        """Return enough tasks for ``minPartitions``, if there are enough entries; none larger than
-        ``sizes``."""
+        """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
         most = {p: sizes[p] or self.entries_per_split for p in cut}
         exact = self._run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
         entries = sum(piece.entries or 0 for found in exact.values() for piece in found)

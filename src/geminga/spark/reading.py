@@ -170,8 +170,7 @@ class RangeReader:
     # --- entries ------------------------------------------------------------------------------
 
     def _entries(self) -> Iterator[RawEntry | MessageColumns]:
-        """Yield the entries of the range: first those of the planner, then those of the broker or of
-        files."""
+        """Yield the range's entries: first the planner's, then those of the broker or of files."""
         start, end = self.part.start, self.part.end
         after = start
         for entry in self.part.head:

@@ -273,8 +273,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the rows due next. Wait for them, since a run of `AvailableNow` ends without new
-        rows."""
+        """Return the end of the rows due next; wait for them, as `AvailableNow` ends without any."""
         begin = int(start["through"])
         times = self.times
         self._check_late(start)

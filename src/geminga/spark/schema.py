@@ -169,8 +169,7 @@ _WRITTEN_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """Column indices of a written frame: ``columns`` by message column, ``payload_columns`` in their
-    order."""
+    """Columns of a written frame: indices by message column, and of the payload in order."""
 
     columns: dict[str, int]
     payload: StructType

@@ -189,8 +189,7 @@ def last_entry(ledger: int, known: int) -> Search[int]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPiece:
-    """Part of a partition: after ``start``, up to and including ``end``. ``entries``: their number, None:
-    unknown."""
+    """Part of a partition: after ``start``, up to and including ``end``. ``entries`` None: unknown."""
 
     start: Offset
     end: Offset

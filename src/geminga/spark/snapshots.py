@@ -79,8 +79,7 @@ _FILE_COLUMNS = StructType(
         StructField("batch_size", IntegerType()),
     ]
 )
-"""Columns of an offloaded ledger's file that Spark's columns are made of, so that Spark need not infer
-them."""
+"""Columns of an offloaded ledger's file, from which Spark's columns are computed."""
 
 _READING: Mapping[str, str] = {
     # Off by default. Without it a flipped bit is a wrong row, with it an error.

@@ -285,8 +285,7 @@ def _parsed(path: str, content: bytes) -> dict[str, Any]:
 
 
 def _offsets(files: fs.FileSystem, path: str) -> list[str] | None:
-    """Return a file of Spark's offset log without its time: a version, metadata, and a line for each
-    source."""
+    """Return a file of Spark's offset log without its time: version, metadata, lines of sources."""
     try:
         with files.open_input_stream(path) as stream:
             lines: list[str] = stream.read().decode().splitlines()

@@ -213,8 +213,7 @@ class PulsarCursors:
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
     ) -> dict[Partition, SubscriptionCursor | None]:
-        """See `geminga.spark.cursor.SubscriptionCursors`. Raises `ConsumerBusy` when another query uses
-        it."""
+        """Return the cursors. Raises `ConsumerBusy` when another query uses the subscription."""
         asked = [(partition, partition in from_latest, partition in known) for partition in partitions]
         found = all_at_once(self.client, self._state, asked)
         return {partition: state for (partition, *_), state in zip(asked, found, strict=True)}

@@ -43,8 +43,7 @@ class AckFrame(Frame):
 
 
 def read_ack(data: bytes, position: int, end: int, frame_end: int, consumer_id: int) -> AckFrame | None:
-    """See the readers of `wire.frames`: None, `IndexError` or `ValueError` where protobuf must read the
-    command."""
+    """Read an ACK by hand; None, `IndexError` or `ValueError`: protobuf must read the command."""
     if consumer_id > 127:
         consumer_id, position = read_varint(data, position - 1)
     behind = position + 5

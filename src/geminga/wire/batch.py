@@ -154,8 +154,7 @@ def _tagged(tag: bytes, value: bytes) -> bytes:
 
 
 class _Prefixes(dict[int, bytes]):
-    """Cache from ``payload size << 4 | bytes of the sequence id's varint`` to the bytes before the sequence
-    id."""
+    """Cache from ``payload size << 4 | size of the sequence id`` to the bytes before that id."""
 
     def __missing__(self, key: int) -> bytes:
         metadata = b"\x18" + varint(key >> 4) + b"\x40"
@@ -181,8 +180,7 @@ def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) ->
 
 
 class _PrefixesOfSize(dict[int, bytes]):
-    """Cache from payload size to the bytes before the sequence id, for ids with varints of ``number_size``
-    bytes."""
+    """Cache from payload size to the bytes before ids with varints of ``number_size`` bytes."""
 
     __slots__ = ("_number_size",)
 
@@ -206,8 +204,7 @@ _NEXT_SEVEN_BITS = b"".join(bytes((number | 0x80,)) * 128 for number in range(12
 
 @cache
 def _low_numbers() -> list[bytes]:
-    """Return the low 14 bits of sequence ids as a list. Threads may compute it in parallel; each gets a full
-    list."""
+    """Return the low 14 bits of sequence ids as a list; threads may compute it in parallel."""
     return [MORE[number] for number in range(_BELOW)]
 
 

@@ -250,8 +250,7 @@ class _Decoder:
                 raise CorruptPayload(f"{_place(self.entries[i])}: checksum mismatch over {end - start} bytes")
 
     def payloads(self) -> Int64s:
-        """Return (start, end) of every entry's uncompressed payload in ``self.buffer``; -1 delivers
-        nothing."""
+        """Return (start, end) of each entry's uncompressed payload in ``self.buffer``; -1: no messages."""
         heads = self.heads
         data = heads[:, [field.PAYLOAD_START, field.PAYLOAD_END]].copy()
         data[heads[:, field.MARKER_TYPE] >= 0] = -1

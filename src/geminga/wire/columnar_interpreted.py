@@ -358,8 +358,7 @@ def _entry_messages(
 
 
 def _kept(indexes: Int64s, words: Int64s) -> NDArray[np.bool_] | None:
-    """Return the mask of the messages still in a ``java.util.BitSet`` of unacknowledged indexes; None for
-    all."""
+    """Return the mask of messages in a ``java.util.BitSet`` of unacknowledged ones; None for all."""
     if not len(words):
         return None
     word = indexes >> 6

@@ -430,8 +430,7 @@ def _store(message, fields, rows, row):
 
 @inlined
 def _is_acknowledged(ack_words, first, last, index):
-    """Return whether ``index`` is missing in ``ack_words[first:last]``, a java.util.BitSet of unacknowledged
-    ones."""
+    """Return whether ``index`` is missing in the java.util.BitSet ``ack_words[first:last]``."""
     if first == last:
         return False
     word = first + (index >> 6)

@@ -63,14 +63,12 @@ def at_hand() -> bool:
 
 
 def use() -> None:
-    """Use compiled loops from now on, even if they must be compiled first: for processes that prefer to pay
-    early."""
+    """Use compiled loops from now on, and compile them if needed."""
     _state.at_hand = True
 
 
 def when_worthwhile(compile_them: Callable[[], None]) -> None:
-    """Set a function to be called repeatedly, on any thread, once compiling pays and until `use` is
-    called."""
+    """Set the function to call repeatedly, on any thread, once compiling pays, until `use` is called."""
     global _compile
     _compile = compile_them
 

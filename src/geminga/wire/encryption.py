@@ -131,8 +131,7 @@ def _oaep() -> Any:
 
 
 def wrap_data_key(public_key: Any, data_key: bytes, random: Random) -> bytes:
-    """Encrypt ``data_key`` for the holder of the private key. Raises `CryptoError` for other kinds of
-    keys."""
+    """Encrypt ``data_key`` for the private key's holder. Raises `CryptoError` for other key types."""
     rsa = _part("hazmat.primitives.asymmetric.rsa")
     ec = _part("hazmat.primitives.asymmetric.ec")
     if isinstance(public_key, rsa.RSAPublicKey):
@@ -296,8 +295,7 @@ class PayloadEncryptor:
         return keys + 2 + IV_SIZE
 
     def seal(self, payload: Buffer) -> Sealed | None:
-        """Return the encrypted payload; None to send it unencrypted (``plain_on_failure``). Raises
-        `CryptoError`."""
+        """Return the encrypted payload; None to send it unencrypted. Raises `CryptoError`."""
         current = self._current
         if current is None:
             if self.plain_on_failure:

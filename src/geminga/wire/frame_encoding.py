@@ -72,8 +72,7 @@ _RECEIPT_HEAD = tuple(_HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size) for size
 
 
 def _frame_head(kind: int, size: int, entry_size: int) -> bytes:
-    """Return the bytes before the body of ``size`` bytes of a hot command; an entry of ``entry_size`` bytes
-    follows."""
+    """Return the bytes before a hot command's body; an entry of ``entry_size`` bytes follows."""
     if size <= _SHORT_BODY_MAX:
         return _HOT_PACK(size + 8 + entry_size, size + 4, 0x0800 | kind, kind << 3 | 2, size)
     command = bytes((0x08, kind, kind << 3 | 2)) + varint(size)

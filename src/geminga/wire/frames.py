@@ -366,8 +366,7 @@ class FrameDecoder:
         return frames
 
     def _finish_pending(self, data: bytes, frames: list[Frame]) -> int:
-        """Complete the incomplete frame; return the position in ``data`` after it, -1 if it is still
-        incomplete."""
+        """Complete the incomplete frame; return the position after it, -1 if it is still incomplete."""
         pending = self._pending
         view = memoryview(data)
         taken = 0
@@ -391,8 +390,7 @@ class FrameDecoder:
         return taken
 
     def _read_hot(self, data: memoryview) -> Frame | None:
-        """Return the frame if it is one of the most frequent commands; it is complete, and larger than their
-        heads."""
+        """Return the frame if its command is a hot one; it is complete, and larger than its head."""
         total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data)
         reader = self._readers.get(kind << 8 | tag)
         if reader is None or id_tag != 8 or body_size != size - 4 or body_size > 127 or size + 4 > total:

@@ -69,8 +69,7 @@ def _shape(head_size: int, number_size: int) -> Struct:
 def read_run(
     first: SendFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
 ) -> tuple[SendRun | None, int]:
-    """Return the run that begins with the SEND at ``start``, of at most ``count_max`` more, and the position
-    after it."""
+    """Return the run of the SEND at ``start`` and at most ``count_max`` more, and its end."""
     number = varint(first.sequence_id)
     body_size = _FIELD_HEADS + len(varint(first.producer_id)) + len(number)
     if data[start + _BODY_START - 1] != body_size or len(first.entry) > ENTRY_COPY_BYTES_MAX:

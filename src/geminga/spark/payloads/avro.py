@@ -50,8 +50,7 @@ class WalkTable:
 
     @property
     def table(self) -> tuple[NDArray[Any], ...]:
-        """Return operations, arguments, the index of each node's first child, children, and the nodes to
-        keep."""
+        """Return operations, arguments, index of each node's first child, children, nodes to keep."""
         starts = np.cumsum([0, *(len(each) for each in self.children)])[:-1]
         flat = [child for each in self.children for child in each]
         return (

@@ -37,8 +37,7 @@ FREE_ITEMS = 1024
 
 @inlined
 def _number(buffer, position, end):
-    """Return (value, next position) of a zigzag varint; the next position is -1 when it is cut or too
-    long."""
+    """Return (value, next position) of a zigzag varint; the next position is -1 for damage."""
     value = np.int64(0)
     shift = np.int64(0)
     while position < end and shift < 64:
@@ -251,8 +250,7 @@ def _put(out, position, value):
 
 @numba.njit(nogil=True)
 def _put_unscaled(out, position, size, low, high):
-    """Write an integer in ``size`` big-endian bytes; for ``size`` 0 in as few as possible, after their
-    number."""
+    """Write an integer in ``size`` big-endian bytes; for ``size`` 0 in the fewest, after their number."""
     if size == 0:
         size = 1
         while size < 16 and not (

@@ -26,8 +26,7 @@ from geminga.spark.payloads.protobuf import node_of
 
 
 def definition_of(info: SchemaInfo) -> Definition:
-    """Return the tree of a schema. Raises `IncompatibleSchema` if it is damaged, recursive, or of an unknown
-    type."""
+    """Return the tree of a schema. Raises `IncompatibleSchema` for damaged, recursive, unknown ones."""
     try:
         found = _of(info)
         check_size(found.root)

@@ -159,8 +159,7 @@ _WRAPS = r"\d{39}|\d[eE]\+?\d"
 
 
 def _at_once_type(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` with times as numbers and the widest decimals, so that digits beyond ``kind`` are
-    noticed."""
+    """Return ``kind`` with times as numbers and the widest decimals, to detect excess digits."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_at_once_type(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -396,8 +395,7 @@ def zone_of(name: str) -> Zone:
 
 
 def _moment(node: SchemaNode, zone: Zone) -> Convert:
-    """Return the parser of times as microseconds since 1970, from text or, for number nodes, in their
-    unit."""
+    """Return the parser of times as microseconds since 1970, from text or numbers."""
     unit_us = _UNITS_US[node.logical.rpartition("-")[2]]
     is_local = node.logical.startswith("local")
     whole = _whole(1 << 63)

@@ -51,8 +51,7 @@ class SchemaNode:
 
     @property
     def inner(self) -> SchemaNode:
-        """The non-null type of a union of one type with null, or of a single branch; otherwise the node
-        itself."""
+        """The non-null type of a union with null, or of a single branch; otherwise the node itself."""
         if self.kind == "union":
             rest = [branch for branch in self.branches if branch.kind != "null"]
             if len(rest) == 1:

@@ -32,8 +32,7 @@ class PlainReader:
         self.node = node
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """Return the values, null where a payload is null or of an invalid size, and the mask of invalid
-        payloads."""
+        """Return the values, null where null or of an invalid size, and the mask of invalid payloads."""
         kind = self.node.kind
         if kind == "bytes":
             return payloads, np.zeros(len(payloads), np.bool_)

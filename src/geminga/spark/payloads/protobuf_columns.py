@@ -53,8 +53,7 @@ class NotByColumns(Exception):
 
 @dataclass(slots=True)
 class _Place:
-    """A node of the table: a field, or the message itself. ``node``: the requested part of its schema, if
-    any."""
+    """A node of the table: a field, or the message itself. ``node``: its requested schema, if any."""
 
     operation: int
     parent: int
@@ -142,8 +141,7 @@ class Table:
         self.groups_max = max(self.groups_max, len(groups))
 
     def _symbols(self, each: Any) -> tuple[int, int]:
-        """Return start and number of a closed enumeration's values in `symbols`; -1 for the number
-        otherwise."""
+        """Return start and number of a closed enumeration's values in `symbols`; number -1 otherwise."""
         if each is None or each.enum_type is None or not each.enum_type.is_closed:
             return 0, -1
         found = (len(self.symbols), len(each.enum_type.values_by_number))

@@ -87,8 +87,7 @@ def _times(descriptor: Any, times: pa.Array) -> pa.Array:
 
 
 def _field(field: Any, column: pa.Array, name: str, is_entry: bool) -> pa.Array:
-    """Return the bytes of one field in each message; none where it is null. An entry of a map has all of its
-    fields."""
+    """Return the bytes of one field in each message; none where null, except in a map's entry."""
     if pa.types.is_null(column.type):
         return pa.repeat(pa.scalar(b"", pa.binary()), len(column))
     if not field.is_repeated:

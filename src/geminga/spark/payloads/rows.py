@@ -44,8 +44,7 @@ ANY_JSON = SchemaInfo(type=int(SchemaType.JSON), name="any")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadPlan:
-    """Payload settings of a query, sent to the tasks. ``newest``: newest schema by topic at the query's
-    start."""
+    """Payload settings of a query, sent to the tasks. ``newest``: schemas at its start, by topic."""
 
     mode: str = FAILFAST
     corrupt_column: str = "_corrupt_record"

@@ -211,8 +211,7 @@ def check_readable(written: DataType, wanted: DataType, path: str) -> None:
 
 
 def same_name(names: list[str], wanted: str) -> str | None:
-    """Return the name that equals ``wanted``, or the only one that does so ignoring case, as Spark's names
-    do."""
+    """Return the name that equals ``wanted``, or the only one that does so ignoring case."""
     if wanted in names:
         return wanted
     near = [name for name in names if name.lower() == wanted.lower()]

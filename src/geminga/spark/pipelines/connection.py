@@ -20,8 +20,7 @@ VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
 
 
 def handed_over(cluster: ClusterProfile, *, is_addressed: bool) -> str:
-    """Return the text for `VARIABLE`, **with the secrets**. Not ``is_addressed``: projects keep their
-    addresses."""
+    """Return the text for `VARIABLE`, **with the secrets**; ``is_addressed``: and the addresses."""
     return json.dumps({"cluster": cluster.as_dict(), "is_addressed": is_addressed})
 
 

@@ -71,8 +71,7 @@ def _test(kind: DataType) -> Test:
 
 
 def _test_of(kind: DataType) -> Test:
-    """Return the test whether a `parsed` value that is not null is kept, if ``from_json`` accepts it at
-    all."""
+    """Return the test whether ``from_json`` keeps a `parsed` value that is not null."""
     if isinstance(kind, StructType):
         fields = {field.name: _test(field.dataType) for field in kind.fields}
         return lambda value: (

@@ -91,8 +91,7 @@ Event = FlowChanged | FlowProgress | Waiting | Repeated
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a run. ``before`` and ``after`` hold the lake's tables by name; ``error`` is empty on
-    success."""
+    """Result of a run: tables by name ``before`` and ``after``; ``error`` is empty on success."""
 
     exit_code: int
     error: str
@@ -194,8 +193,7 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[int]:
-    """Hold the project's lock; child processes keep it through the yielded descriptor. Raises
-    `UsageError`."""
+    """Hold the project's lock; child processes inherit the yielded descriptor. Raises `UsageError`."""
     import fcntl
 
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -323,8 +321,7 @@ class _SparkOutput:
         self._progress: list[str] | None = None
         self._error = ""
         self._error_continues = False
-        """Whether the error's text is on a later line: the next one, or the one after a traceback's
-        frames."""
+        """Whether the error's text is on a later line: the next, or after a traceback's frames."""
 
     def begin_again(self) -> None:
         """Spark is restarted: forget former errors, keep the counts of rows read."""

@@ -47,8 +47,7 @@ class TableBoundary:
 
     @property
     def places(self) -> list[tuple[str, tuple[int, int, int]]]:
-        """Return (partition's topic, (ledger, entry, batch index)) for each partition with rows in the
-        table."""
+        """Return (topic, (ledger, entry, batch index)) of each partition with rows in the table."""
         return [
             (partition_topic(partition), (place.ledger, place.entry, place.batch_index))
             for partition, place in sorted(self.offsets.items())
