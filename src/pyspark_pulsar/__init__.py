@@ -1,9 +1,9 @@
-"""Where Spark finds ``format("pulsar")`` by itself.
+"""Data source ``pulsar`` for Spark's automatic registration.
 
-Spark looks for Python data sources in packages whose names begin with ``pyspark_``, and takes the class
+Spark looks for Python data sources in packages whose names begin with ``pyspark_``, and registers the class
 ``DefaultSource`` of each, once a session: in plain PySpark, ``spark-sql``, Spark Connect servers and
-``spark-pipelines`` alike. An error here would fail every such search, whatever format is asked for, so
-what is missing is told and the format left out.
+``spark-pipelines`` alike. An error here would fail every such search, for any format, so a missing package is
+a warning and the format is left out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Where Spark finds ``format("pulsar_replay")`` by itself: see `pyspark_pulsar`."""
+"""Data source ``pulsar_replay`` for Spark's automatic registration: see `pyspark_pulsar`."""
 
 from __future__ import annotations
 
 try:
     from geminga.spark.replaying import LakeReplaySource as DefaultSource
-except ImportError:  # `pyspark_pulsar` tells why
+except ImportError:  # `pyspark_pulsar` warns
     pass
 
 __all__ = ("DefaultSource",)

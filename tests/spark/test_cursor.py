@@ -134,7 +134,7 @@ def test_a_subscription_that_is_ahead_is_set_back_and_trusted_no_more(
     with caplog.at_level(logging.WARNING, "geminga.spark"):
         cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert (cursor.kept, cursors.rewinds) == (set(), [{A: (5, 10)}])
-    assert "the subscription s of persistent://public/default/a was moved or made anew" in caplog.text
+    assert "the subscription s of persistent://public/default/a was moved or recreated" in caplog.text
     cursor.follow({A: Offset(5, 9)}, [A], is_new=False)
     assert cursor.kept == {A}
 

@@ -356,8 +356,8 @@ def test_options() -> None:
     ("given", "message"),
     [
         ({"deadLetterPath": "/x", "mode": "FAILFAST"}, "FAILFAST"),
-        ({"deadLetterPath": "/x", "valueSchema": "BYTES"}, "deadLetterPath is for payloads"),
-        ({"deadLetterTopic": "t"}, "is a topic that this query reads"),
+        ({"deadLetterPath": "/x", "valueSchema": "BYTES"}, "deadLetterPath requires payloads"),
+        ({"deadLetterTopic": "t"}, "is read by this query"),
         ({"deadLetterTopic": "not a/topic"}, "deadLetterTopic"),
     ],
 )
@@ -368,6 +368,6 @@ def test_bad_options(given: dict[str, str], message: str) -> None:
 
 def test_a_pattern_that_reads_its_own_letters() -> None:
     given = {"service.url": "pulsar://h", "topicsPattern": "a/b/x.*", "valueSchema": "TOPIC"}
-    with pytest.raises(InvalidConfiguration, match="is a topic that this query reads"):
+    with pytest.raises(InvalidConfiguration, match="is read by this query"):
         read_options({**given, "deadLetterTopic": "persistent://a/b/x-letters"})
     read_options({**given, "deadLetterTopic": "persistent://a/c/x-letters"})

@@ -196,7 +196,7 @@ def test_a_broker_that_has_forgotten_the_sink_and_deleted_what_it_published(
     for partition in sink.client.get_topic_partitions(sink.topic):
         admin(sink.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
     with pytest.raises(
-        StoreDamaged, match=r"nobody can tell how much of micro-batch 1 .* delete (?P<note>\S+)"
+        StoreDamaged, match=r"cannot determine how much of micro-batch 1 .* delete (?P<note>\S+)"
     ) as told:
         sink.commit([sink.task(range(10, 100))], 1)
     assert sink.read() == []
@@ -231,7 +231,7 @@ def test_the_first_micro_batch_when_the_broker_has_forgotten_the_sink(
     if is_late:
         for partition in sink.client.get_topic_partitions(sink.topic):
             admin(sink.broker.admin_url, "DELETE", partition.replace("://", "/") + "/truncate")
-        with pytest.raises(StoreDamaged, match="nobody can tell how much of micro-batch 0"):
+        with pytest.raises(StoreDamaged, match="cannot determine how much of micro-batch 0"):
             sink.commit([sink.task(range(10, 100))], 0)
         assert sink.read() == []
         return
@@ -256,7 +256,7 @@ def test_a_partition_in_which_the_broker_has_forgotten_the_sink(
     with sink.client.create_producer(other, producer_name=name, batching_enabled=False) as producer:
         producer.send(b"1000", sequence_id=5)
     admin(sink.broker.admin_url, "DELETE", forgotten.replace("://", "/") + "/truncate")
-    with pytest.raises(StoreDamaged, match=rf"{forgotten}: nobody can tell how much of micro-batch 1"):
+    with pytest.raises(StoreDamaged, match=rf"{forgotten}: cannot determine how much of micro-batch 1"):
         sink.commit([sink.task(range(10, 100))], 1)
     assert sink.read([forgotten]) == []
 

@@ -134,7 +134,7 @@ def test_a_start_that_never_was_is_refused() -> None:
 
 def test_a_starting_time_in_the_future_is_refused() -> None:
     cluster = three_ledgers()
-    with pytest.raises(InvalidConfiguration, match=r"startingTime=20000 lies 10 s in the future"):
+    with pytest.raises(InvalidConfiguration, match=r"startingTime=20000 is 10 s in the future"):
         Planner(cluster, replace(OPTIONS, starting_time_ms=20_000), wall_clock=lambda: 10.0).starting(
             "latest"
         )

@@ -293,7 +293,7 @@ def test_entries_that_a_damaged_store_has_lost(
     cluster.gives_all = False
     with caplog.at_level("WARNING", "geminga.spark"):
         assert read(cluster, Offset(5, 2), end) == expected(*rest)
-    assert "keeps the ends of transactions" in caplog.text
+    assert "withholds markers of transactions" in caplog.text
 
 
 def test_messages_that_had_begun_before_the_partition() -> None:

@@ -36,7 +36,7 @@ def test_staged_batches_come_back(staging: Staging) -> None:
     assert [bytes(row["body"]) for row in staging.staged(name)] == [b"a", b"b", b"", b"c"]
     staging.discard([name, "never-there.arrow"])
     assert files(staging) == []
-    with pytest.raises(StoreDamaged, match=r"is gone.*stagingLocation"):
+    with pytest.raises(StoreDamaged, match=r"is missing.*stagingLocation"):
         list(staging.staged(name))
 
 
@@ -85,9 +85,7 @@ def test_queries_and_targets_have_folders_of_their_own(tmp_path: Path) -> None:
 def test_staging_without_an_owner_is_named(tmp_path: Path) -> None:
     """Neither taken for this query's, whose micro-batches it would drop, nor forgotten."""
     Staging(str(tmp_path)).finish(0)
-    with pytest.raises(
-        InvalidConfiguration, match=rf"{tmp_path} holds the staging of a query that is not na"
-    ):
+    with pytest.raises(InvalidConfiguration, match=rf"{tmp_path} holds the staging of an unknown query"):
         Staging(str(tmp_path), "q", "t").sink_name(None, "n")
 
 

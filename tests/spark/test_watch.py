@@ -82,7 +82,7 @@ def test_silence_is_an_error_where_there_is_an_entry(
         monkeypatch.setattr("geminga.consumer.core.ConsumerCore._grant", lambda self: None)
         watch = PulsarPartitions(client, "w")
         one = (pulsar_topic, -1)
-        with pytest.raises(Timeout, match=r"is there and did not come for 2 s.*operationTimeoutMs"):
+        with pytest.raises(Timeout, match=r"exists and did not arrive for 2 s.*operationTimeoutMs"):
             watch.first([(one, MessageId.earliest)])
         last = watch.newest([one])[one]
         assert watch.first([(one, MessageId(-1, last.ledger_id, last.entry_id + 1))]) == [None]

@@ -1,8 +1,8 @@
-"""The acknowledgement time-out: entries that the application took and did not acknowledge in time.
+"""Acknowledgement time-out: entries that the application took and did not acknowledge in time.
 
-All entries have the same time-out, so the order of their deadlines is the order in which they were
-taken; a ``dict`` keeps it. Of a batch only what was taken counts: messages that still wait in the queue are
-nobody's delay, and redelivering their entry would bring them twice.
+All entries have the same time-out, so their deadlines are in the order in which they were taken, which a
+``dict`` keeps. Of a batch only the taken messages count: queued messages cannot be late, and redelivering
+their entry would deliver them twice.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ EntryKey = tuple[int, int]
 class AckTimeout:
     """The taken, unacknowledged entries of one consumer. ``timeout_seconds`` 0 switches it off.
 
-    Expiry is looked for once a ``tick_seconds``, so an entry is redelivered between one time-out and one
-    time-out plus one tick after it was taken.
+    Expiry is checked every ``tick_seconds``, so an entry is redelivered between one time-out and one time-out
+    plus one tick after it was taken.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class AckTimeout:
         self._tick_seconds = min(tick_seconds, timeout_seconds) if timeout_seconds else tick_seconds
         self._deadlines: dict[EntryKey, float] = {}
         self._taken: dict[EntryKey, list[Message[Any]]] = {}
-        """The messages of batches."""
+        """The taken messages of batches."""
         self._through: EntryKey | None = None
-        """All up to here is acknowledged, whatever its deadline."""
+        """All entries up to this one are acknowledged, regardless of their deadlines."""
         self._counted = counted or ConsumerCounters()
 
     def __len__(self) -> int:
@@ -44,8 +44,7 @@ class AckTimeout:
         return self._timeout_seconds > 0
 
     def taken(self, key: EntryKey, now: float, messages: Iterable[Message[Any]] = ()) -> None:
-        """An entry, or ``messages`` of a batch, were handed to the application; the time of the entry starts
-        anew."""
+        """Start, or restart, the time-out of an entry, or of ``messages`` of a batch, that was taken."""
         if self._timeout_seconds:
             self._deadlines.pop(key, None)
             self._deadlines[key] = now + self._timeout_seconds
@@ -55,7 +54,7 @@ class AckTimeout:
                 self._taken.pop(key, None)
 
     def messages_taken(self, messages: Iterable[Message[Any]], now: float) -> None:
-        """The same, of those that are not acknowledged yet."""
+        """Start the time-out of those messages that are not acknowledged yet."""
         for message in messages:
             entry = message._entry
             if entry.acks is None:
@@ -64,26 +63,26 @@ class AckTimeout:
                 self.taken((entry.ledger_id, entry.entry_id), now, (message,))
 
     def put_back(self, messages: Iterable[Message[Any]]) -> None:
-        """They wait in the queue again."""
+        """Stop the time-out of messages that were returned to the queue."""
         for message in messages:
             key = (message._entry.ledger_id, message._entry.entry_id)
             taken = self._taken.get(key)
             if taken is not None:
-                # By its place: whoever put it back may have made the message anew.
+                # Compare the index: the message may be another object for the same index.
                 taken[:] = [each for each in taken if each._index != message._index]
             if not taken:
                 self.settled(key)
 
     def settled(self, key: EntryKey) -> None:
-        """The entry was acknowledged, negatively acknowledged or redelivered."""
+        """Remove an entry that was acknowledged, negatively acknowledged or redelivered."""
         self._deadlines.pop(key, None)
         self._taken.pop(key, None)
 
     def settled_through(self, key: EntryKey) -> None:
-        """A cumulative acknowledgement."""
+        """Remove all entries up to ``key`` after a cumulative acknowledgement."""
         if self._through is None or key > self._through:
             self._through = key
-        # Mostly they are in the order of their keys; one behind a later one is covered when its time comes.
+        # Most are in the order of their keys; an entry after a later key is removed at its deadline.
         for known in list(takewhile(lambda known: known <= key, self._deadlines)):
             self.settled(known)
 
@@ -96,13 +95,13 @@ class AckTimeout:
         if not self._deadlines:
             return float("inf")
         first = next(iter(self._deadlines.values()))
-        # The next tick at or after the first deadline.
+        # Return the next tick at or after the first deadline.
         ticks = -(-first // self._tick_seconds)
         return float(ticks * self._tick_seconds)
 
     def take_expired(self, now: float) -> list[EntryKey]:
-        """The entries whose time-out has passed; they are forgotten here. A batch of which all that was taken
-        is acknowledged is forgotten, too, but is not late."""
+        """Remove and return the entries whose time-out has passed. A batch whose taken messages are all
+        acknowledged is removed, too, but not returned."""
         expired: list[EntryKey] = []
         for key, deadline in self._deadlines.items():
             if deadline > now:

@@ -1,17 +1,16 @@
-"""Acknowledgements: collected, grouped, sent, and, if asked for, receipted.
+"""Acknowledgements: collected, grouped, sent, and optionally receipted.
 
-Grouping: acknowledgements wait up to the grouping time or until enough ids are there, and leave in one
+Grouping: acknowledgements are collected for the grouping time or up to a number of ids, and are sent in one
 ACK for individual ids and one for the cumulative position (algorithms.md section 8).
 
-Batches: the broker stores entries, so an entry is acknowledged when all its messages are. With
-batch-index acknowledgement the broker is also told which messages of a batch remain, as a bit set
-(framing.md section 8). A cumulative acknowledgement inside a batch moves to the entry before it
-otherwise.
+Batches: the broker stores entries, so an entry is acknowledged when all its messages are. With batch-index
+acknowledgement the ACK also has the remaining messages of a batch, as a bit set (framing.md section 8).
+Without it, a cumulative acknowledgement inside a batch moves to the entry before it.
 
-An acknowledgement that was not sent, or whose receipt is outstanding, survives a reconnect; entries
-that come again meanwhile are recognised by `AckTracker.is_duplicate`. What was acknowledged of a batch and
-is not going to be told does not: behind a reconnect there may be an administrator who moved the subscription
-back, which looks like any other, and what he asked for must come, whole. Java's and the C++ client do so too.
+An acknowledgement that was not sent, or whose receipt is outstanding, survives a reconnect;
+`AckTracker.is_duplicate` recognises entries redelivered meanwhile. Partial acknowledgements of a batch that
+will not be sent do not survive: an administrator may have moved the subscription back, which looks like any
+other reconnect, and then the whole batch must be delivered. Java's and the C++ client do so too.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from geminga.ids import MessageId
 EntryKey = tuple[int, int]
 
 KNOWN_BATCHES_MAX = 100_000
-"""Batches whose acknowledgement has begun or may begin by id; the oldest is forgotten first."""
+"""Maximum partly acknowledged batches that are remembered; the oldest is forgotten first."""
 
 IDS_PER_COMMAND_MAX = 10_000
-"""Ids in one ACK command: a frame of about 200 KB."""
+"""Maximum ids in one ACK command: a frame of about 200 KB."""
 
 
 @dataclass(slots=True)
 class _Cumulative:
-    """The place up to which everything is acknowledged; ``acks`` tells what remains of its last entry."""
+    """Cumulative position; ``acks`` has the remaining messages of its last entry."""
 
     key: EntryKey
     acks: EntryAcks | None
@@ -43,7 +42,7 @@ class _Cumulative:
 
 @dataclass(slots=True)
 class _Wait:
-    """Tokens, and how many of the ACKs that were under way when they came have no receipt yet."""
+    """Tokens, and the number of ACKs sent before them that have no receipt yet."""
 
     tokens: list[Any]
     unanswered: int
@@ -51,7 +50,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class AckRequest:
-    """One ACK command, sent or about to be."""
+    """One ACK command, sent or about to be sent."""
 
     individual: dict[EntryKey, EntryAcks | None] = field(default_factory=dict)
     cumulative: _Cumulative | None = None
@@ -61,7 +60,7 @@ class AckRequest:
 class AckTracker:
     """The acknowledgements of one consumer.
 
-    ``receipts``: every ACK carries a request id, and the tokens given with its acknowledgements come back
+    ``receipts``: every ACK carries a request id, and the tokens given with its acknowledgements are returned
     when the broker has answered.
     """
 
@@ -88,10 +87,10 @@ class AckTracker:
         self._batches: dict[EntryKey, EntryAcks] = {}
         self._chunked: dict[EntryKey, list[EntryKey]] = {}
 
-    # --- what arrives ----------------------------------------------------------------------------
+    # --- deliveries ------------------------------------------------------------------------------
 
     def batch_of(self, key: EntryKey, count: int) -> EntryAcks:
-        """The acknowledgement state of a batch: the known one when the entry comes again."""
+        """Return the acknowledgement state of a batch: the known one when the entry is redelivered."""
         acks = self._batches.get(key)
         if acks is None or len(acks.flags) != count:
             acks = self._batches[key] = EntryAcks(key[0], key[1], count)
@@ -100,23 +99,23 @@ class AckTracker:
         return acks
 
     def known_batch(self, key: EntryKey) -> EntryAcks | None:
-        """The state of a batch that was delivered and is not done, None for any other entry."""
+        """Return the state of a delivered, unfinished batch; None for any other entry."""
         return self._batches.get(key)
 
     def chunked(self, key: EntryKey, chunk_ids: list[EntryKey]) -> None:
-        """A chunked message is acknowledged by all its chunks; ``key`` is the last one's."""
+        """Register the chunks of a message, which are acknowledged together; ``key`` is the last chunk's."""
         self._chunked[key] = chunk_ids
         if len(self._chunked) > KNOWN_BATCHES_MAX:
             del self._chunked[next(iter(self._chunked))]
 
     def entries_of(self, key: EntryKey) -> list[EntryKey]:
-        """The entries of a message: its own, or all chunks of a chunked one."""
+        """Return the entries of a message: its own, or all chunks of a chunked one."""
         return self._chunked.get(key) or [key]
 
     def is_duplicate(self, key: EntryKey) -> bool:
-        """True for an entry whose acknowledgement the broker has not seen yet.
+        """Return True for an entry whose acknowledgement has not reached the broker yet.
 
-        One below the cumulative position means that the broker lost it: it is sent again.
+        For an entry below the cumulative position the broker lost it: it is sent again.
         """
         if self._pending.get(key, self) is None:
             return True
@@ -130,10 +129,10 @@ class AckTracker:
             return False
         return any(request.individual.get(key, self) is None for request in self._requests.values())
 
-    # --- what the application says ---------------------------------------------------------------
+    # --- acknowledging ---------------------------------------------------------------------------
 
     def acknowledge_messages(self, messages: Iterable[Message[Any]], now: float) -> list[EntryKey]:
-        """Acknowledge messages one by one; returns the entries that are done now.
+        """Acknowledge messages one by one; return the entries that are done now.
 
         The hot path: a message of a batch costs a flag and a countdown, and a run of them one note.
         """
@@ -152,7 +151,7 @@ class AckTracker:
                 acks.remaining -= 1
                 if acks.remaining:
                     if batch_index and acks is not partial:
-                        # What remains of it is read when it is sent.
+                        # The remaining messages are read when the ACK is sent.
                         self._note_partial((entry.ledger_id, entry.entry_id), acks)
                         partial = acks
                     continue
@@ -162,12 +161,12 @@ class AckTracker:
         return done
 
     def _note_partial(self, key: EntryKey, acks: EntryAcks) -> None:
-        """A part of a batch is to be told. What is pending for the entry already is never taken back."""
+        """Note a partial acknowledgement of a batch. Acknowledgements already pending for the entry stay."""
         known = self._pending.get(key, acks)
         if known is None:
             return
         if known is not acks:
-            # Two deliveries of the entry with states of their own: the first was forgotten meanwhile.
+            # Two deliveries of the entry have separate states: the first was forgotten meanwhile.
             for index, unacked in enumerate(known.flags):
                 if not unacked:
                     acks.settle(index)
@@ -195,10 +194,10 @@ class AckTracker:
         return done
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> list[EntryKey]:
-        """Acknowledge by id; returns the entries that are done now.
+        """Acknowledge by id; return the entries that are done now.
 
-        A batch that is not known here is completed by the ids of all its messages, if the id tells how
-        many they are; otherwise the whole entry is acknowledged, as the C++ client does.
+        An unknown batch is done when the ids of all its messages were acknowledged, if the id has the batch
+        size; otherwise the whole entry is acknowledged, as the C++ client does.
         """
         key = (message_id.ledger_id, message_id.entry_id)
         if self._pending.get(key, self) is None:
@@ -225,7 +224,7 @@ class AckTracker:
     def acknowledge_indexes(
         self, key: EntryKey, size: int, indexes: Iterable[int], now: float
     ) -> list[EntryKey]:
-        """Acknowledge these messages of a batch of ``size``; returns the entry if it is done now."""
+        """Acknowledge these messages of a batch of ``size``; return the entry if it is done now."""
         if self._pending.get(key, self) is None:
             return []
         self._arm(now)
@@ -241,8 +240,8 @@ class AckTracker:
         return [key]
 
     def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> list[EntryKey]:
-        """`acknowledge_messages` for some of an entry that another consumer received, of another subscription
-        perhaps: what is done of its batch there says nothing here, and what is done here nothing there."""
+        """`acknowledge_messages` for some messages of an entry that another consumer received, perhaps of
+        another subscription: the acknowledgement states of the two are independent."""
         key = (entry.ledger_id, entry.entry_id)
         if entry.chunk_ids is not None:
             self.acknowledge_keys(entry.chunk_ids, now)
@@ -252,13 +251,13 @@ class AckTracker:
         return self.acknowledge_id(entry.message_id(-1), now)
 
     def acknowledge_keys(self, keys: Iterable[EntryKey], now: float) -> None:
-        """Acknowledge entries unseen: abandoned chunks, markers."""
+        """Acknowledge entries that are not delivered: abandoned chunks, markers."""
         self._pending.update(dict.fromkeys(keys))
         if self._pending:
             self._arm(now)
 
     def acknowledge_through(self, key: EntryKey, index: int, acks: EntryAcks | None, now: float) -> EntryKey:
-        """Everything up to this message is done. Returns the last entry that is done completely."""
+        """Acknowledge everything up to this message. Return the last entry that is done completely."""
         self._arm(now)
         if acks is not None and index >= 0 and not acks.settle_through(index):
             if not self._batch_index:
@@ -289,8 +288,8 @@ class AckTracker:
             return
         self._cumulative = _Cumulative(key, acks)
         self._cumulative_pending = True
-        # What lies below is covered. The tables are mostly in the order of their keys: a covered key
-        # behind one that is not stays a while and harms nothing.
+        # All entries below are covered. The tables are mostly ordered by key: a covered key after one that is
+        # not covered stays a while, which is harmless.
         _drop_through(self._batches, key, acks is None)
         _drop_through(self._pending, key, acks is None)
         _drop_through(self._chunked, key, acks is None)
@@ -298,18 +297,18 @@ class AckTracker:
     # --- tokens and time -------------------------------------------------------------------------
 
     def add_token(self, token: Any, now: float) -> None:
-        """Comes back when what is pending now has been receipted; nothing waits any longer for company."""
+        """Send now; `flush` or `answered` returns ``token`` when all pending ACKs are receipted."""
         self._tokens.append(token)
         self._deadline = now
 
     @property
     def pending_count(self) -> int:
-        """Ids that wait to be sent."""
+        """Number of ids waiting to be sent."""
         return len(self._pending) + self._cumulative_pending
 
     @property
     def unanswered_count(self) -> int:
-        """ACK commands that wait for their receipt."""
+        """Number of ACK commands without a receipt."""
         return len(self._requests)
 
     def _arm(self, now: float) -> None:
@@ -319,7 +318,7 @@ class AckTracker:
         return self._deadline
 
     def due(self, now: float) -> bool:
-        """Time, or number, says that the pending acknowledgements leave."""
+        """Return whether the pending acknowledgements must be sent, by time or number."""
         if self._deadline == float("inf"):
             return False
         return self._deadline <= now or len(self._pending) >= self._grouping_max
@@ -327,10 +326,10 @@ class AckTracker:
     # --- the wire --------------------------------------------------------------------------------
 
     def flush(self, new_request_id: Callable[[], int] | None) -> tuple[list[bytes], list[Any]]:
-        """All pending acknowledgements as frames, and the tokens that are settled by sending.
+        """Return all pending acknowledgements as frames, and the tokens that are settled by sending.
 
-        With receipts no token is settled here as long as an ACK is without one, this one or an earlier one:
-        `answered` returns them. ``new_request_id`` is only needed with receipts.
+        With receipts no token is settled here while this or an earlier ACK has no receipt: `answered` returns
+        them. ``new_request_id`` is only needed with receipts.
         """
         self._deadline = float("inf")
         tokens, self._tokens = self._tokens, []
@@ -350,7 +349,7 @@ class AckTracker:
             frames.append(self._encode(request, request_id))
         if not tokens or not self._requests:
             return frames, tokens
-        # What a token stands for may have left before it, with somebody else's.
+        # A token's acknowledgements may have been sent earlier, with those of another token.
         wait = _Wait(tokens, len(self._requests))
         for request in self._requests.values():
             request.waits.append(wait)
@@ -368,8 +367,8 @@ class AckTracker:
         return encode_ack(self._consumer_id, ACK_INDIVIDUAL, ids, request_id=request_id)
 
     def answered(self, request_id: int, *, failed: bool = False) -> list[Any]:
-        """ACK_RESPONSE came; returns the tokens that it settles: those whose last answer it is, and with
-        ``failed`` all that it concerns. An unknown id has none."""
+        """Handle an ACK_RESPONSE; return the tokens that it settles: those whose last answer it is, and with
+        ``failed`` all that it concerns. An unknown id settles none."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return []
@@ -382,7 +381,7 @@ class AckTracker:
         return settled
 
     def disconnected(self, now: float) -> None:
-        """What was not receipted is pending again and leaves after the reconnect."""
+        """Make all acknowledgements without a receipt pending again, to be sent after the reconnect."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             for key, acks in request.individual.items():
@@ -390,8 +389,8 @@ class AckTracker:
             if request.cumulative is not None:
                 self._cumulative_pending = True
         if not self._cumulative_pending:
-            # It was sent, and perhaps stored: what comes again from below may have been asked for since, by
-            # moving the subscription back, and must not be acknowledged unseen.
+            # The cumulative ACK was sent and perhaps stored: entries redelivered below it may have been
+            # requested since by moving the subscription back, and must not be acknowledged unseen.
             self._cumulative = None
         self._tokens = _tokens_of(requests.values()) + self._tokens
         self.reopen_batches()
@@ -399,17 +398,18 @@ class AckTracker:
             self._arm(now)
 
     def reopen_batches(self) -> None:
-        """What comes again is decided by the broker alone: the parts of batches that it was not told of, and
-        is not about to be, count for nothing. Nor does the rest, acknowledged late, complete them."""
+        """Forget partial acknowledgements of batches that were not sent and are not pending: the broker
+        decides what it redelivers. Late acknowledgements of the other messages do not complete these batches.
+        """
         told = self._cumulative.acks if self._cumulative is not None else None
         for key, acks in self._batches.items():
             if acks is not told and self._pending.get(key) is not acks:
                 acks.reopen()
 
     def forget(self) -> list[Any]:
-        """The position was moved by a seek: nothing pending or known applies. Returns all tokens."""
+        """Forget all acknowledgements after a seek moved the position. Return all tokens."""
         for acks in self._batches.values():
-            # Who still acknowledges messages from before says nothing about the others of their batch.
+            # Later acknowledgements of earlier deliveries do not affect the other messages of their batch.
             acks.reopen()
         tokens = _tokens_of(self._requests.values()) + self._tokens
         self._tokens = []

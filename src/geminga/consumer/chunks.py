@@ -1,8 +1,8 @@
-"""Chunked messages: one message cut into several entries, put together again.
+"""Assembly of chunked messages: messages that are split into several entries.
 
-The rules are those of algorithms.md section 12. Entries of different producers interleave, so the
-pieces are kept by the message's uuid. Every verdict names the entries that are to be acknowledged
-unseen; the others stay unacknowledged and come again.
+The rules are those of algorithms.md section 12. Entries of different producers interleave, so the chunks are
+kept by the message's uuid. Every verdict names the entries to be acknowledged without delivery; the others
+stay unacknowledged and are redelivered.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ EntryKey = tuple[int, int]
 
 @dataclass(slots=True)
 class ChunkVerdict:
-    """What became of a chunk.
+    """Result of adding a chunk.
 
     ``payload`` is the whole message when this was its last chunk, with the ids of all chunks in
-    ``chunk_ids``; else None. ``acknowledge`` are entries to acknowledge unseen.
+    ``chunk_ids``; else None. ``acknowledge``: entries to acknowledge without delivery.
     """
 
     payload: bytes | None = None
@@ -41,11 +41,11 @@ class _Open:
 
 
 class ChunkAssembler:
-    """The open chunked messages of one consumer.
+    """The incomplete chunked messages of one consumer.
 
-    At most ``pending_max`` are open; the oldest makes room for a new one, and is acknowledged when
-    ``acknowledge_oldest``. One that stays open longer than ``expiry_seconds`` is dropped and acknowledged
-    (0: never). A message larger than ``bytes_max`` is dropped and left unacknowledged.
+    At most ``pending_max`` are kept; the oldest is dropped for a new one, and is acknowledged when
+    ``acknowledge_oldest``. A message that is incomplete for longer than ``expiry_seconds`` is dropped and
+    acknowledged (0: never). A message larger than ``bytes_max`` is dropped and left unacknowledged.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ChunkAssembler:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held for messages that are not complete."""
+        """Bytes held for incomplete messages."""
         return sum(context.size_bytes for context in self._open.values())
 
     def clear(self) -> None:
@@ -70,13 +70,13 @@ class ChunkAssembler:
         self._open.clear()
 
     def next_deadline(self) -> float:
-        """When the oldest open message expires, infinite without one; the order is that of their opening."""
+        """Return when the oldest incomplete message expires, infinite without one."""
         if not self._open or not self._expiry_seconds:
             return float("inf")
         return next(iter(self._open.values())).opened_at + self._expiry_seconds
 
     def expire(self, now: float) -> list[EntryKey]:
-        """Drop what has been open for too long; returns the entries to acknowledge."""
+        """Drop expired messages; return the entries to acknowledge."""
         expired: list[EntryKey] = []
         while self.next_deadline() <= now:
             expired += self._open.pop(next(iter(self._open))).ids
@@ -85,7 +85,7 @@ class ChunkAssembler:
     def add(
         self, metadata: pb.MessageMetadata, payload: Buffer, key: EntryKey, now: float, now_ms: int
     ) -> ChunkVerdict:
-        """Take one chunk (decrypted, not decompressed). ``now_ms``: wall clock, for the age of the chunk."""
+        """Add one chunk (decrypted, not decompressed). ``now_ms``: wall clock, for the age of the chunk."""
         verdict = ChunkVerdict()
         uuid = text(metadata.uuid)
         if metadata.chunk_id == 0:
@@ -98,7 +98,7 @@ class ChunkAssembler:
         context.ids.append(key)
         context.size_bytes += len(payload)
         if context.size_bytes > min(context.total_bytes, self._bytes_max):
-            # Larger than announced, or than accepted: it can never become a message.
+            # Larger than announced, or than allowed: the message can never be completed.
             del self._open[uuid]
             return verdict
         if len(context.parts) == context.count:
@@ -113,7 +113,7 @@ class ChunkAssembler:
     ) -> None:
         older = self._open.pop(uuid, None)
         if older is not None and older.ids[0] != key:
-            # The producer sent the message again: the first attempt will never be finished.
+            # The producer sent the message again: the first attempt will never be completed.
             verdict.acknowledge += older.ids
         if len(self._open) >= self._pending_max:
             oldest = self._open.pop(next(iter(self._open)))
@@ -126,7 +126,7 @@ class ChunkAssembler:
         verdict: ChunkVerdict,
     ) -> None:  # fmt: skip
         if context is not None and metadata.chunk_id < len(context.parts):
-            # Seen already. The same entry again is a redelivery; another one is the producer's repetition.
+            # A known chunk. The same entry is a redelivery; another entry is the producer's repetition.
             if key not in context.ids:
                 verdict.acknowledge.append(key)
             return
@@ -134,7 +134,7 @@ class ChunkAssembler:
         if context is not None:
             del self._open[uuid]
             ids = [*context.ids, key]
-        # A piece is missing. It may still be redelivered, unless the message is too old for that.
+        # A chunk is missing. It may still be redelivered, unless the message is too old for that.
         age_seconds = (now_ms - metadata.publish_time) / 1000
         if self._expiry_seconds and age_seconds > self._expiry_seconds:
             verdict.acknowledge += ids

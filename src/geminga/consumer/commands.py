@@ -32,9 +32,9 @@ def subscribe(
     first_time: bool,
     epoch: int | None,
 ) -> pb.BaseCommand:
-    """SUBSCRIBE. ``start_message_id`` only goes out for a subscription that is not durable.
+    """Return SUBSCRIBE. ``start_message_id`` is only sent for a subscription that is not durable.
 
-    ``first_time``: the start rollback is only asked for once, as the Java client does.
+    ``first_time``: the start rollback is only requested once, as in the Java client.
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     body = command.subscribe
@@ -67,10 +67,10 @@ def subscribe(
 def ask_for_durable(
     topic: str, subscription: str, *, consumer_id: int, consumer_name: str, request_id: int
 ) -> pb.BaseCommand:
-    """A SUBSCRIBE that is refused with NotAllowedError where a durable subscription of that name is.
+    """Return a SUBSCRIBE that fails with NotAllowedError if a durable subscription of that name exists.
 
-    Where there is none it makes one that is not durable and goes with its consumer. The protocol has no
-    other question for that: SUBSCRIBE makes what it does not find.
+    Otherwise it creates a non-durable one that ends with its consumer. The protocol has no other query for
+    that: SUBSCRIBE creates missing subscriptions.
     """
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     body = command.subscribe
@@ -91,7 +91,7 @@ def _add_pairs(target: Any, pairs: Mapping[str, str]) -> None:
 
 
 def _add_schema(body: Any, schema: Any) -> None:
-    """A schema object that takes part in the broker's check offers ``wire_schema()``; bytes do not."""
+    """A schema object that takes part in the broker's check has ``wire_schema()``; bytes do not."""
     wire_schema = getattr(schema, "wire_schema", None)
     described = wire_schema() if callable(wire_schema) else None
     if described is not None:
@@ -110,7 +110,7 @@ def _add_key_shared(meta: Any, settings: ConsumerSettings) -> None:
 
 
 def write_position(target: Any, message_id: MessageId) -> None:
-    """The entry of an id, and its first chunk's for a chunked message: what a cursor can stand on."""
+    """Write the entry of an id, or of its first chunk for a chunked message: the position of a cursor."""
     place = message_id.first_chunk or message_id
     target.ledgerId = to_unsigned(place.ledger_id)
     target.entryId = to_unsigned(place.entry_id)
@@ -119,7 +119,7 @@ def write_position(target: Any, message_id: MessageId) -> None:
 def seek(
     consumer_id: int, request_id: int, target: MessageId | int, ack_set: Sequence[int]
 ) -> pb.BaseCommand:
-    """SEEK to a message, or to a publish time in milliseconds since 1970."""
+    """Return SEEK to a message, or to a publish time in milliseconds since 1970."""
     command = pb.BaseCommand(type=pb.BaseCommand.SEEK)
     body = command.seek
     body.consumer_id = consumer_id
@@ -163,7 +163,7 @@ def consumer_stats(consumer_id: int, request_id: int) -> pb.BaseCommand:
 
 
 def redeliver(consumer_id: int, keys: Iterable[EntryKey], epoch: int | None) -> pb.BaseCommand:
-    """REDELIVER_UNACKNOWLEDGED_MESSAGES of these entries; of all when there are none."""
+    """Return REDELIVER_UNACKNOWLEDGED_MESSAGES of these entries; of all entries if ``keys`` is empty."""
     command = pb.BaseCommand(type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
     body = command.redeliverUnacknowledgedMessages
     body.consumer_id = consumer_id
@@ -182,10 +182,9 @@ def encode_ack(
     request_id: int | None = None,
     validation_error: int | None = None,
 ) -> bytes:
-    """An ACK frame, written by hand: acknowledgements are as many as unbatched messages.
+    """Return an ACK frame, encoded by hand for speed: unbatched messages have one acknowledgement each.
 
-    ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (the place before the first entry)
-    travels as 2^64-1.
+    ``ids``: ``(ledger_id, entry_id, ack_set)``. An entry id of -1 (before the first entry) is sent as 2^64-1.
     """
     parts = [b"\x08", varint(consumer_id), b"\x10", varint(ack_type)]
     for ledger_id, entry_id, ack_set in ids:

@@ -1,8 +1,8 @@
 """One consumer on one topic (partition), without I/O.
 
-The shell gives it frames, calls and time; it gives back bytes (`take_output`), events (`take_events`),
-a deadline (`next_deadline`), and puts messages into the receive queue. All methods run on one thread;
-only the queue is read from others.
+The caller gives it frames, calls and time; it returns bytes (`take_output`), events (`take_events`), a
+deadline (`next_deadline`), and puts messages into the receive queue. All methods run on one thread; only the
+queue is read from others.
 
 States: `consumer.state`. Permits: `consumer.flow`. Acknowledgements: `consumer.acknowledgements`.
 """
@@ -51,7 +51,7 @@ from geminga.wire.frames import MessageFrame, encode_command, encode_flow
 from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 REDELIVER_IDS_MAX = 1000
-"""Ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
+"""Maximum ids in one REDELIVER_UNACKNOWLEDGED_MESSAGES command."""
 
 
 class ConsumerCore:
@@ -104,7 +104,7 @@ class ConsumerCore:
         self._knows_hands = keeps and settings.durable
         self.opener = EntryOpener(settings, self.origin)
         self.new_request_id: Callable[[], int] | None = None
-        """Set by the shell while it is attached to a connection."""
+        """Set by the caller while it is attached to a connection."""
         self.output: list[bytes] = []
         """Frames to send, in order; see `take_output`."""
         self.events: list[ConsumerEvent] = []
@@ -121,7 +121,7 @@ class ConsumerCore:
     # --- the connection --------------------------------------------------------------------------
 
     def subscribe(self, request_id: int) -> pb.BaseCommand:
-        """The SUBSCRIBE command for a new connection."""
+        """Return the SUBSCRIBE command for a new connection."""
         self.state = next_state(self.state, ConsumerInput.ATTACH)
         first_time, self._first_subscribe = self._first_subscribe, False
         return commands.subscribe(
@@ -131,7 +131,7 @@ class ConsumerCore:
         )  # fmt: skip
 
     def subscribed(self, now: float) -> None:
-        """The broker answered SUCCESS: acknowledgements that were left go out, then the permits."""
+        """Handle SUCCESS of the broker: send pending acknowledgements, then the permits."""
         self.state = next_state(self.state, ConsumerInput.SUBSCRIBED)
         if self.state is not ConsumerState.READY:
             return
@@ -142,11 +142,11 @@ class ConsumerCore:
         self._grant()
 
     def refused(self) -> None:
-        """SUBSCRIBE failed, or was not answered."""
+        """Handle a SUBSCRIBE that failed, or was not answered."""
         self.state = next_state(self.state, ConsumerInput.REFUSED)
 
     def disconnected(self, now: float) -> None:
-        """The connection is lost or the broker closed the consumer: unread messages will come again."""
+        """Handle a lost connection or a closed consumer: unread messages will be redelivered."""
         self.state = next_state(self.state, ConsumerInput.DETACHED)
         self.new_request_id = None
         self.output.clear()
@@ -157,11 +157,11 @@ class ConsumerCore:
         self.acks.disconnected(now)
 
     def cluster_changed(self, cluster: int) -> None:
-        """The next connection is to another cluster, where every id means something else.
+        """Prepare for a connection to another cluster, where message ids have no meaning.
 
-        What was received before is not acknowledged there, for it would be another message; what the old
-        cluster was to be told is dropped. A start that was an id of the old cluster becomes the first one
-        that was asked for.
+        Messages received before are not acknowledged there, since their ids name other messages; pending
+        acknowledgements are dropped. A start that was an id of the old cluster is replaced by the start in
+        the settings.
         """
         tokens = self.acks.forget()
         if tokens:
@@ -176,19 +176,19 @@ class ConsumerCore:
         self.epoch = 0
 
     def _here(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
-        """Those of the cluster in use."""
+        """Return the messages of the cluster in use."""
         origin = self.origin
         return messages if not origin.cluster else [m for m in messages if m._entry.origin is origin]
 
     def failed(self, error: Exception) -> None:
-        """No further attempt will be made."""
+        """Handle the last failed attempt to connect."""
         self.state = next_state(self.state, ConsumerInput.FAILED)
         self.error = error
 
     def _take_back(self) -> tuple[ReceivedEntry, int] | None:
         """Remove this consumer's unread messages and entries from the queue; their permits are earned.
 
-        Returns the entry and index (-1 for a whole entry) of the first one, if there was any.
+        Return the entry and index (-1 for a whole entry) of the first one, if there was any.
         """
         lots, entries = self.queue.take_back(self.origin)
         self.flow.taken_back(self.counted.withdraw(lots, entries))
@@ -198,25 +198,25 @@ class ConsumerCore:
         return (entries[0], -1) if entries else None
 
     def pin_start(self, marked: MessageId) -> None:
-        """Turn the start "latest" into a place: ``marked`` is the cursor's mark-delete position now, or
+        """Turn the start "latest" into a position: ``marked`` is the cursor's mark-delete position now, or
         `MessageId.earliest` when the topic is empty.
 
-        Without it, a connection lost before the first message would move the start to a later end. Does
-        nothing once a message was queued, and for any other start.
+        Without it, a connection lost before the first message would move the start to a later end. Has no
+        effect once a message was queued, or for any other start.
         """
         self._place.pin(marked)
 
     # --- what the broker sends -------------------------------------------------------------------
 
     def receive(self, frame: MessageFrame, now: float, now_ms: int) -> None:
-        """A MESSAGE frame: its messages go to the queue, or it is explained away."""
+        """Handle a MESSAGE frame: queue its messages, or drop or acknowledge it."""
         if self.state is not ConsumerState.READY:
             if self.state is ConsumerState.SEEKING:
                 # Bounded by the permits granted. Delivered if the seek fails, else dropped.
                 self._aside.append(frame)
             return
         if self.draining:
-            return  # it comes again, here or elsewhere
+            return  # the message is redelivered, here or to another consumer
         opened = self.opener.open(frame, now, now_ms)
         self.flow.note_place(frame)
         entry = opened.entry
@@ -254,7 +254,7 @@ class ConsumerCore:
             self.redeliver_unacknowledged(is_wish=False)
 
     def stop_at(self, last: MessageId) -> None:
-        """``last`` is the last entry wanted from now on; the ones before it are asked for."""
+        """Set the last entry wanted from now on, ``last``, and request the ones before it."""
         self.flow.stop = (last.ledger_id, last.entry_id)
         if self._place.last_queued is not None:
             self.flow.note_place(self._place.last_queued[0])
@@ -263,7 +263,7 @@ class ConsumerCore:
         self._grant()
 
     def _refuse(self, frame: MessageFrame, opened: OpenedFrame) -> None:
-        """An inner chunk, a marker, or an entry that cannot be read: its permits go back."""
+        """Return the permits of an inner chunk, a marker, or an entry that cannot be read."""
         key = (frame.ledger_id, frame.entry_id)
         if opened.invalid is not None:
             self._refuse_invalid(key, opened.invalid)
@@ -276,7 +276,7 @@ class ConsumerCore:
         self._grant()
 
     def _wanted(self, entry: ReceivedEntry, key: EntryKey, compacted_out: Sequence[int]) -> list[int] | None:
-        """The indexes to deliver, None for all: not acknowledged, not compacted out, not before the start."""
+        """Return the indexes to deliver (None: all): unacknowledged, not compacted out, after the start."""
         first, dropped = 0, self._place.filter
         if dropped is not NO_FILTER:
             first = dropped.first_wanted(key)
@@ -339,8 +339,8 @@ class ConsumerCore:
             self._grant()
 
     def explode(self, entry: ReceivedEntry) -> Sequence[int]:
-        """Open an entry that was queued whole: the indexes of its messages; none when it cannot be read,
-        which is reported.
+        """Open an entry that was queued whole; return the indexes of its messages, or none if it cannot be
+        read, which is reported.
 
         The last message carries the entry's permits.
         """
@@ -351,7 +351,7 @@ class ConsumerCore:
         except InvalidEntry as error:
             self.refuse_entry(entry, error)
             return ()
-        # Perhaps somebody has taken others before the entry was closed again.
+        # Another reader may have taken messages before the entry was closed again.
         indexes = indexes_left(entry)
         releases, entry.releases = entry.releases, None
         for release in (releases or {}).values():
@@ -362,7 +362,7 @@ class ConsumerCore:
         return indexes
 
     def refuse_entry(self, entry: ReceivedEntry, error: InvalidEntry) -> None:
-        """Refuse an entry that was queued whole and cannot be read."""
+        """Reject an entry that was queued whole and cannot be read."""
         key = (entry.ledger_id, entry.entry_id)
         self._refuse_invalid(key, error)
         self.unsettled.settled((key,))
@@ -372,7 +372,7 @@ class ConsumerCore:
         self._grant()
 
     def _refuse_invalid(self, key: EntryKey, error: InvalidEntry) -> None:
-        """Acknowledge damage. What only the codec refuses stays: the fault may be this installation's."""
+        """Acknowledge damage. Entries rejected by the codec stay: the fault may be this installation's."""
         is_damage = error.validation_error != DECOMPRESSION_ERROR
         if is_damage:
             ids, kind = [(*key, ())], error.validation_error
@@ -380,7 +380,7 @@ class ConsumerCore:
         self.events.append(EntryRefused(key, error, is_damage))
 
     def command(self, command: pb.BaseCommand) -> None:
-        """Any other command addressed to this consumer."""
+        """Handle any other command addressed to this consumer."""
         if command.type == pb.BaseCommand.ACK_RESPONSE:
             response = command.ackResponse
             error = None
@@ -392,7 +392,8 @@ class ConsumerCore:
         elif command.type == pb.BaseCommand.ACTIVE_CONSUMER_CHANGE:
             self.is_active = command.active_consumer_change.is_active
             if not self.is_active:
-                # Another one goes on: what it leaves comes from the broker, and what it settles never.
+                # Another consumer takes over: the broker delivers its remaining messages, never its
+                # acknowledged ones.
                 self.acks.reopen_batches()
                 self.unsettled.rewind.clear()
                 self._grant()
@@ -404,33 +405,33 @@ class ConsumerCore:
     # --- permits ---------------------------------------------------------------------------------
 
     def released(self, release: Release) -> None:
-        """The application took the message that carried ``release``."""
+        """Earn the permits of ``release``, whose message the application took."""
         self.flow.released(release)
         self._grant()
 
     def took(self, entry: ReceivedEntry, indexes: Iterable[int]) -> None:
-        """Messages of an entry left the queue: the permits that they carry come free."""
+        """Earn the permits of messages of an entry that left the queue."""
         for release in entry.take_releases(indexes):
             self.released(release)
 
     def want_one(self) -> None:
-        """Queue size 0: a receiver waits."""
+        """Request a message for a waiting receiver, with queue size 0."""
         self.flow.want_one()
         self._grant()
 
     @property
     def starved(self) -> bool:
-        """The broker has no permit of ours. May be asked on any thread."""
+        """Return whether the broker has no permit of ours. Thread-safe."""
         return self.flow.outstanding <= 0
 
     def recover_permits(self) -> None:
-        """The queue is empty and somebody waits: see `FlowControl.recover`."""
+        """Recover lost permits while the queue is empty and a receiver waits: see `FlowControl.recover`."""
         if self.state is ConsumerState.READY:
             self.flow.recover()
             self._grant()
 
     def resize_queue(self, queue_size: int) -> None:
-        """A new share of the total queue."""
+        """Set a new share of the total queue."""
         self.flow.resize(queue_size)
         self._grant()
 
@@ -443,16 +444,15 @@ class ConsumerCore:
     # --- acknowledgements ------------------------------------------------------------------------
 
     def taken(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Messages were handed to the application: the acknowledgement time-out runs."""
+        """Start the acknowledgement time-out of messages handed to the application."""
         self.unsettled.ack_timeout.messages_taken(self._here(messages), now)
 
     def put_back(self, messages: Sequence[Message[Any]]) -> None:
-        """Messages that were `taken` wait in the queue again: nobody is late with them."""
+        """Stop the acknowledgement time-out of `taken` messages that were returned to the queue."""
         self.unsettled.ack_timeout.put_back(self._here(messages))
 
     def acknowledge_messages(self, messages: Sequence[Message[Any]], now: float) -> None:
-        """Individual acknowledgements of messages of one origin; they are sent when their group is
-        complete."""
+        """Acknowledge messages of one origin individually; send them when their group is complete."""
         if messages and messages[0]._entry.origin is not self.origin:
             for message in messages:
                 self.acknowledge_strange(message._entry, (message._index,), now)
@@ -461,34 +461,34 @@ class ConsumerCore:
         self.unsettled.settled(self.acks.acknowledge_messages(messages, now))
 
     def acknowledge_entries(self, entries: Sequence[ReceivedEntry], now: float) -> None:
-        """Whole entries that were received here."""
+        """Acknowledge whole entries that were received here."""
         if self.origin.cluster:
             entries = [entry for entry in entries if entry.origin is self.origin]
         self.counted.acknowledged += sum(entry.count for entry in entries)
         self.unsettled.settled(self.acks.acknowledge_entries(entries, now))
 
     def acknowledge_strange(self, entry: ReceivedEntry, indexes: Sequence[int], now: float) -> None:
-        """Individual acknowledgements of messages that another consumer of the topic received."""
+        """Acknowledge messages individually that another consumer of the topic received."""
         if entry.origin.cluster == self.origin.cluster:
             self.counted.acknowledged += len(indexes)
             self.unsettled.settled(self.acks.acknowledge_strange(entry, indexes, now))
 
     def acknowledge_id(self, message_id: MessageId, now: float) -> None:
-        """An individual acknowledgement by id."""
+        """Acknowledge a message individually by id."""
         if message_id.cluster != self.origin.cluster:
             return
         self.counted.acknowledged += 1
         self.unsettled.settled(self.acks.acknowledge_id(message_id, now))
 
     def acknowledge_indexes(self, key: EntryKey, size: int, indexes: Sequence[int], now: float) -> None:
-        """Individual acknowledgements of some messages of a batch of ``size``."""
+        """Acknowledge some messages of a batch of ``size`` individually."""
         if self.origin.cluster and self.acks.known_batch(key) is None:
-            return  # the key alone does not say which cluster it comes from
+            return  # the key alone does not identify its cluster
         self.counted.acknowledged += len(indexes)
         self.unsettled.settled(self.acks.acknowledge_indexes(key, size, indexes, now))
 
     def acknowledge_through(self, message: Message[Any], now: float) -> None:
-        """A cumulative acknowledgement."""
+        """Acknowledge cumulatively."""
         entry = message._entry
         if entry.origin is not self.origin:
             self.acknowledge_id_through(message.message_id(), now)
@@ -498,7 +498,7 @@ class ConsumerCore:
         self.unsettled.settled_through(self.acks.acknowledge_through(key, message._index, entry.acks, now))
 
     def acknowledge_entry_through(self, entry: ReceivedEntry, now: float) -> None:
-        """A cumulative acknowledgement up to and including a whole entry."""
+        """Acknowledge cumulatively up to and including a whole entry."""
         if entry.origin.cluster != self.origin.cluster:
             return
         key = (entry.ledger_id, entry.entry_id)
@@ -506,15 +506,14 @@ class ConsumerCore:
         self.unsettled.settled_through(self.acks.acknowledge_through(key, -1, None, now))
 
     def acknowledge_id_through(self, message_id: MessageId, now: float) -> None:
-        """A cumulative acknowledgement by id."""
+        """Acknowledge cumulatively by id."""
         if message_id.cluster != self.origin.cluster:
             return
         self.counted.acknowledged += 1
         self.unsettled.settled_through(self.acks.acknowledge_id_through(message_id, now))
 
     def await_receipt(self, token: Any, now: float) -> None:
-        """``token`` comes back in `AcksSettled` when all acknowledgements so far are receipted (or, without
-        receipts, sent)."""
+        """Return ``token`` in `AcksSettled` when earlier acknowledgements are receipted, or else sent."""
         self.acks.add_token(token, now)
 
     def _flush_acks(self) -> None:
@@ -526,7 +525,7 @@ class ConsumerCore:
             self.events.append(AcksSettled(settled))
 
     def flush_acks(self) -> None:
-        """Send what is pending without waiting for the grouping time."""
+        """Send pending acknowledgements without waiting for the grouping time."""
         self._flush_acks()
 
     # --- redelivery ------------------------------------------------------------------------------
@@ -540,7 +539,7 @@ class ConsumerCore:
         self._negative(keys, entry.redelivery_count, now)
 
     def negative_acknowledge_id(self, message_id: MessageId, now: float, redelivery_count: int = 0) -> None:
-        """`negative_acknowledge` by id, which does not say how often the entry came before."""
+        """`negative_acknowledge` by id, which does not have the redelivery count."""
         if message_id.cluster != self.origin.cluster:
             return
         keys = self.acks.entries_of((message_id.ledger_id, message_id.entry_id))
@@ -558,16 +557,16 @@ class ConsumerCore:
             self.unsettled.refused(key, delay, now)
 
     def redeliver_unacknowledged(self, due: Sequence[EntryKey] = (), *, is_wish: bool = True) -> None:
-        """Have everything unacknowledged delivered again, unread messages included; ``due`` for example.
+        """Have everything unacknowledged redelivered, including unread messages; ``due`` are examples.
         ``is_wish``: see `UnackedEntries.asked_again`.
 
-        Without a connection there is nothing to do: a new one starts with that anyway. Nor is there where
-        nothing is kept: what waits here would be lost.
+        No effect without a connection, since a new one starts with a redelivery anyway; nor on non-persistent
+        topics, where queued messages would be lost.
         """
         if self.state is not ConsumerState.READY or not self.origin.keeps:
             return
         if not self.settings.individual_only:
-            # MESSAGEs of the epoch before are dropped when they arrive late (framing.md section 7).
+            # MESSAGEs of earlier epochs are dropped when they arrive late (framing.md section 7).
             self.epoch += 1
         self._flush_acks()
         if self._take_back() is not None:
@@ -584,7 +583,7 @@ class ConsumerCore:
         if not self.settings.individual_only:
             self.redeliver_unacknowledged(keys)
             return
-        # What still waits of these entries comes again with the rest.
+        # Queued messages of these entries are redelivered with the rest.
         lots, entries = self.queue.take_out(self.origin, set(keys))
         for release in self.counted.withdraw(lots, entries):
             self.flow.released(release)
@@ -594,7 +593,7 @@ class ConsumerCore:
         self._grant()
 
     def dead_letters_settled(self, event: DeadLettered, published: bool, now: float) -> None:
-        """The messages of ``event`` are in the dead letter topic, or could not be published."""
+        """Handle the result of publishing the messages of ``event`` to the dead letter topic."""
         if published:
             self.counted.dead += len(event.messages)
             self.acknowledge_messages(event.messages, now)
@@ -605,13 +604,13 @@ class ConsumerCore:
     # --- seek ------------------------------------------------------------------------------------
 
     def begin_seek(self, target: MessageId | int, request_id: int) -> pb.BaseCommand:
-        """The SEEK command. ``target``: a message, or a publish time in milliseconds since 1970."""
+        """Return the SEEK command. ``target``: a message, or a publish time in milliseconds since 1970."""
         ack_set: list[int] = []
         if isinstance(target, MessageId) and target.batch_index >= 0:
             first = target.batch_index + (0 if self.settings.start_message_id_inclusive else 1)
-            # A set of nothing would read as "the whole entry".
+            # An empty set would be read as "the whole entry".
             ack_set = seek_ack_set(target, first) or seek_ack_set(target, target.batch_index)
-        # A target that does not fit into the command is refused before anything has changed.
+        # A target that does not fit into the command is rejected before anything has changed.
         command = commands.seek(self.consumer_id, request_id, target, ack_set)
         self.state = next_state(self.state, ConsumerInput.SEEK)
         self._flush_acks()
@@ -619,7 +618,7 @@ class ConsumerCore:
         return command
 
     def seek_done(self) -> None:
-        """The broker moved the cursor; everything known about acknowledgements belongs to the past."""
+        """Handle a successful seek: forget all acknowledgements."""
         target, self._seek_target = self._seek_target, None
         self.state = next_state(self.state, ConsumerInput.SEEK_DONE)
         self._take_back()
@@ -633,7 +632,7 @@ class ConsumerCore:
         self._grant()
 
     def seek_failed(self, now: float, now_ms: int) -> None:
-        """The cursor stands where it stood: what was put aside is delivered."""
+        """Handle a failed seek: the cursor is unchanged; deliver the messages put aside."""
         self._seek_target = None
         self.state = next_state(self.state, ConsumerInput.SEEK_FAILED)
         aside, self._aside = self._aside, []
@@ -643,13 +642,13 @@ class ConsumerCore:
     # --- the end ---------------------------------------------------------------------------------
 
     def begin_drain(self) -> None:
-        """What was delivered is to be settled and nothing else to come: no more permits, and what the broker
-        still sends for the ones that it has is dropped."""
+        """Stop receiving, so that delivered messages can be acknowledged: grant no more permits, and drop
+        messages that still arrive for earlier ones."""
         self.draining = True
         self.opener.chunks.clear()
 
     def begin_close(self) -> bool:
-        """Close or unsubscribe. True when there is a connection to say so on; acknowledgements precede it."""
+        """Start to close or unsubscribe; first send acknowledgements. Return whether connected."""
         attached = self.state in (ConsumerState.READY, ConsumerState.SEEKING)
         if attached:
             self._flush_acks()
@@ -657,18 +656,18 @@ class ConsumerCore:
         return attached
 
     def close_failed(self) -> None:
-        """The broker refused to unsubscribe; the consumer goes on."""
+        """Continue after the broker rejected an unsubscribe."""
         self.state = next_state(self.state, ConsumerInput.CLOSE_FAILED)
 
     def closed(self) -> None:
-        """The consumer is gone from the broker."""
+        """Handle the end of the consumer on the broker."""
         self.state = next_state(self.state, ConsumerInput.CLOSED)
         self._take_back()
 
     # --- time and output -------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
-        """When `tick` has something to do; infinite for never."""
+        """Return when `tick` must be called next; infinite for never."""
         return min(
             self.acks.next_deadline(),
             self.opener.chunks.next_deadline(),
@@ -678,12 +677,13 @@ class ConsumerCore:
 
     @property
     def _asks_again(self) -> bool:
-        """Whether what is due is asked for again. In a drain it is not where that is everything: what waits
-        here, or is in work, was promised to whoever receives, and the end has the rest come again anyway."""
+        """Return whether due entries are requested again. Not during a drain, if that would redeliver
+        everything: queued and taken messages are still processed, and closing has the rest redelivered
+        anyway."""
         return not self.draining or self.settings.individual_only
 
     def tick(self, now: float) -> None:
-        """Do what is due. Without a connection only time-outs that the reconnect makes moot pass by."""
+        """Do the due work. Without a connection, skip time-outs that the reconnect makes irrelevant."""
         expired_chunks = self.opener.chunks.expire(now)
         if expired_chunks:
             self.acks.acknowledge_keys(expired_chunks, now)
@@ -696,7 +696,7 @@ class ConsumerCore:
         self._ask_once_more(now)
 
     def take_output(self) -> list[bytes]:
-        """The frames to send, in order."""
+        """Return the frames to send, in order."""
         output, self.output = self.output, []
         return output
 

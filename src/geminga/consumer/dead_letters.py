@@ -1,8 +1,8 @@
-"""Dead letters and retries: which topic, which properties (algorithms.md section 10).
+"""Dead letters and retries: their topics and properties (algorithms.md section 10).
 
-A message that was redelivered more often than allowed goes to the dead letter topic and is then
-acknowledged. `reconsume_later` publishes it to the retry topic with a delay instead, to which the
-consumer is subscribed as well. What is published carries the Java client's properties.
+A message that was redelivered more often than allowed is published to the dead letter topic and then
+acknowledged. `reconsume_later` publishes it to the retry topic with a delay instead, to which the consumer is
+subscribed as well. Published messages carry the Java client's properties.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROPERTY_RECONSUME_TIMES = "RECONSUMETIMES"
 PROPERTY_DELAY_TIME = "DELAY_TIME"
 
 RETRY_MAX_DEFAULT = 16
-"""Reconsume attempts without a policy, as in the Java client."""
+"""Maximum reconsume attempts without a policy, as in the Java client."""
 
 
 class _Received(Protocol):
@@ -36,9 +36,10 @@ class _Received(Protocol):
 
 
 def dead_letter_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
-    """``<topic>-<subscription>-DLQ``, without the partition's suffix, unless the policy names another.
+    """Return ``<topic>-<subscription>-DLQ``, without the partition's suffix, unless the policy names another.
 
-    Slashes of the subscription's name, as those of functions have, are dashes there: no topic has any.
+    Slashes of the subscription's name, as those of functions have, become dashes: topic names have no
+    slashes.
     """
     if policy is not None and policy.dead_letter_topic:
         return str(TopicName.parse(policy.dead_letter_topic))
@@ -46,15 +47,15 @@ def dead_letter_topic(topic: str, subscription: str, policy: ConsumerDeadLetterP
 
 
 def retry_topic(topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None) -> str:
-    """``<topic>-<subscription>-RETRY``, without the partition's suffix, unless the policy names another; see
-    `dead_letter_topic`."""
+    """Return ``<topic>-<subscription>-RETRY``, without the partition's suffix, unless the policy names
+    another; see `dead_letter_topic`."""
     if policy is not None and policy.retry_letter_topic:
         return str(TopicName.parse(policy.retry_letter_topic))
     return f"{TopicName.parse(topic).base}-{subscription.replace('/', '-')}{RETRY_SUFFIX}"
 
 
 def is_dead(redelivery_count: int, policy: ConsumerDeadLetterPolicy | None) -> bool:
-    """A message is still delivered with a count of the maximum; above it, it is dead."""
+    """Return whether the redelivery count is above the maximum; at the maximum it is delivered."""
     return policy is not None and redelivery_count > policy.max_redeliver_count
 
 
@@ -64,7 +65,7 @@ def _java_text(message_id: MessageId) -> str:
 
 
 def origin_properties(message: _Received, subscription: str) -> dict[str, str]:
-    """The message's properties with where it came from; what an earlier hop wrote is kept."""
+    """Return the message's properties with its origin; origins from earlier hops are kept."""
     properties = message.properties()
     origin = _java_text(message.message_id())
     properties.setdefault(PROPERTY_REAL_TOPIC, message.topic_name())
@@ -76,7 +77,7 @@ def origin_properties(message: _Received, subscription: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message to publish elsewhere before the original is acknowledged."""
+    """A message to publish to another topic before the original is acknowledged."""
 
     topic: str
     properties: Mapping[str, str]
@@ -87,7 +88,7 @@ class DeadLetter:
 def plan_dead_letter(
     message: _Received, topic: str, subscription: str, policy: ConsumerDeadLetterPolicy | None
 ) -> DeadLetter:
-    """Where a dead message goes."""
+    """Return the dead letter for a message that was redelivered too often."""
     return DeadLetter(
         topic=dead_letter_topic(topic, subscription, policy),
         properties=origin_properties(message, subscription),
@@ -103,10 +104,11 @@ def plan_retry(
     delay_ms: int,
     properties: Mapping[str, str] | None = None,
 ) -> DeadLetter:
-    """Where a message goes that is to be consumed later: the retry topic, until it was tried too often.
+    """Return the letter for a message to consume later: to the retry topic, or after too many attempts to the
+    dead letter topic.
 
-    ``topic`` is the one that the consumer subscribed to, not the retry topic that the message may have
-    come from. ``properties`` are added to the message's.
+    ``topic`` is the one that the consumer subscribed to, not the retry topic that the message may have come
+    from. ``properties`` are added to the message's.
     """
     merged = {**origin_properties(message, subscription), **(properties or {})}
     times = merged.get(PROPERTY_RECONSUME_TIMES, "0")

@@ -1,4 +1,4 @@
-"""What the application gets with a message that is delivered encrypted, to decrypt it by itself."""
+"""Encryption details of a message that is delivered encrypted, for decryption by the application."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EncryptionKey:
 
 
 class EncryptionContext:
-    """Reads the encryption fields of an entry's metadata (framing.md section 1.5)."""
+    """Accessors for the encryption fields of an entry's metadata (framing.md section 1.5)."""
 
     __slots__ = ("_decryption_failed", "_metadata")
 
@@ -31,36 +31,36 @@ class EncryptionContext:
         self._decryption_failed = decryption_failed
 
     def keys(self) -> list[EncryptionKey]:
-        """The data key, encrypted for each public key it was made for."""
+        """Return the data key, encrypted for each of its public keys."""
         return [
             EncryptionKey(key.key, key.value, {pair.key: pair.value for pair in key.metadata})
             for key in self._metadata.encryption_keys
         ]
 
     def param(self) -> bytes:
-        """The initialisation vector."""
+        """Return the initialisation vector."""
         return bytes(self._metadata.encryption_param)
 
     def algorithm(self) -> str:
-        """What the data key was encrypted with."""
+        """Return the name of the algorithm that encrypted the data key."""
         return str(self._metadata.encryption_algo)
 
     def compression_type(self) -> int:
-        """Equal to a member of ``CompressionType``; what is found after decryption is compressed so."""
+        """Return the codec, equal to a member of ``CompressionType``, of the decrypted payload."""
         return int(self._metadata.compression)
 
     def uncompressed_message_size(self) -> int:
-        """0 when the payload is not compressed."""
+        """Return the uncompressed size in bytes; 0 when the payload is not compressed."""
         return int(self._metadata.uncompressed_size) if self._metadata.compression else 0
 
     def batch_size(self) -> int:
-        """The number of messages in the batch, -1 for a single message."""
+        """Return the number of messages in the batch, -1 for a single message."""
         metadata = self._metadata
         batched = metadata.HasField("num_messages_in_batch")
         return int(metadata.num_messages_in_batch) if batched else -1
 
     def is_decryption_failed(self) -> bool:
-        """True when the payload is still encrypted."""
+        """Return whether the payload is still encrypted."""
         return self._decryption_failed
 
     def __repr__(self) -> str:

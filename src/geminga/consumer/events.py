@@ -1,4 +1,4 @@
-"""Events: what a consumer core has to tell whoever drives it, besides the frames to send."""
+"""Events of a consumer core for its caller, besides the frames to send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.consumer.message import Message
 from geminga.errors import PulsarException
 
 EntryKey = tuple[int, int]
-"""Ledger and entry."""
+"""Ledger id and entry id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class AcksSettled:
-    """The acknowledgements with these tokens are done: receipted, or refused with ``error``."""
+    """The acknowledgements with these tokens are receipted, or failed with ``error``."""
 
     tokens: Sequence[Any]
     error: PulsarException | None = None
@@ -32,7 +32,7 @@ class AcksSettled:
 
 @dataclass(frozen=True, slots=True)
 class EntryRefused:
-    """An entry that cannot be read. ``acknowledged`` is false when it stays with the broker."""
+    """An entry that cannot be read. ``acknowledged`` is false if it stays unacknowledged."""
 
     key: EntryKey
     error: PulsarException
@@ -48,12 +48,12 @@ class ActiveChanged:
 
 @dataclass(frozen=True, slots=True)
 class EndOfTopic:
-    """The topic is terminated and all of it was delivered."""
+    """The topic is terminated and all of its messages were delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysMixed:
-    """Key_Shared: a batch holds messages of several keys, and came for the sake of its first one."""
+    """Key_Shared: a batch holds messages of several keys, and was dispatched by its first one."""
 
     producer_name: str
 

@@ -1,14 +1,14 @@
-"""Permits: how many messages the broker may send ahead of the application.
+"""Permits: the number of messages that the broker may send ahead of the application.
 
-FLOW first grants the whole window; afterwards permits go back in blocks of half of it (algorithms.md
-section 9). Nothing is counted a message: the message that closes a block carries a `Release`, and
-whoever takes it from the queue hands the release back.
+FLOW first grants the whole window; afterwards permits are returned in blocks of half of it (algorithms.md
+section 9). There is no counting per message: the message that closes a block carries a `Release`, which is
+returned when the message is taken from the queue.
 
-The window is the queue size. When the messages turn out to be so large that a full queue would hold
-more than the limit of bytes, the window shrinks to what fits, judged by the average size seen.
+The window is the queue size. If messages are so large that a full queue would exceed the limit of bytes, the
+window shrinks accordingly, by the average size seen.
 
-A reader that knows its last entry (`stop_after`) grants no more than brings the entries up to it: what
-the broker sends beyond is thrown away.
+A reader that knows its last entry (`stop_after`) grants only the permits for the entries up to it: later
+entries would be discarded.
 
 Invariant: ``queue_size == earned + granted but not yet released``.
 """
@@ -20,12 +20,12 @@ from typing import Protocol
 from geminga.ids import MessageId
 
 _AVERAGE_WEIGHT = 1 / 8
-"""How much one entry moves the average message size."""
+"""Weight of one entry in the average message size."""
 
 
 READ_ENTRIES_MAX = 100
-"""As long as a consumer has any permit, Apache Pulsar sends it up to so many entries at once, however many
-messages they hold (``dispatcherMaxReadBatchSize``)."""
+"""Entries that Apache Pulsar may send at once to a consumer with any permit, however many messages they hold
+(``dispatcherMaxReadBatchSize``)."""
 
 
 class _Placed(Protocol):
@@ -36,10 +36,10 @@ class _Placed(Protocol):
 
 
 class Release:
-    """Permits that come free when the message carrying this is taken from the queue.
+    """Permits that are returned when the message carrying this is taken from the queue.
 
-    ``generation`` is the subscription that they were granted to, or its time since permits were missed: no
-    other counts them.
+    ``generation`` is the subscription that they were granted to, or its period since lost permits were
+    recovered: releases of other generations are ignored.
     """
 
     __slots__ = ("generation", "permits")
@@ -50,7 +50,7 @@ class Release:
 
 
 class FlowControl:
-    """The permits of one consumer on one connection; `reset` begins anew on the next one."""
+    """The permits of one consumer on one connection; `reset` starts over on the next one."""
 
     __slots__ = (
         "_aside", "_average_bytes", "_block", "_earned", "_entries_left", "_fewest", "_generation",
@@ -68,15 +68,15 @@ class FlowControl:
         self._outstanding = 0
         self._block = 0
         self.received_messages = self.received_bytes = 0
-        """Ever: of bodies, or of entries that were queued whole."""
+        """Totals: of bodies, or of entries that were queued whole."""
         self.stop = None if stop is None else (stop.ledger_id, stop.entry_id)
-        """The last entry that is wanted."""
+        """The last wanted entry."""
         self._entries_left: int | None = None
         self._fewest = 0
         self.arrived_last = (-1, -1)
         """Ledger and entry id of the newest entry that arrived on this connection, delivered or not."""
         self.overshoot = READ_ENTRIES_MAX
-        """Entries that the broker sends for the last permit, at the most."""
+        """Maximum entries that the broker sends for the last permit."""
 
     @property
     def queue_size(self) -> int:
@@ -89,13 +89,13 @@ class FlowControl:
 
     @property
     def window(self) -> int:
-        """How many messages may be on the way or waiting: the queue size, or what fits into its bytes."""
+        """Maximum messages in flight or queued: the queue size, or as many as fit into its bytes."""
         if self._average_bytes * self._queue_size <= self._queue_bytes_max:
             return self._queue_size
         return max(1, int(self._queue_bytes_max / self._average_bytes))
 
     def resize(self, queue_size: int) -> None:
-        """A new share of the queue, when partitions were added."""
+        """Set a new share of the queue, when partitions were added."""
         self._earned += queue_size - self._queue_size
         self._queue_size = queue_size
 
@@ -104,22 +104,22 @@ class FlowControl:
         return self._entries_left is not None
 
     def stop_after(self, entries: int | None) -> None:
-        """Only so many more entries are wanted; None: without end, or as many as nobody knows."""
+        """Limit the wanted entries to the next ``entries``; None: no limit, or unknown."""
         self._entries_left = entries
 
     def note_start(self, start: MessageId | None) -> None:
-        """The next entry is the first one at or after ``start``."""
+        """Note that the next entry is the first one at or after ``start``."""
         if self.stop is not None:
             self.stop_after(None if start is None else self._entries_up_to_stop(start, 1))
 
     def note_place(self, entry: _Placed) -> None:
-        """``entry`` arrived."""
+        """Note that ``entry`` arrived."""
         self.arrived_last = max(self.arrived_last, (entry.ledger_id, entry.entry_id))
         if self.stop is not None:
             self.stop_after(self._entries_up_to_stop(entry, 0))
 
     def _entries_up_to_stop(self, place: _Placed, more: int) -> int | None:
-        """Entries behind ``place``, and ``more``; None when the last one wanted is in a later ledger."""
+        """Return the entries after ``place``, plus ``more``; None if the last wanted ledger is later."""
         assert self.stop is not None
         ledger, entry = self.stop
         if place.ledger_id < ledger:
@@ -128,15 +128,15 @@ class FlowControl:
 
     @property
     def _outstanding_max(self) -> int:
-        """Permits that bring no entry beyond the last one wanted. An entry takes one at least, and those
-        that are on their way already have taken theirs from the balance."""
+        """Return the permits that bring no entry beyond the last wanted one. An entry takes at least one, and
+        entries in flight have already been subtracted."""
         left = self._entries_left
         if left is None:
             return self._queue_size
         return min(self._queue_size, max(left, (left - self.overshoot) * self._fewest + 1 if left else 0))
 
     def reset(self) -> None:
-        """A new subscription: the broker knows no permits, and old releases mean nothing."""
+        """Start a new subscription: the broker has no permits, and old releases are ignored."""
         self._subscription = self._generation = object()
         self._aside = 0
         self._earned = self._queue_size
@@ -147,7 +147,7 @@ class FlowControl:
     def arrived(self, messages: int, size_bytes: int) -> list[tuple[int, Release]]:
         """Account for an entry of ``messages`` deliverable messages that goes to the queue.
 
-        Returns ``(index, release)`` for the messages (0-based within these) that close a block.
+        Return ``(index, release)`` for the messages (0-based within these) that close a block.
         """
         before = self._block
         threshold = self._note(messages, size_bytes)
@@ -162,14 +162,14 @@ class FlowControl:
         return releases
 
     def arrived_whole(self, messages: int, size_bytes: int) -> list[tuple[int, Release]]:
-        """`arrived`, for an entry that is taken as a whole: one release at most, with its last message."""
+        """`arrived`, for an entry that is taken as a whole: at most one release, with its last message."""
         if self._note(messages, size_bytes) > self._block:
             return []
         permits, self._block = self._block, 0
         return [(messages - 1, Release(self._generation, permits))]
 
     def _note(self, messages: int, size_bytes: int) -> int:
-        """Add what arrived to the open block; returns the size at which a block is closed."""
+        """Add arrived messages to the open block; return the size at which a block is closed."""
         self.received_messages += messages
         self.received_bytes += size_bytes
         self._outstanding -= messages
@@ -181,7 +181,7 @@ class FlowControl:
         return max(1, self.window // 2)
 
     def dropped(self, permits: int) -> None:
-        """Permits of messages that never reach the queue: duplicates, corrupt entries, inner chunks."""
+        """Return permits of messages that never reach the queue: duplicates, damage, inner chunks."""
         self._outstanding -= permits
         if self._queue_size:
             self._earned += permits
@@ -189,21 +189,20 @@ class FlowControl:
             self._earned = 1
 
     def overcharged(self, permits: int) -> None:
-        """Permits that an entry has cost beyond its messages that went to the queue. With a queue of 0 those
-        are all that was asked for."""
+        """Return permits that an entry cost beyond its queued messages, all requested ones with queue 0."""
         self._outstanding -= permits
         if self._queue_size:
             self._earned += permits
 
     def set_aside(self, permits: int) -> Release:
-        """Permits of messages that are busy elsewhere, on their way to a dead letter topic; the release is
-        handed back when that is done, so that no more of them pile up than the window holds."""
+        """Set permits aside for messages on their way to a dead letter topic. Return their release, to be
+        returned once they are published, which limits their number to the window."""
         self._outstanding -= permits
         self._aside += permits
         return Release((self._subscription,), permits)
 
     def released(self, release: Release) -> None:
-        """The application took the message that carries ``release``, or what was set aside is done."""
+        """Return the permits of ``release``: its message was taken, or was published as a dead letter."""
         generation = release.generation
         if generation is self._generation:
             self._earned += release.permits
@@ -212,29 +211,29 @@ class FlowControl:
             self._earned += release.permits
 
     def recover(self) -> None:
-        """Nothing waits in the queue, so all permits are at the broker, earned, or set aside. What is missing
-        was lost with somebody who took a message and did not get to say so: a signal's handler raised."""
+        """Recover permits while the queue is empty. All permits are then at the broker, earned, or set aside.
+        Missing ones were lost when a signal handler raised in a receiver that had just taken a message."""
         missed = self._queue_size - self._earned - self._outstanding - self._block - self._aside
         if self._queue_size and missed > 0:
-            self._generation = object()  # a release that comes after all is counted already
+            self._generation = object()  # releases that arrive later are counted already
             self._earned += missed
 
     def taken_back(self, releases: list[Release]) -> None:
-        """All waiting messages were removed from the queue: every unreleased permit is earned."""
+        """Earn all unreleased permits after the queued messages were removed."""
         for release in releases:
             self.released(release)
         self._earned += self._block
         self._block = 0
 
     def want_one(self) -> None:
-        """Queue size 0: the application waits for a message; one is asked for if none is on the way."""
+        """Request a message for a waiting application, with queue size 0, unless one is in flight."""
         if self._outstanding <= 0:
             self._earned = 1
 
     def take_grant(self) -> int:
-        """How many permits to send in FLOW now; 0 for none yet."""
+        """Return the number of permits to send in FLOW now; 0 for none yet."""
         if self._queue_size == 0:
-            # A batch overshoots the one permit: the broker's balance has to come back above zero.
+            # A batch overshoots the one permit: the broker's balance must become positive again.
             grant = 1 - self._outstanding if self._earned and self._outstanding <= 0 else 0
             self._earned = 0
         else:

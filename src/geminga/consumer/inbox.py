@@ -1,11 +1,11 @@
-"""The inbox: what the application says about messages, on its way from any thread to the cores.
+"""Inbox: the application's calls about messages, passed from any thread to the cores.
 
-There is one way in, `Inbox.add`, and one order: a message is noted as taken before its acknowledgement, and
-both are read in that order. Adding is one atomic operation on a ``collections.deque``; the loop's thread
-empties the inbox once a grouping time, and at once when it is full or something urgent lies in it.
+All items pass `Inbox.add`, in one order: taking a message is noted before its acknowledgement, and both are
+processed in that order. Adding is one atomic operation on a ``collections.deque``; the loop's thread empties
+the inbox once a grouping time, and at once when it is full or has an urgent item.
 
-The type of an item is its tag. The most frequent one, the acknowledgement of a `Message`, is the message
-itself: it costs nothing to make.
+Items are distinguished by type. The most frequent one, the acknowledgement of a `Message`, is the message
+itself, which needs no further object.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TakenByApplication:
-    """The application has the message: its acknowledgement time-out runs."""
+    """The application took the message: its acknowledgement time-out starts."""
 
     message: Message[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedToQueue:
-    """The application has it no more: a call that had taken it was interrupted, and it waits in the queue."""
+    """A call that had taken the message was interrupted; the message is in the queue again."""
 
     message: Message[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedId:
-    """The message with this id is done."""
+    """The message with this id is acknowledged."""
 
     message_id: MessageId
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedThrough:
-    """This message and all before it of its topic are done."""
+    """This message and all before it of its topic are acknowledged."""
 
     message: Message[Any] | MessageId
 
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """A reader's places: the newest message that it was given of each topic, when this item is read."""
+    """A reader's positions: the newest message it was given of each topic, as of processing this item."""
 
     newest: Mapping[str, Message[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class NegativelyAcknowledged:
-    """The application could not process the message: it is to come again later."""
+    """The application could not process the message: it is to be redelivered later."""
 
     message: Message[Any] | MessageId
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptsWanted:
-    """Somebody waits until everything before this is stored by the broker; ``token`` is told."""
+    """A caller waits until everything before this is stored by the broker; ``token`` identifies it."""
 
     token: Any
 
@@ -84,10 +84,10 @@ Item = (
 
 
 class Inbox:
-    """``arm`` and ``hurry`` have the loop empty the inbox soon, or now; both may be called on any thread,
-    and more often than needed. ``full_at`` items are emptied without waiting for the grouping time.
+    """``arm`` and ``hurry`` schedule emptying the inbox, soon or now; both may be called on any thread, and
+    more often than needed. ``full_at`` items are processed without waiting for the grouping time.
 
-    ``ended`` is None, or makes the error that says why nothing is taken any more.
+    ``ended`` is None, or returns the error to raise for further items.
     """
 
     __slots__ = ("_arm", "_armed", "_full_at", "_hurried", "_hurry", "_items", "ended")
@@ -106,13 +106,14 @@ class Inbox:
 
     @property
     def armed(self) -> bool:
-        """The loop is going to empty the inbox."""
+        """Whether emptying the inbox is scheduled."""
         return self._armed
 
     def add(self, item: Item) -> None:
         """Add one item, on any thread.
 
-        Raises what `ended` makes. When the end came at the same moment, the item may have been read before.
+        Raises the error of `ended`. If the end came at the same moment, the item may have been processed
+        before.
         """
         items = self._items
         if self.ended is not None:
@@ -126,7 +127,7 @@ class Inbox:
                 self._hurried = True
                 self._hurry()
         except BaseException:
-            # Perhaps a signal's handler raised in here: whether the loop was told is not known.
+            # A signal handler may have raised here: the loop may not be scheduled.
             with suppress(Exception):
                 self._arm()
             raise
@@ -134,15 +135,15 @@ class Inbox:
             raise self.ended()
 
     def add_urgent(self, item: Item) -> None:
-        """`add`, and have the inbox emptied now."""
+        """Call `add`, and have the inbox emptied now."""
         self.add(item)
         if not self._hurried:
             self._hurried = True
             self._hurry()
 
     def take(self) -> list[Item]:
-        """On the loop's thread: everything up to now, in order."""
-        # First the flags: what is added from here on tells the loop again.
+        """Return all items so far, in order. Call on the loop's thread."""
+        # Reset the flags first: items added from now on schedule the loop again.
         self._armed = self._hurried = False
         take = self._items.popleft
         return [take() for _ in range(len(self._items))]

@@ -1,8 +1,7 @@
 """A received entry and the messages in it.
 
-An entry is opened once, by `unbatching.open_entry`; a `Message` is only a place in it (entry and
-index), and decodes what is asked for when it is asked for. That keeps the cost of a message that is
-received and acknowledged at a few hundred nanoseconds.
+An entry is opened once, by `unbatching.open_entry`; a `Message` is only a reference to it (entry and index),
+and decodes its parts on access. So receiving and acknowledging a message takes a few hundred nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _read_size = Struct(">I").unpack_from
 
 
 class EntryAcks:
-    """Which messages of a batch are still unacknowledged; shared by all deliveries of the entry."""
+    """Acknowledgement state of a batch's messages; shared by all deliveries of the entry."""
 
     __slots__ = ("entry_id", "flags", "ledger_id", "remaining")
 
@@ -38,7 +37,7 @@ class EntryAcks:
         self.remaining = count
 
     def settle(self, index: int) -> bool:
-        """Mark one message acknowledged; True when it was the last of the entry."""
+        """Mark one message acknowledged; return whether it was the last of the entry."""
         flags = self.flags
         if not 0 <= index < len(flags) or not flags[index]:
             return False
@@ -47,20 +46,20 @@ class EntryAcks:
         return self.remaining == 0
 
     def settle_through(self, index: int) -> bool:
-        """Mark the messages up to and including ``index``; True when none remains."""
+        """Mark the messages up to and including ``index``; return whether none remains."""
         last = max(0, min(index + 1, len(self.flags)))
         self.remaining -= self.flags.count(1, 0, last)
         self.flags[:last] = bytes(last)
         return self.remaining == 0
 
     def reopen(self) -> None:
-        """Nothing of the batch is acknowledged."""
+        """Mark all messages of the batch unacknowledged."""
         if self.remaining != len(self.flags):
             self.flags[:] = b"\x01" * len(self.flags)
             self.remaining = len(self.flags)
 
     def apply_ack_set(self, words: Sequence[int]) -> None:
-        """Take over the broker's view: a 0 bit is acknowledged (framing.md section 8)."""
+        """Adopt the broker's ack set: a 0 bit is acknowledged (framing.md section 8)."""
         flags = self.flags
         for index in range(len(flags)):
             word = index >> 6
@@ -70,12 +69,12 @@ class EntryAcks:
                 self.remaining -= 1
 
     def ack_set(self) -> list[int]:
-        """The wire's bit words, 1 for unacknowledged, as signed 64-bit numbers without trailing zeros."""
+        """Return the wire's bit words, 1 for unacknowledged, as signed numbers without trailing zeros."""
         return ack_set_words(self.flags)
 
 
 def ack_set_words(flags: bytes | bytearray) -> list[int]:
-    """Java's ``BitSet.toLongArray`` of flags (0 or 1 a message)."""
+    """Return Java's ``BitSet.toLongArray`` of flags (0 or 1 per message)."""
     bits = int(flags.translate(_TO_DIGITS)[::-1] or b"0", 2)
     words = []
     while bits:
@@ -91,11 +90,11 @@ _TO_DIGITS = bytes([ord("0"), ord("1")]) + bytes(254)
 class ReceivedEntry:
     """One entry as the broker delivered it.
 
-    ``raw`` is the entry from its ``0x0e01`` magic on; ``body`` the decrypted and decompressed payload.
-    An entry that is handed on whole has no ``body`` and no ``metadata`` until someone opens it. For a
-    batch (``batched``, and ``count`` messages) ``starts`` holds the place of every message's size prefix
-    in ``body`` and the end of the body; for a single message it is None. ``releases`` are permits that come
-    free when the messages with these indexes are taken.
+    ``raw`` is the entry from its ``0x0e01`` magic on; ``body`` the decrypted and decompressed payload. An
+    entry that is queued whole has no ``body`` and no ``metadata`` until it is opened. For a batch
+    (``batched``, and ``count`` messages) ``starts`` holds the offset of every message's size prefix in
+    ``body`` and the end of the body; for a single message it is None. ``releases`` are permits that are
+    returned when the messages with these indexes are taken.
     """
 
     __slots__ = (
@@ -136,14 +135,14 @@ class ReceivedEntry:
         self.releases: dict[int, Release] | None = None
 
     def take_releases(self, indexes: Iterable[int]) -> list[Release]:
-        """The permits that these messages carry, once."""
+        """Return the permits that these messages carry, once."""
         releases = self.releases
         if not releases:
             return []
         return [releases.pop(index) for index in indexes if index in releases]
 
     def message_id(self, index: int) -> MessageId:
-        """The id of the message at ``index`` (-1 for a single message)."""
+        """Return the id of the message at ``index`` (-1 for a single message)."""
         first_chunk = None
         if self.chunk_ids is not None:
             first_chunk = MessageId(self.origin.partition, *self.chunk_ids[0])
@@ -155,11 +154,11 @@ class ReceivedEntry:
 
 
 ALONE = range(-1, 0)
-"""The indexes of an entry that is one message."""
+"""The indexes of an entry that is a single message."""
 
 
 def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
-    """The indexes of the unacknowledged messages of an opened entry."""
+    """Return the indexes of the unacknowledged messages of an opened entry."""
     if entry.starts is None:
         return ALONE
     acks = entry.acks
@@ -169,7 +168,7 @@ def indexes_of(entry: ReceivedEntry) -> Sequence[int]:
 
 
 def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
-    """The same without those that the entry's ack set leaves out."""
+    """Return the indexes of the unacknowledged messages that are in the entry's ack set."""
     indexes, words = indexes_of(entry), entry.ack_set
     if not words or entry.starts is None:
         return indexes
@@ -177,16 +176,16 @@ def indexes_left(entry: ReceivedEntry) -> Sequence[int]:
 
 
 def messages_of(entry: ReceivedEntry) -> list[Message[Any]]:
-    """The unacknowledged messages of an opened entry."""
+    """Return the unacknowledged messages of an opened entry."""
     return [Message(entry, index) for index in indexes_of(entry)]
 
 
 class ConsumerOrigin:
-    """What the entries of one consumer share; being the same object, it tells whose they are.
+    """Common data of one consumer's entries; the object also identifies their consumer.
 
-    ``cluster`` counts the clusters that the client went through: an id means something in its own alone.
-    ``keeps``: the topic keeps its messages. One that is not persistent gives all of them the same id, and
-    none comes again.
+    ``cluster`` counts the clusters that the client has used: an id is valid in its own cluster only.
+    ``keeps``: the topic is persistent. A non-persistent topic gives all messages the same id and redelivers
+    none.
     """
 
     __slots__ = ("cluster", "keeps", "partition", "schema", "topic")
@@ -200,7 +199,7 @@ class ConsumerOrigin:
 
 
 class Message(Generic[T_co]):
-    """A received message. Method names are ``pulsar-client``'s; values are decoded when asked for."""
+    """A received message. Method names are ``pulsar-client``'s; values are decoded on access."""
 
     __slots__ = ("_entry", "_index", "_metadata")
 
@@ -211,7 +210,7 @@ class Message(Generic[T_co]):
         self._index = index
 
     def data(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         entry = self._entry
         body = entry.body
         assert body is not None
@@ -223,7 +222,7 @@ class Message(Generic[T_co]):
         return bytes(body[start + 4 + _read_size(body, start)[0] : starts[index + 1]])
 
     def size_bytes(self) -> int:
-        """Bytes of the payload."""
+        """Return the size of the payload in bytes."""
         entry = self._entry
         assert entry.body is not None
         if entry.starts is None:
@@ -232,9 +231,9 @@ class Message(Generic[T_co]):
         return entry.starts[self._index + 1] - start - 4 - int(_read_size(entry.body, start)[0])
 
     def value(self) -> T_co:
-        """The payload as the consumer's schema decodes it; the bytes themselves without a schema.
+        """Return the payload decoded by the consumer's schema; the bytes themselves without a schema.
 
-        A tombstone (`has_null_value`) is None with most schemas, whatever the type says.
+        A tombstone (`has_null_value`) is None with most schemas, despite the type annotation.
         """
         schema = self._entry.origin.schema
         if schema is None:
@@ -244,7 +243,7 @@ class Message(Generic[T_co]):
         return value
 
     def _own_metadata(self) -> Any:
-        """The message's own metadata: its part of a batch, or the entry's for a single message."""
+        """Return the message's own metadata: its part of a batch, or the entry's for a single message."""
         try:
             return self._metadata
         except AttributeError:
@@ -260,82 +259,82 @@ class Message(Generic[T_co]):
         return own
 
     def properties(self) -> dict[str, str]:
-        """The application's properties; the last value of a repeated key."""
+        """Return the application's properties; the last value of a repeated key."""
         return {text(pair.key): text(pair.value) for pair in self._own_metadata().properties}
 
     def partition_key(self) -> str:
-        """The key, empty without one. A key of bytes (Java) is its base64 text."""
+        """Return the key, empty without one. A key of bytes (Java) is its base64 text."""
         return text(self._own_metadata().partition_key)
 
     def has_partition_key(self) -> bool:
-        """Tells an empty key from none."""
+        """Return whether there is a key, which may be empty."""
         return bool(self._own_metadata().HasField("partition_key"))
 
     def partition_key_is_base64(self) -> bool:
-        """True when `partition_key` is the base64 text of a key of bytes."""
+        """Return whether `partition_key` is the base64 text of a key of bytes."""
         return bool(self._own_metadata().partition_key_b64_encoded)
 
     def ordering_key(self) -> str:
-        """The ordering key as text (bytes that are no UTF-8 are kept as surrogates), empty without one."""
+        """Return the ordering key as text (invalid UTF-8 is kept as surrogates), empty without one."""
         return bytes(self._own_metadata().ordering_key).decode("utf-8", "surrogateescape")
 
     def publish_timestamp(self) -> int:
-        """When the producer published the message: milliseconds since 1970."""
+        """Return when the producer published the message, in milliseconds since 1970."""
         return int(self._entry.metadata.publish_time)
 
     def event_timestamp(self) -> int:
-        """The application's event time in milliseconds since 1970; 0 without one."""
+        """Return the application's event time in milliseconds since 1970; 0 without one."""
         return int(self._own_metadata().event_time)
 
     def message_id(self) -> MessageId:
-        """Its id: what is acknowledged, and where a reader or a seek can begin."""
+        """Return the id, for acknowledging the message, or for starting a reader or a seek there."""
         return self._entry.message_id(self._index)
 
     def topic_name(self) -> str:
-        """The complete topic name, with the partition's suffix."""
+        """Return the complete topic name, with the partition's suffix."""
         return self._entry.origin.topic
 
     def redelivery_count(self) -> int:
-        """How often the broker has delivered the message before."""
+        """Return how many times the broker has delivered the message before."""
         return self._entry.redelivery_count
 
     def schema_version(self) -> str:
-        """The version of the schema that the message was written with, empty without one."""
+        """Return the version of the schema that the message was written with, empty without one."""
         return bytes(self._entry.metadata.schema_version).decode("latin-1")
 
     def int_schema_version(self) -> int:
-        """`schema_version` as a number; -1 without one."""
+        """Return `schema_version` as a number; -1 without one."""
         version = bytes(self._entry.metadata.schema_version)
         return int.from_bytes(version, "big") if version else -1
 
     def producer_name(self) -> str:
-        """The name of its producer."""
+        """Return the name of the message's producer."""
         return text(self._entry.metadata.producer_name)
 
     def sequence_id(self) -> int:
-        """The producer's sequence id of this message."""
+        """Return the producer's sequence id of this message."""
         own = self._own_metadata()
         if own is self._entry.metadata or own.HasField("sequence_id"):
             return int(own.sequence_id)
         return int(self._entry.metadata.sequence_id) + max(self._index, 0)
 
     def replicated_from(self) -> str:
-        """The cluster that the message was replicated from, empty if none."""
+        """Return the cluster that the message was replicated from, empty if it was not replicated."""
         return text(self._entry.metadata.replicated_from)
 
     def has_null_value(self) -> bool:
-        """True for a tombstone: a message whose value is null, not empty."""
+        """Return whether the message is a tombstone: its value is null, not empty."""
         return bool(self._own_metadata().null_value)
 
     def encryption_context(self) -> EncryptionContext | None:
-        """How an encrypted message was encrypted, None for any other.
+        """Return the encryption details of an encrypted message, None for any other.
 
         See ``ConsumerCryptoFailureAction.CONSUME``.
         """
         entry = self._entry
         if not entry.metadata.encryption_keys:
             return None
-        # The raw entry is let go of once its payload is decrypted.
+        # The raw entry is dropped once its payload is decrypted.
         return EncryptionContext(entry.metadata, decryption_failed=entry.raw is not None)
 
     def __repr__(self) -> str:

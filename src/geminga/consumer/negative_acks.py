@@ -1,7 +1,7 @@
 """Negative acknowledgements: entries that are redelivered after a delay.
 
 Due times are rounded up to a grid (an eighth of the delay, at most 100 ms), so that a burst of negative
-acknowledgements leaves in few commands and never early.
+acknowledgements is sent in few commands and never early.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NegativeAcks:
         return len(self._due)
 
     def keys(self) -> Iterable[EntryKey]:
-        """The entries that wait."""
+        """Return the entries that wait."""
         return self._due.keys()
 
     def add(self, key: EntryKey, delay_seconds: float, now: float) -> None:
@@ -41,11 +41,12 @@ class NegativeAcks:
             heapq.heappush(self._heap, (due, key))
 
     def cancel(self, key: EntryKey) -> None:
-        """The entry was acknowledged after all."""
+        """Remove an entry that was acknowledged after all."""
         self._due.pop(key, None)
 
     def clear(self) -> None:
-        """Everything is redelivered anyway: a reconnect, a seek, redeliver_unacknowledged_messages."""
+        """Remove all entries when everything is redelivered: on a reconnect, a seek or
+        redeliver_unacknowledged_messages."""
         self._due.clear()
         self._heap.clear()
 
@@ -56,7 +57,7 @@ class NegativeAcks:
         return heap[0][0] if heap else float("inf")
 
     def take_due(self, now: float) -> list[EntryKey]:
-        """The entries whose time has come, in order of time."""
+        """Remove and return the due entries, ordered by time."""
         due: list[EntryKey] = []
         while self.next_deadline() <= now:
             _, key = heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
-"""From a MESSAGE frame to a `ReceivedEntry`: decrypt, assemble, decompress, split.
+"""Conversion of a MESSAGE frame to a `ReceivedEntry`: decrypt, assemble chunks, decompress, split.
 
-`EntryOpener.open` gives the entry, or says why there is none: an inner chunk, a marker, an entry that
-cannot be read. What is to be acknowledged or reported stands in the `OpenedFrame` result.
+`EntryOpener.open` returns the entry, or the reason why it is missing: an inner chunk, a marker, an entry that
+cannot be read. The `OpenedFrame` result lists entries to acknowledge or report.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Buffer = bytes | bytearray | memoryview
 EntryKey = tuple[int, int]
 
 BATCH_COUNT_MAX = 1 << 24
-"""Messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
+"""Maximum messages that a batch may announce. 2^24 of 6 bytes would fill a frame of 100 MB."""
 
 
 class OpenedFrame:
-    """What became of a frame. One is made a frame, so it is plain slots without containers of its own.
+    """Result of opening a frame; plain slots without own containers, since there is one per frame.
 
-    ``entry``: the entry to deliver, None for none. ``permits``: what the broker charged for it.
-    ``acknowledge``: entries to acknowledge unseen. ``invalid``: why the entry is acknowledged with a
-    validation error. ``undecryptable``: it stays unacknowledged (``ConsumerCryptoFailureAction.FAIL``).
+    ``entry``: the entry to deliver, None for none. ``permits``: permits that the broker charged.
+    ``acknowledge``: entries to acknowledge without delivery. ``invalid``: the validation error with which the
+    entry is acknowledged. ``undecryptable``: it stays unacknowledged (``ConsumerCryptoFailureAction.FAIL``).
     ``compacted_out``: indexes of its batch that compaction removed.
     """
 
@@ -55,8 +55,8 @@ class OpenedFrame:
 class EntryOpener:
     """Opens the entries of one consumer. ``whole``: entries stay closed, for readers of columns.
 
-    ``untouched`` besides: chunks, markers, encrypted and damaged entries are passed on as well, for readers
-    that account for every entry of a range.
+    ``untouched`` in addition: chunks, markers, encrypted and damaged entries are passed on as well, for
+    readers that account for every entry of a range.
     """
 
     def __init__(self, settings: ConsumerSettings, origin: ConsumerOrigin) -> None:
@@ -74,7 +74,7 @@ class EntryOpener:
         self._bytes_max = settings.message_bytes_max
 
     def open(self, frame: MessageFrame, now: float, now_ms: int) -> OpenedFrame:
-        """Everything that can be said about one MESSAGE without knowing the consumer's state."""
+        """Open one MESSAGE, independently of the consumer's state."""
         opened = OpenedFrame()
         try:
             if not (self.whole and self._pass_whole(frame, opened)):
@@ -87,7 +87,7 @@ class EntryOpener:
         return opened
 
     def _pass_whole(self, frame: MessageFrame, opened: OpenedFrame) -> bool:
-        """An entry that its reader will check and decode; False when it has to be opened here."""
+        """Pass on an entry that its reader will check and decode; return False if it must be opened here."""
         raw = frame.entry
         if self.untouched:
             self._pass_untouched(frame, opened)
@@ -140,7 +140,7 @@ class EntryOpener:
             return
         entry = ReceivedEntry(
             self._origin, frame.ledger_id, frame.entry_id, metadata, batched=batched,
-            # An opened entry is kept once: in its open form.
+            # Keep an opened entry in its open form only.
             raw=raw if self.whole else None,
             count=count, redelivery_count=frame.redelivery_count, ack_set=frame.ack_set,
         )  # fmt: skip
@@ -148,7 +148,7 @@ class EntryOpener:
         if metadata.encryption_keys:
             plain = self._decrypt(metadata, payload)
             if plain is None:
-                entry.raw = raw  # kept: `Message.encryption_context` tells by it that nothing was opened
+                entry.raw = raw  # kept: `Message.encryption_context` recognises by it that decryption failed
                 entry.body = bytes(payload)
                 entry.count = 1
                 entry.batched = False
@@ -172,7 +172,7 @@ class EntryOpener:
         opened.entry = entry
 
     def _decrypt(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes | None:
-        """The plain payload; None to deliver it as it is. Raises `CryptoError` or `InvalidEntry`."""
+        """Return the plain payload; None to deliver it encrypted. Raises `CryptoError` or `InvalidEntry`."""
         try:
             if self._decryptor is None:
                 raise CryptoError("the message is encrypted and the consumer has no crypto_key_reader")
@@ -186,7 +186,7 @@ class EntryOpener:
 
 
 def open_entry(entry: ReceivedEntry, payload: Buffer, bytes_max: int) -> Sequence[int]:
-    """Decompress and split; returns the indexes of messages that compaction removed.
+    """Decompress and split; return the indexes of messages that compaction removed.
 
     Raises `InvalidEntry`.
     """
@@ -201,7 +201,7 @@ _U64 = (1 << 64) - 1
 
 
 def open_whole(entry: ReceivedEntry, bytes_max: int) -> Sequence[int]:
-    """Open an entry that was passed on whole; returns the indexes removed by compaction.
+    """Open an entry that was passed on whole; return the indexes removed by compaction.
 
     Raises `InvalidEntry`.
     """
@@ -216,14 +216,14 @@ def open_whole(entry: ReceivedEntry, bytes_max: int) -> Sequence[int]:
 
 
 def _charged(frame: MessageFrame, count: int) -> int:
-    """The permits of an entry: acknowledged positions of a batch cost none (framing.md section 7)."""
+    """Return the permits of an entry: acknowledged positions of a batch cost none (framing.md section 7)."""
     if not frame.ack_set:
         return count
     return min(count, sum((word & _U64).bit_count() for word in frame.ack_set))
 
 
 def plain_metadata(metadata: pb.MessageMetadata) -> pb.MessageMetadata:
-    """The metadata of an entry after decryption and chunk assembly."""
+    """Return the metadata of an entry after decryption and chunk assembly."""
     plain = pb.MessageMetadata()
     plain.CopyFrom(metadata)
     for field_name in (
@@ -242,7 +242,7 @@ def _checksum_wrong(raw: Buffer) -> bool:
 
 
 def _count_of_damaged(raw: Buffer) -> int:
-    """How many permits a damaged entry has cost, as far as its metadata can still be read."""
+    """Return the permits that a damaged entry has cost, if its metadata is still readable, else 1."""
     try:
         count = parse_entry(raw, verify=False).metadata.num_messages_in_batch
     except CorruptPayload:

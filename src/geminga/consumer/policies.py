@@ -1,8 +1,8 @@
-"""The policies of a consumer: batches that are received, shared keys, dead letters, and redelivery delays.
+"""Policies of a consumer: batch receiving, key sharing, dead letters, and redelivery delays.
 
-The four ``Consumer…Policy`` classes are the arguments of ``subscribe``. Behind three of them stand the plain
-objects that ``pulsar-client`` also shows under names of their own: `BatchReceivePolicy`, `KeySharedPolicy`
-and `DeadLetterPolicy` with its builder; ``policy()`` gives them.
+The four ``Consumer…Policy`` classes are the arguments of ``subscribe``. Three of them wrap plain objects that
+``pulsar-client`` also exposes under their own names: `BatchReceivePolicy`, `KeySharedPolicy` and
+`DeadLetterPolicy` with its builder; ``policy()`` returns them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ REDELIVER_COUNT_MAX = (1 << 31) - 1
 
 
 class KeySharedMode(Choice):
-    """Who decides which keys a Key_Shared consumer gets: the broker, or the consumer's own ranges."""
+    """Assignment of keys to a Key_Shared consumer: by the broker, or by the consumer's own ranges."""
 
     AutoSplit = 0
     Sticky = 1
 
 
 class BatchReceivePolicy:
-    """The limits of `ConsumerBatchReceivePolicy`; a limit that is not above 0 does not count."""
+    """The limits of `ConsumerBatchReceivePolicy`; a limit that is not above 0 is ignored."""
 
     __slots__ = ("_max_num_bytes", "_max_num_messages", "_timeout_ms")
 
@@ -41,22 +41,22 @@ class BatchReceivePolicy:
             )
 
     def getMaxNumMessages(self) -> int:
-        """So many messages are enough; not above 0: no limit."""
+        """Return the maximum number of messages; not above 0: no limit."""
         return self._max_num_messages
 
     def getMaxNumBytes(self) -> int:
-        """So many payload bytes are enough; not above 0: no limit."""
+        """Return the maximum number of payload bytes; not above 0: no limit."""
         return self._max_num_bytes
 
     def getTimeoutMs(self) -> int:
-        """After so many milliseconds what is there is given; not above 0: no limit."""
+        """Return the time-out in milliseconds; not above 0: no limit."""
         return self._timeout_ms
 
 
 class ConsumerBatchReceivePolicy:
-    """When `batch_receive` returns: enough messages, enough bytes, or the time-out.
+    """Limits at which `batch_receive` returns: number of messages, bytes, or a time-out.
 
-    A negative limit does not count.
+    A negative limit is ignored.
     """
 
     __slots__ = ("_policy",)
@@ -68,26 +68,26 @@ class ConsumerBatchReceivePolicy:
 
     @property
     def max_num_message(self) -> int:
-        """So many messages are enough."""
+        """Maximum number of messages."""
         return self._policy.getMaxNumMessages()
 
     @property
     def max_num_bytes(self) -> int:
-        """So many payload bytes are enough."""
+        """Maximum number of payload bytes."""
         return self._policy.getMaxNumBytes()
 
     @property
     def timeout_ms(self) -> int:
-        """After so many milliseconds what is there is given."""
+        """Time-out in milliseconds, after which the messages received so far are returned."""
         return self._policy.getTimeoutMs()
 
     def policy(self) -> BatchReceivePolicy:
-        """The limits under ``pulsar-client``'s getters."""
+        """Return the limits as an object with ``pulsar-client``'s getters."""
         return self._policy
 
 
 class KeySharedPolicy:
-    """The choices of `ConsumerKeySharedPolicy`; every setter checks, and returns this object."""
+    """The choices of `ConsumerKeySharedPolicy`; every setter checks its argument and returns this object."""
 
     __slots__ = ("_allow_out_of_order_delivery", "_key_shared_mode", "_sticky_ranges")
 
@@ -97,27 +97,27 @@ class KeySharedPolicy:
         self._sticky_ranges: tuple[tuple[int, int], ...] = ()
 
     def set_key_shared_mode(self, key_shared_mode: KeySharedMode) -> KeySharedPolicy:
-        """Who chooses the keys: the broker, or ranges of one's own."""
+        """Set whether the broker assigns the keys, or the consumer's own ranges do."""
         self._key_shared_mode = check_type("key_shared_mode", key_shared_mode, KeySharedMode)
         return self
 
     def get_key_shared_mode(self) -> KeySharedMode:
-        """Who chooses the keys."""
+        """Return whether the broker assigns the keys, or the consumer's own ranges do."""
         return self._key_shared_mode
 
     def set_allow_out_of_order_delivery(self, allow_out_of_order_delivery: bool) -> KeySharedPolicy:
-        """Whether a key may move to another consumer while messages of it are unacknowledged."""
+        """Set whether a key may move to another consumer while some of its messages are unacknowledged."""
         self._allow_out_of_order_delivery = check_type(
             "allow_out_of_order_delivery", allow_out_of_order_delivery, bool
         )
         return self
 
     def is_allow_out_of_order_delivery(self) -> bool:
-        """Whether a key may move so."""
+        """Return whether a key may move to another consumer while some of its messages are unacknowledged."""
         return self._allow_out_of_order_delivery
 
     def set_sticky_ranges(self, sticky_ranges: Sequence[tuple[int, int]]) -> KeySharedPolicy:
-        """Inclusive pairs within 0..65535 that do not overlap, at least one."""
+        """Set at least one inclusive pair within 0..65535; pairs may not overlap."""
         if not sticky_ranges:
             refuse("sticky_ranges", sticky_ranges, "at least one (first, last) pair")
         previous = -1
@@ -131,14 +131,14 @@ class KeySharedPolicy:
         return self
 
     def get_sticky_ranges(self) -> list[tuple[int, int]]:
-        """In the order in which they were given."""
+        """Return the ranges in the order in which they were given."""
         return list(self._sticky_ranges)
 
 
 class ConsumerKeySharedPolicy:
     """Key_Shared behaviour, with ``pulsar-client``'s constructor.
 
-    ``sticky_ranges`` are inclusive pairs within 0..65535; they are needed for ``KeySharedMode.Sticky``.
+    ``sticky_ranges`` are inclusive pairs within 0..65535; they are required for ``KeySharedMode.Sticky``.
     """
 
     __slots__ = ("_policy",)
@@ -163,26 +163,26 @@ class ConsumerKeySharedPolicy:
 
     @property
     def key_shared_mode(self) -> KeySharedMode:
-        """Who chooses the keys: the broker, or ranges of one's own."""
+        """Whether the broker assigns the keys, or the consumer's own ranges do."""
         return self._policy.get_key_shared_mode()
 
     @property
     def allow_out_of_order_delivery(self) -> bool:
-        """Whether a key may move to another consumer while messages of it are unacknowledged."""
+        """Whether a key may move to another consumer while some of its messages are unacknowledged."""
         return self._policy.is_allow_out_of_order_delivery()
 
     @property
     def sticky_ranges(self) -> list[tuple[int, int]]:
-        """The ranges of one's own, first and last included."""
+        """The consumer's own ranges, first and last included."""
         return self._policy.get_sticky_ranges()
 
     def policy(self) -> KeySharedPolicy:
-        """The choices under ``pulsar-client``'s getters."""
+        """Return the choices as an object with ``pulsar-client``'s getters."""
         return self._policy
 
 
 class DeadLetterPolicy:
-    """What a `DeadLetterPolicyBuilder` builds; a text that was not given is empty."""
+    """Result of a `DeadLetterPolicyBuilder`; a text that was not given is empty."""
 
     __slots__ = ("_dead_letter_topic", "_initial_subscription_name", "_max_redeliver_count")
 
@@ -201,15 +201,15 @@ class DeadLetterPolicy:
             TopicName.parse(dead_letter_topic)
 
     def getDeadLetterTopic(self) -> str:
-        """Where messages go; empty: ``<topic>-<subscription>-DLQ``."""
+        """Return the dead letter topic; empty: ``<topic>-<subscription>-DLQ``."""
         return self._dead_letter_topic
 
     def getMaxRedeliverCount(self) -> int:
-        """How often a message comes again before it goes there."""
+        """Return the number of redeliveries before a message is sent to the dead letter topic."""
         return self._max_redeliver_count
 
     def getInitialSubscriptionName(self) -> str:
-        """The subscription that is made with the dead-letter topic; empty: none."""
+        """Return the subscription that is created with the dead letter topic; empty: none."""
         return self._initial_subscription_name
 
 
@@ -224,33 +224,33 @@ class DeadLetterPolicyBuilder:
         self._initial_subscription_name = ""
 
     def maxRedeliverCount(self, max_redeliver_count: int) -> DeadLetterPolicyBuilder:
-        """How often a message comes again before it is a dead letter."""
+        """Set the number of redeliveries before a message is sent to the dead letter topic."""
         self._max_redeliver_count = max_redeliver_count
         return self
 
     def deadLetterTopic(self, dead_letter_topic: str) -> DeadLetterPolicyBuilder:
-        """Where dead letters go."""
+        """Set the dead letter topic."""
         self._dead_letter_topic = dead_letter_topic
         return self
 
     def initialSubscriptionName(self, initial_subscription_name: str) -> DeadLetterPolicyBuilder:
-        """The subscription that is made with the dead-letter topic."""
+        """Set the subscription that is created with the dead letter topic."""
         self._initial_subscription_name = initial_subscription_name
         return self
 
     def build(self) -> DeadLetterPolicy:
-        """Raises `InvalidConfiguration` or `InvalidTopicName` for what was given."""
+        """Return the policy. Raises `InvalidConfiguration` or `InvalidTopicName` for invalid values."""
         return DeadLetterPolicy(
             self._max_redeliver_count, self._dead_letter_topic, self._initial_subscription_name
         )
 
 
 class ConsumerDeadLetterPolicy:
-    """Where messages go that were redelivered more than ``max_redeliver_count`` times.
+    """Topics for messages that were redelivered more than ``max_redeliver_count`` times.
 
     ``dead_letter_topic`` is ``<topic>-<subscription>-DLQ`` by default, ``retry_letter_topic``
     ``<topic>-<subscription>-RETRY``; the attributes are empty then. ``initial_subscription_name`` is created
-    with the dead letter topic, so that what is sent there is kept.
+    with the dead letter topic, so that its messages are kept.
     """
 
     __slots__ = ("_policy", "_retry_letter_topic")
@@ -263,7 +263,7 @@ class ConsumerDeadLetterPolicy:
         *,
         retry_letter_topic: str | None = None,
     ) -> None:
-        # None is what a program gives that forgot to set it, never "without limit".
+        # None comes from programs that forgot to set it; it never means "without limit".
         check_int("max_redeliver_count", max_redeliver_count, 1)
         self._policy = DeadLetterPolicy(
             max_redeliver_count,
@@ -276,26 +276,26 @@ class ConsumerDeadLetterPolicy:
 
     @property
     def max_redeliver_count(self) -> int:
-        """How often a message comes again before it is a dead letter."""
+        """Number of redeliveries before a message is sent to the dead letter topic."""
         return self._policy.getMaxRedeliverCount()
 
     @property
     def dead_letter_topic(self) -> str:
-        """Where dead letters go; empty: ``<topic>-<subscription>-DLQ``."""
+        """The dead letter topic; empty: ``<topic>-<subscription>-DLQ``."""
         return self._policy.getDeadLetterTopic()
 
     @property
     def initial_subscription_name(self) -> str:
-        """The subscription that is made with the dead-letter topic; empty: none."""
+        """The subscription that is created with the dead letter topic; empty: none."""
         return self._policy.getInitialSubscriptionName()
 
     @property
     def retry_letter_topic(self) -> str:
-        """Where `reconsume_later` puts messages; empty: ``<topic>-<subscription>-RETRY``."""
+        """The topic of `reconsume_later`; empty: ``<topic>-<subscription>-RETRY``."""
         return self._retry_letter_topic
 
     def policy(self) -> DeadLetterPolicy:
-        """The choices under ``pulsar-client``'s getters."""
+        """Return the choices as an object with ``pulsar-client``'s getters."""
         return self._policy
 
 
@@ -309,9 +309,9 @@ class RedeliveryBackoff:
     first_seconds: float = 1.0
     """The first delay."""
     max_seconds: float = 60.0
-    """The longest."""
+    """The longest delay."""
     multiplier: float = 2.0
-    """How much longer each one is than the one before."""
+    """Factor from each delay to the next."""
 
     def __post_init__(self) -> None:
         check_seconds("first_seconds", self.first_seconds, 0.001)
@@ -320,6 +320,6 @@ class RedeliveryBackoff:
             refuse("multiplier", self.multiplier, "a number >= 1")
 
     def delay_seconds(self, redelivery_count: int) -> float:
-        """How long the redelivery after so many others waits."""
-        # Beyond 64 doublings a float power only overflows; the cap was reached long before.
+        """Return the delay of the redelivery after ``redelivery_count`` earlier ones."""
+        # Beyond 64 doublings a float power only overflows; the maximum was reached long before.
         return float(min(self.max_seconds, self.first_seconds * self.multiplier ** min(redelivery_count, 64)))

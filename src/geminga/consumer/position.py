@@ -1,7 +1,7 @@
-"""Where a consumer stands in its topic: where it starts, and where it goes on when it has lost its broker.
+"""Position of a consumer in its topic: its start, and where it resumes after a lost connection.
 
-A durable subscription's place is the broker's affair; a start, or the target of a seek, counts once. A
-subscription that is not durable starts anew with each connection, where the application stands.
+The broker keeps the cursor of a durable subscription; a start, or the target of a seek, is used once. A
+subscription that is not durable starts on each connection at the application's position.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from geminga.consumer.seek import NO_FILTER, is_end, start_filter
 from geminga.ids import MessageId
 
 Queued = tuple[ReceivedEntry, int]
-"""An entry and an index of its messages; -1 for all of it."""
+"""An entry and an index of its messages; -1 for the whole entry."""
 
 
 class ConsumerPosition:
-    """See the module. ``asked_for`` is the start in the settings; ``is_durable`` says whose the place is."""
+    """Position of one consumer. ``asked_for``: start in the settings; ``is_durable``: has a cursor."""
 
     __slots__ = ("_asked_for", "_is_durable", "_is_inclusive", "filter", "inclusive", "last_queued", "start")
 
@@ -24,20 +24,20 @@ class ConsumerPosition:
         self._is_inclusive = inclusive
         self._is_durable = is_durable
         self.start = asked_for
-        """Where the next connection starts; None where the broker's cursor stands."""
+        """Start of the next connection; None for the broker's cursor."""
         self.inclusive = inclusive
-        """Whether the message at ``start`` comes too."""
+        """Whether the message at ``start`` is delivered too."""
         self.filter = NO_FILTER
-        """What is dropped of what comes."""
+        """Filter of the messages before the start."""
         self.last_queued: Queued | None = None
-        """What was queued last, on this connection."""
+        """Last entry or message queued on this connection."""
 
     def attach(self) -> MessageId | None:
-        """A connection begins: where it starts."""
+        """Begin a connection; return its start."""
         self._drop_before()
         start = self.start
         if self._is_durable:
-            # A seek's position counts once: later the cursor may have been moved by another consumer.
+            # A seek's position is used once: later another consumer may have moved the cursor.
             self.start = None
         return start
 
@@ -45,7 +45,7 @@ class ConsumerPosition:
         self.filter = start_filter(self.start, inclusive=self.inclusive, below=not self._is_durable)
 
     def detach(self, unread: Queued | None) -> None:
-        """The connection is lost; ``unread`` is the first message that the application has not taken."""
+        """End a connection; ``unread`` is the first message that the application has not taken."""
         if self._is_durable:
             return
         if unread is not None:
@@ -57,28 +57,28 @@ class ConsumerPosition:
         self.last_queued = None
 
     def begin_anew(self) -> None:
-        """On another cluster, where ids mean something else: the first start that was asked for."""
+        """Return to the start in the settings, on another cluster, where ids have another meaning."""
         self.start, self.inclusive = self._asked_for, self._is_inclusive
         self.last_queued = None
 
     def pin(self, marked: MessageId) -> None:
-        """Turn the start "latest" into a place; see `geminga.consumer.core.ConsumerCore.pin_start`."""
+        """Turn the start "latest" into a position; see `geminga.consumer.core.ConsumerCore.pin_start`."""
         start = self.start
         if start is not None and is_end(start) and start.ledger_id > 0 and self.last_queued is None:
             self.inclusive = True
             if is_end(marked):
                 self.start = MessageId.earliest
                 return
-            # The broker delivers the entry that is named, if it exists already or not.
+            # The broker starts at the named entry, whether it exists already or not.
             self.start = MessageId(marked.partition, marked.ledger_id, marked.entry_id + 1)
 
     def moved(self, target: MessageId | int | None) -> None:
-        """A seek has moved the cursor: to a message, or to a publish time."""
+        """Handle a seek that moved the cursor: to a message, or to a publish time."""
         self.last_queued = None
         if isinstance(target, MessageId):
             self.start, self.inclusive = target, self._is_inclusive
         elif not self._is_durable:
-            # The reader's place is where the broker put it; a new cursor could only start at its begin.
+            # The broker knows the reader's position; a new cursor could only start at its beginning.
             self.start, self.inclusive = MessageId.earliest, True
         else:
             self.start = None

@@ -1,16 +1,17 @@
-"""The receive queue: what arrived and was not yet taken by the application.
+"""Receive queue: messages that arrived and were not yet taken by the application.
 
-Messages wait as lots: an entry, and an iterator over the indexes of those of its messages that nobody has
-taken. A message is made by whoever takes it, so that what waits costs the garbage collector one object a
-batch. To take one is a single atomic step, ``next`` on the iterator: any thread may do it, without a lock,
-and two never get the same. A lot that is used up is removed by whoever finds it so. CPython's own iterators
-promise that under the interpreter lock; where it is off, the step is the removal from a list (`PopIndexes`).
+Messages are queued as lots: an entry, and an iterator over the indexes of its messages that are not taken. A
+message object is created when it is taken, so that queued messages cost the garbage collector one object per
+batch. Taking a message is a single atomic step, ``next`` on the iterator: any thread may do it, without a
+lock, and no two get the same one. A used-up lot is removed by the thread that finds it. CPython's own
+iterators guarantee this under the interpreter lock; without the lock, the step is the removal from a list
+(`PopIndexes`).
 
-One thread, the loop's, adds and takes back. How a receiver sleeps that finds nothing is the shell's business:
-it makes ``waiting`` true and is called by ``wake`` after something was added.
+One thread, the loop's, adds and takes back. The caller decides how a receiver sleeps while the queue is
+empty: it makes ``waiting`` true, and ``wake`` is called after messages were added.
 
-``lots`` go before ``entries``: entries are queued whole once a reader of columns has asked for them, and
-never before messages again. Only the loop's thread opens one, and puts it in front as a lot.
+``lots`` come before ``entries``: entries are queued whole once a reader of columns has requested them, and
+from then on always. Only the loop's thread opens an entry, and puts it in front as a lot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Lot = tuple[ReceivedEntry, Iterator[int]]
     """The iterator is one of Python's own over a range or a list, or a `PopIndexes`: ``next`` runs no Python
-    code, and how many it still has can be asked for. At its end it stops, or raises `IndexError`."""
+    code, and its remaining length is available. At its end it stops, or raises `IndexError`."""
 
     Taken = tuple[ReceivedEntry, list[int]]
     """Indexes of an entry that left the queue together."""
@@ -44,12 +45,12 @@ T = TypeVar("T")
 
 
 def _nobody() -> None:
-    """Nobody sleeps yet."""
+    """Default of `wake`: no receiver sleeps."""
 
 
 class PopIndexes(_Map):
-    """Indexes, each for one of the threads that take them, also without the interpreter lock: what ``next``
-    does is ``list.pop``, in C. `IndexError` at the end."""
+    """Iterator that gives each index to one thread only, also without the interpreter lock: ``next`` is
+    ``list.pop``, in C. `IndexError` at the end."""
 
     __slots__ = ("_left",)
     _left: list[int]
@@ -68,13 +69,13 @@ class PopIndexes(_Map):
 
 
 _for_each: Callable[[Sequence[int]], Iterator[int]] = iter
-"""Makes a lot's iterator. The lock may be switched on later, and never off again."""
+"""Creates a lot's iterator. The lock may be enabled later, but never disabled again."""
 if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
     _for_each = PopIndexes
 
 
 class ReceiveQueue:
-    """Shared by all consumers of a multi-topic consumer; bounded by the permits that they granted."""
+    """Queue shared by all consumers of a multi-topic consumer; bounded by the permits that they granted."""
 
     __slots__ = ("entries", "lots", "waiting", "wake")
 
@@ -82,12 +83,12 @@ class ReceiveQueue:
         self.lots: deque[Lot] = deque()
         self.entries: deque[ReceivedEntry] = deque()
         self.waiting: Sized = ()
-        """Those who sleep until something is added."""
+        """Receivers that sleep until messages are added."""
         self.wake: Callable[[], None] = _nobody
-        """Called by the adder after it added, when somebody waits."""
+        """Called after messages were added, if a receiver waits."""
 
     def __len__(self) -> int:
-        """Messages, and entries that nobody has opened."""
+        """Return the number of messages plus that of unopened entries."""
         return self.messages + len(self.entries)
 
     def __bool__(self) -> bool:
@@ -95,7 +96,7 @@ class ReceiveQueue:
 
     @property
     def messages(self) -> int:
-        """How many messages wait in lots."""
+        """Number of messages in lots."""
         return sum(length_hint(indexes) for _, indexes in _copy(self.lots))
 
     @property
@@ -109,7 +110,7 @@ class ReceiveQueue:
         return any(length_hint(indexes) for _, indexes in _copy(self.lots))
 
     def ready(self, count_max: int) -> int:
-        """``len``, but no more than ``count_max``."""
+        """Return ``len``, but no more than ``count_max``."""
         if count_max <= 1:
             return min(count_max, int(bool(self)))
         count = len(self.entries)
@@ -120,7 +121,7 @@ class ReceiveQueue:
         return count
 
     def messages_by_origin(self) -> dict[ConsumerOrigin, int]:
-        """How many messages of each consumer wait, those of entries that nobody has opened included."""
+        """Return the number of queued messages of each consumer, including those of unopened entries."""
         counts: dict[ConsumerOrigin, int] = {}
         for entry, indexes in _copy(self.lots):
             counts[entry.origin] = counts.get(entry.origin, 0) + length_hint(indexes)
@@ -129,7 +130,7 @@ class ReceiveQueue:
         return counts
 
     def held_by_origin(self) -> dict[ConsumerOrigin, tuple[int, int]]:
-        """The same with their bytes."""
+        """Return the number of queued messages of each consumer, with their bytes."""
         held: dict[ConsumerOrigin, tuple[int, int]] = {}
         waiting = [(entry, length_hint(indexes)) for entry, indexes in _copy(self.lots)]
         waiting += [(entry, entry.count) for entry in _copy(self.entries)]
@@ -141,25 +142,25 @@ class ReceiveQueue:
     # --- the loop's thread ------------------------------------------------------------------------
 
     def add(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
-        """Append messages of an entry, in order; an index is -1 for a message that is no part of a batch."""
+        """Append messages of an entry, in order; an index is -1 for a message that is not in a batch."""
         self.lots.append((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
 
     def add_entry(self, entry: ReceivedEntry) -> None:
-        """Append an entry that nobody has opened."""
+        """Append an unopened entry."""
         self.entries.append(entry)
         if self.waiting:
             self.wake()
 
     def put_in_front(self, entry: ReceivedEntry, indexes: Sequence[int]) -> None:
-        """`add`, before everything else."""
+        """`add`, before all others."""
         self.lots.appendleft((entry, _for_each(indexes)))
         if self.waiting:
             self.wake()
 
     def put_back(self, messages: Sequence[Message[Any]]) -> None:
-        """Put messages that were taken in front of everything, in order."""
+        """Put messages that were taken in front of all others, in order."""
         self.give_back(messages)
         if messages and self.waiting:
             self.wake()
@@ -171,10 +172,10 @@ class ReceiveQueue:
             self.wake()
 
     def take_back(self, origin: ConsumerOrigin) -> tuple[list[Taken], list[ReceivedEntry]]:
-        """Remove what waits of one consumer; returns it in order.
+        """Remove the queued messages of one consumer; return them in order.
 
-        Items leave at the right end, one by one: receivers that take from the left meanwhile get the
-        oldest ones, so that what is taken back is exactly the unread rest.
+        Items are removed at the right end, one by one: receivers that take from the left meanwhile get the
+        oldest ones, so that exactly the unread rest is taken back.
         """
         entries, kept_entries = _split(self.entries, lambda entry: entry.origin is origin)
         lots, kept_lots = _split(self.lots, lambda lot: lot[0].origin is origin)
@@ -182,14 +183,14 @@ class ReceiveQueue:
         self.lots.extend(kept_lots)
         if self.waiting and (kept_entries or kept_lots):
             self.wake()
-        # Whoever has seen a lot may still take from it until it is emptied here, at once.
+        # Receivers that hold a lot may still take from it until it is emptied here, immediately.
         taken = [(entry, rest(indexes)) for entry, indexes in lots]
         return [each for each in taken if each[1]], entries
 
     def take_out(
         self, origin: ConsumerOrigin, keys: Container[tuple[int, int]]
     ) -> tuple[list[Taken], list[ReceivedEntry]]:
-        """Remove what waits of these entries of one consumer; all else stays in its place."""
+        """Remove the queued messages of these entries of one consumer; all others keep their order."""
         taken: list[Taken] = []
         for lot in _copy(self.lots):
             entry, indexes = lot
@@ -207,7 +208,7 @@ class ReceiveQueue:
     # --- any thread -------------------------------------------------------------------------------
 
     def take(self) -> Message[Any] | None:
-        """The first message; None when there is none."""
+        """Return the first message; None if the queue is empty."""
         while True:
             try:
                 lot = self.lots[0]
@@ -220,7 +221,7 @@ class ReceiveQueue:
                 self.drop(lot)
 
     def take_many(self, count_max: int) -> list[Taken]:
-        """The first messages, at most so many; other receivers may take some at the same time."""
+        """Return the first messages, at most ``count_max``; other receivers may take some meanwhile."""
         taken: list[Taken] = []
         while count_max > 0:
             try:
@@ -241,7 +242,7 @@ class ReceiveQueue:
             self.lots.remove(lot)
 
     def drop_used_up(self) -> bool:
-        """`drop` the first lot if nothing is left of it; False when there is none such."""
+        """`drop` the first lot if it is used up; return whether there was one."""
         try:
             lot = self.lots[0]
         except IndexError:
@@ -252,7 +253,7 @@ class ReceiveQueue:
         return True
 
     def give_back(self, messages: Iterable[Message[Any]]) -> None:
-        """`put_back` without waking anybody."""
+        """`put_back` without waking a receiver."""
         lots: list[Lot] = [
             (entry, _for_each([message._index for message in group]))
             for entry, group in groupby(messages, attrgetter("_entry"))
@@ -261,27 +262,27 @@ class ReceiveQueue:
 
 
 def held_bytes(entry: ReceivedEntry, count: int) -> int:
-    """The share of ``count`` of its messages in what an entry takes in memory."""
+    """Return the share of ``count`` of its messages in an entry's memory."""
     held = entry.raw if entry.body is None else entry.body
     return 0 if held is None else len(held) * count // max(1, entry.count)
 
 
 def rest(indexes: Iterator[int], count_max: int | None = None) -> list[int]:
-    """All that it still has, or so many."""
+    """Take all remaining indexes, or at most ``count_max``."""
     rest: list[int] = []
     with suppress(IndexError):
-        rest.extend(islice(indexes, count_max))  # keeps what came before an error
+        rest.extend(islice(indexes, count_max))  # keeps the indexes before an error
     return rest
 
 
 def _copy(items: deque[T]) -> deque[T]:
-    """What is in it at one moment."""
+    """Return a copy, consistent at one moment."""
     while True:
         try:
             return items.copy()
         except RuntimeError:
-            # Somebody took or added in the midst of it: in a free-threaded build it is not a single step, not
-            # even while the lock is on. Whoever it was has got on.
+            # Another thread modified it meanwhile: in a free-threaded build copying is not atomic, even while
+            # the lock is on.
             continue
 
 

@@ -1,19 +1,19 @@
-"""Rewind: whether the broker really goes back when everything is to be delivered again.
+"""Rewind: checks whether the broker really moves back when everything is to be redelivered.
 
-Exclusive and Failover consumers ask for everything at once, and each time begins a new epoch. Apache Pulsar
-4.0.4 has a race there: a read that is under way when it sets its cursor back moves it on again when it ends,
-and what lies between is skipped, in the new epoch, until the consumer connects anew. Who acknowledges up to a
-place then loses it. So what comes is compared with what was unsettled, and with the entry after that: where
-one is stepped over, everything is asked for once more.
+Exclusive and Failover consumers request everything at once, and each time begin a new epoch. Apache Pulsar
+4.0.4 has a race there: a read in progress when it sets its cursor back moves the cursor forward again at its
+end, and the entries between are skipped, in the new epoch, until the consumer reconnects. A cumulative
+acknowledgement then loses them. So arriving entries are compared with the unacknowledged ones, and with the
+entry after those: if one is skipped, everything is requested again.
 
-A broker that has just skipped is reading, and may do it again and again. So it is asked at once the first
-time, and later after a rest, in which what comes is dropped and nothing more may be sent: a broker that may
-send nothing reads nothing, and has no read under way when it goes back.
+A broker that has just skipped is reading, and may skip repeatedly. So the first repetition is sent at once,
+and later ones after a pause, in which arriving entries are dropped and no permits are granted: without
+permits the broker reads nothing, so no read is in progress when it moves back.
 
 An entry may also be gone: expired, skipped, compacted away, or a broker's marker, which is never delivered.
-Nothing tells the two apart, so there is an end: `TRIES_MAX` for each time that the application wants
-something again, whatever comes in between. A count that began anew with each entry that did come would never
-end, for what is unsettled comes each time.
+The consumer cannot distinguish these, so there is a limit: `TRIES_MAX` for each redelivery that the
+application requests. A count reset by each delivered entry would never end, since unacknowledged entries are
+delivered each time.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from collections.abc import Iterable
 EntryKey = tuple[int, int]
 
 RESTS_SECONDS = (0.0, 0.1, 0.5)
-"""Before each time that everything is asked for once more."""
+"""Seconds before each repeated request for everything."""
 TRIES_MAX = len(RESTS_SECONDS)
-"""So often for one wish of the application's; then what does not come is gone for another reason."""
+"""Maximum repetitions per request of the application; entries still missing then are gone."""
 
 
 class Rewind:
-    """Of one consumer on one connection."""
+    """Redelivery check of one consumer on one connection."""
 
     __slots__ = ("_guesses", "_order", "_tries", "asks_at", "awaited")
 
     def __init__(self) -> None:
         self.awaited: set[EntryKey] = set()
-        """Entries that are to come in this epoch."""
+        """Entries that must be delivered in this epoch."""
         self._order: list[EntryKey] = []
-        """They and some that are settled, the last first: each is looked at once."""
+        """Awaited entries and some that are settled, the last first: each is checked once."""
         self._guesses: set[EntryKey] = set()
-        """Entries that nobody has seen: what follows the newest would be there."""
+        """Entries that may not exist: each is the next id after the newest entry."""
         self._tries = 0
         self.asks_at = float("inf")
-        """When everything is to be asked for once more; until then what comes is dropped."""
+        """Time of the next request for everything; until then arriving entries are dropped."""
 
     def begin(self, unsettled: Iterable[EntryKey], newest: EntryKey | None, *, is_wish: bool = True) -> None:
-        """A new epoch: these come again, and what follows ``newest``, the newest that ever came. ``is_wish``:
-        not because of `skipped`."""
+        """Begin a new epoch: await these entries, and the one after ``newest``, the newest that ever arrived.
+        ``is_wish``: requested by the application, not because of `skipped`."""
         if is_wish:
             self._tries = 0
         self.asks_at = float("inf")
@@ -61,12 +61,12 @@ class Rewind:
 
     @property
     def is_resting(self) -> bool:
-        """Whether what comes is to be dropped, for all of it is asked for once more at `asks_at`."""
+        """Whether arriving entries are dropped, since everything is requested again at `asks_at`."""
         return self.asks_at != float("inf")
 
     def skipped(self, key: EntryKey, now: float) -> bool:
-        """``key`` has come in this epoch: True when it is to be dropped, and everything asked for once more
-        at `asks_at`."""
+        """Check ``key``, delivered in this epoch: return True if it is to be dropped, and everything is
+        requested again at `asks_at`."""
         if self.is_resting:
             return True
         awaited, order = self.awaited, self._order
@@ -90,17 +90,17 @@ class Rewind:
         return False
 
     def settled(self, keys: Iterable[EntryKey]) -> None:
-        """Acknowledged in spite of all: they need not come."""
+        """Stop awaiting entries that were acknowledged."""
         self.awaited.difference_update(keys)
 
     def settled_through(self, key: EntryKey) -> None:
-        """The same up to and including an entry."""
+        """Stop awaiting the entries up to and including ``key``."""
         order = self._order
         while order and order[-1] <= key:
             self.awaited.discard(order.pop())
 
     def clear(self) -> None:
-        """What comes next is of another connection, or from another position."""
+        """Reset for another connection or position."""
         self.awaited.clear()
         self._guesses.clear()
         self._order.clear()

@@ -1,8 +1,8 @@
-"""Positions: where a subscription starts, where a seek goes, and what must be dropped afterwards.
+"""Positions: the start of a subscription, the target of a seek, and the messages to drop afterwards.
 
-The broker's cursors stand on entries; it delivers the requested entry itself. Positions inside a batch,
-and "after this message", are the client's business: `StartFilter` drops what lies before
-(framing.md sections 6 and 9).
+The broker's cursors are at entries; it delivers the requested entry itself. The client handles positions
+inside a batch, and "after this message": `StartFilter` drops the messages before (framing.md sections 6 and
+9).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ALL_INDEXES = 1 << 30
 class StartFilter:
     """Drops messages before a position: of the entry at ``key`` those with an index below ``first_index``.
 
-    Entries below ``key`` are dropped only with ``below``: the cursor of a reader is its own, while that of
-    a durable subscription may have been moved back by another consumer. `NO_FILTER` drops nothing.
+    Entries below ``key`` are dropped only with ``below``: a reader owns its cursor, while that of a durable
+    subscription may have been moved back by another consumer. `NO_FILTER` drops nothing.
     """
 
     key: EntryKey
@@ -31,7 +31,7 @@ class StartFilter:
     below: bool = False
 
     def first_wanted(self, key: EntryKey) -> int:
-        """The first index of an entry that is to be delivered; `ALL_INDEXES` for none."""
+        """Return the first index of an entry to deliver; `ALL_INDEXES` for none."""
         if key == self.key:
             return self.first_index
         return ALL_INDEXES if self.below and key < self.key else 0
@@ -41,12 +41,12 @@ NO_FILTER = StartFilter((-1, -1), 0)
 
 
 def is_end(position: MessageId) -> bool:
-    """True for `MessageId.earliest` and `MessageId.latest`, of whatever partition."""
+    """Return whether this is `MessageId.earliest` or `MessageId.latest`, of any partition."""
     return position.ledger_id < 0 or position.ledger_id == MessageId.latest.ledger_id
 
 
 def start_filter(position: MessageId | None, *, inclusive: bool, below: bool) -> StartFilter:
-    """What to drop when starting at ``position``, or after it unless ``inclusive``."""
+    """Return the filter for a start at ``position``, or after it unless ``inclusive``."""
     if position is None or is_end(position):
         return NO_FILTER
     if inclusive:
@@ -60,7 +60,7 @@ def start_filter(position: MessageId | None, *, inclusive: bool, below: bool) ->
 
 
 def seek_ack_set(target: MessageId, first_index: int) -> list[int]:
-    """The positions of the target's batch from ``first_index`` on, when its size is known (as Java does)."""
+    """Return the positions of the target's batch from ``first_index`` on, if its size is known."""
     if target.batch_index < 0 or target.batch_size <= 0:
         return []
     acks = EntryAcks(target.ledger_id, target.entry_id, target.batch_size)
@@ -69,9 +69,10 @@ def seek_ack_set(target: MessageId, first_index: int) -> list[int]:
 
 
 def is_after(last: MessageId, position: MessageId, *, inclusive: bool) -> bool:
-    """Whether a topic whose last message is ``last`` has anything at (``inclusive``) or after ``position``.
+    """Return whether a topic whose last message is ``last`` has messages at (``inclusive``) or after
+    ``position``.
 
-    ``last`` as GET_LAST_MESSAGE_ID gives it: entry -1 for an empty topic.
+    ``last`` as in GET_LAST_MESSAGE_ID: entry -1 for an empty topic.
     """
     if last.entry_id < 0:
         return False
@@ -80,7 +81,7 @@ def is_after(last: MessageId, position: MessageId, *, inclusive: bool) -> bool:
     key, last_key = (position.ledger_id, position.entry_id), (last.ledger_id, last.entry_id)
     if key != last_key:
         return last_key > key
-    # Within one entry: an id without a batch index stands for the whole entry.
+    # Within one entry: an id without a batch index is the whole entry.
     if inclusive:
         return True
     return position.batch_index >= 0 and last.batch_index > position.batch_index

@@ -1,7 +1,7 @@
-"""What a consumer or reader can be told: frozen settings that check themselves.
+"""Settings of consumers and readers: frozen objects that check their values.
 
-Argument names and defaults are ``pulsar-client``'s where it has them (algorithms.md section 8); times
-that it counts in milliseconds keep their ``_ms`` ending, all others are seconds.
+Argument names and defaults are ``pulsar-client``'s where it has them (algorithms.md section 8); times that it
+counts in milliseconds keep their ``_ms`` ending, all others are seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from geminga.ids import MessageId
 
 
 class ConsumerType(Choice):
-    """How the consumers of one subscription share its messages. The values are the wire's ``SubType``."""
+    """Distribution of a subscription's messages to its consumers. The values are the wire's ``SubType``."""
 
     Exclusive = 0
     Shared = 1
@@ -30,14 +30,14 @@ class ConsumerType(Choice):
 
 
 class InitialPosition(Choice):
-    """Where a durable subscription starts when it is created."""
+    """Start of a durable subscription when it is created."""
 
     Latest = 0
     Earliest = 1
 
 
 class RegexSubscriptionMode(Choice):
-    """Which topics a pattern may match."""
+    """Topics that a pattern may match."""
 
     PersistentOnly = 0
     NonPersistentOnly = 1
@@ -45,9 +45,9 @@ class RegexSubscriptionMode(Choice):
 
 
 class ConsumerCryptoFailureAction(Choice):
-    """What happens to a message that cannot be decrypted.
+    """Handling of a message that cannot be decrypted.
 
-    ``FAIL``: it is not delivered and stays unacknowledged; ``DISCARD``: it is acknowledged unseen;
+    ``FAIL``: it is not delivered and stays unacknowledged; ``DISCARD``: it is acknowledged without delivery;
     ``CONSUME``: it is delivered encrypted, with its encryption context.
     """
 
@@ -64,124 +64,123 @@ Decryptor = Callable[[Any, Any], bytes]
 
 @runtime_checkable
 class ConsumerEventListener(Protocol):
-    """Told when a consumer of a Failover subscription becomes the active one of a topic or partition, and
-    when another one does. ``partition`` is -1 where the topic has none.
+    """Called when a consumer of a Failover subscription becomes the active one of a topic or partition, and
+    when another one does. ``partition`` is -1 for a topic without partitions.
 
-    Threads: called on a listener thread. asyncio: called on the loop; what is returned may be awaited.
+    Threads: called on a listener thread. asyncio: called on the loop; an awaitable result is awaited.
     """
 
     def became_active(self, consumer: Any, partition: int) -> object:
-        """Messages come to this consumer from now on."""
+        """Handle that messages are sent to this consumer from now on."""
 
     def became_inactive(self, consumer: Any, partition: int) -> object:
-        """Messages go to another consumer from now on."""
+        """Handle that messages are sent to another consumer from now on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
-    """All that decides how a consumer behaves.
+    """Settings of a consumer.
 
-    Limits: at most ``receiver_queue_size`` messages are asked for ahead of the application (0: one at
-    a time, when it asks), and no more are asked for while ``receiver_queue_bytes_max`` bytes wait.
+    Limits: at most ``receiver_queue_size`` messages are requested ahead of the application (0: one at a time,
+    on demand), and no more are requested while ``receiver_queue_bytes_max`` bytes are queued.
     """
 
     consumer_type: ConsumerType = ConsumerType.Exclusive
-    """How the consumers of one subscription share its messages: ``Exclusive`` one gets all, ``Failover`` one
-    gets all and others wait, ``Shared`` each message goes to any, ``KeyShared`` each key to one."""
+    """Distribution of a subscription's messages: ``Exclusive`` one consumer gets all, ``Failover`` one gets
+    all and others wait, ``Shared`` each message goes to any, ``KeyShared`` each key to one."""
     schema: Any = None
-    """Turns payloads into values, and is told to the broker, which checks it."""
+    """Converts payloads to values, and is sent to the broker, which checks its compatibility."""
     receiver_queue_size: int = 1000
-    """Messages that are asked for ahead of the application; 0: one at a time, when it asks."""
+    """Messages requested ahead of the application; 0: one at a time, on demand."""
     receiver_queue_bytes_max: int = 128 * 1024 * 1024
-    """No more messages are asked for while so many bytes wait for the application."""
+    """Bytes of queued messages at which no more messages are requested."""
     max_total_receiver_queue_size_across_partitions: int = 50000
-    """The same as ``receiver_queue_size`` over all partitions; each has its fair share."""
+    """Maximum of the receiver queues of all partitions together; each has an equal share."""
     consumer_name: str | None = None
-    """Shown in statistics, and decides who of a Failover subscription is next; None: the broker makes one."""
+    """Shown in statistics; also orders Failover consumers. None: the broker generates one."""
     priority_level: int = 0
-    """0 is served first: consumers of a higher number get messages when those before them take none."""
+    """0 is served first: consumers of a higher number get messages only when no lower one has permits."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Metadata of the consumer, shown in the broker's statistics."""
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
-    """Metadata of the subscription, kept when it is created."""
+    """Metadata of the subscription, stored when it is created."""
     initial_position: InitialPosition = InitialPosition.Latest
-    """Where a subscription that is created now begins: at the topic's ``Latest`` or ``Earliest`` message. One
-    that exists goes on where it is."""
+    """Start of a new subscription: ``Latest`` or ``Earliest``. An existing one resumes at its cursor."""
     durable: bool = True
     """False for readers: the broker keeps no cursor."""
     must_exist: bool = False
-    """A durable subscription is never made, not after a lost connection either: `SubscriptionNotFound`."""
+    """Raise `SubscriptionNotFound` instead of creating a durable subscription, also on reconnects."""
     start_message_id: MessageId | None = None
-    """Where a reader begins."""
+    """Start of a reader."""
     start_message_id_inclusive: bool = False
-    """Whether the message that is named by a start or a seek is itself delivered."""
+    """Whether the message named by a start or a seek is itself delivered."""
     stop_at_message_id: MessageId | None = None
-    """The last entry that is wanted: the broker is not asked for more, though a few may come."""
+    """The last wanted entry: no later ones are requested, though a few may arrive."""
     start_message_rollback_seconds: int = 0
-    """A reader begins so long before now."""
+    """Start of a reader, in seconds before now."""
     is_read_compacted: bool = False
-    """Read the compacted topic: of each key the newest message. Exclusive and Failover only."""
+    """Read the compacted topic: the newest message of each key. Exclusive and Failover only."""
     replicate_subscription_state_enabled: bool = False
-    """Asks an Apache Pulsar to replicate the subscription to other clusters."""
+    """Requests that Apache Pulsar replicates the subscription to other clusters."""
     force_topic_creation: bool = True
-    """Whether subscribing makes an unknown topic, where the broker allows it."""
+    """Whether subscribing creates a missing topic, where the broker allows it."""
     key_shared_policy: ConsumerKeySharedPolicy | None = None
-    """Who chooses the keys of a KeyShared consumer: the broker, or ranges of one's own."""
+    """Whether the broker assigns the keys of a KeyShared consumer, or its own ranges do."""
 
     ack_grouping_time_ms: int = 100
-    """Acknowledgements wait so long for others to go with; 0: each goes at once."""
+    """Time for which acknowledgements are collected; 0: each is sent at once."""
     ack_grouping_max: int = 1000
-    """So many of them go at once."""
+    """Number of collected acknowledgements at which they are sent."""
     ack_receipt_enabled: bool = False
-    """`acknowledge` returns when the broker has the acknowledgement on disk, and raises when it has not."""
+    """`acknowledge` returns when the broker has stored the acknowledgement, and raises if that fails."""
     batch_index_ack_enabled: bool = True
-    """Single messages of a batch are acknowledged for themselves; else the broker hears of a batch when all
-    of it is. An Apache Pulsar without ``acknowledgmentAtBatchIndexLevelEnabled`` takes no notice."""
+    """Acknowledge messages of a batch individually; otherwise a batch is acknowledged when all of its
+    messages are. Ignored by Apache Pulsar without ``acknowledgmentAtBatchIndexLevelEnabled``."""
     unacked_messages_timeout_ms: int | None = None
-    """A message that is not acknowledged so long after it was received comes again; None and 0 never, else
-    1,000 at least."""
+    """Time after which an unacknowledged message is redelivered; None and 0 never, else at least 1,000."""
     unacked_messages_tick_ms: int = 1000
-    """How exactly that time is kept."""
+    """Precision of the acknowledgement time-out."""
     negative_ack_redelivery_delay_ms: int = 60000
-    """How long after `negative_acknowledge` a message comes again."""
+    """Delay of the redelivery after `negative_acknowledge`."""
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
-    """The same, longer with each redelivery."""
+    """Delay of that redelivery that increases with the redelivery count."""
     dead_letter_policy: ConsumerDeadLetterPolicy | None = None
-    """After how many redeliveries a message goes to a dead-letter topic. Shared and KeyShared only."""
+    """Redeliveries before a message goes to a dead letter topic, and its name. Shared, KeyShared."""
     retry_enabled: bool = False
-    """Switches on `reconsume_later`, and subscribes to the retry topic besides. Shared and KeyShared only."""
+    """Enables `reconsume_later`, and subscribes to the retry topic too. Shared and KeyShared only."""
 
     max_pending_chunked_message: int = 10
-    """Chunked messages that may be incomplete at once."""
+    """Maximum incomplete chunked messages."""
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
-    """When there are more: True acknowledges the oldest one's chunks, False has them come again."""
+    """Handling of the oldest incomplete message when there are more: True acknowledges its chunks, False has
+    them redelivered."""
     expire_time_of_incomplete_chunked_message_ms: int = 60000
-    """A message whose chunks have not all come within this time is dropped and acknowledged; 0 never."""
+    """Time after which an incomplete chunked message is dropped and acknowledged; 0 never."""
     message_bytes_max: int = 512 * 1024 * 1024
     """The largest payload that is accepted after decompression or chunk assembly, in bytes."""
 
     decryptor: Decryptor | None = None
-    """Opens encrypted payloads; made of ``crypto_key_reader``."""
+    """Decrypts payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
-    """What happens to a message that cannot be decrypted: ``FAIL`` it is not delivered and stays
-    unacknowledged, ``DISCARD`` it is acknowledged unseen, ``CONSUME`` it is delivered encrypted."""
+    """Handling of a message that cannot be decrypted: ``FAIL`` it is not delivered and stays unacknowledged,
+    ``DISCARD`` it is acknowledged without delivery, ``CONSUME`` it is delivered encrypted."""
 
     message_listener: Callable[[Any, Any], Any] | None = None
-    """Called with consumer and message for each one, in place of `receive`."""
+    """Called with consumer and message for each message, instead of `receive`."""
     batch_receive_policy: ConsumerBatchReceivePolicy | None = None
-    """When `batch_receive` returns: enough messages, enough bytes, or the time is over."""
+    """Limits at which `batch_receive` returns: number of messages, bytes, or a time-out."""
     pattern_auto_discovery_period: float = 60.0
-    """Seconds between two looks for topics that match the pattern; brokers tell of new ones in between."""
+    """Seconds between two searches for matching topics; brokers notify of new ones in between."""
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
-    """Which topics a pattern may match: persistent ones, non-persistent ones, or both."""
+    """Topics that a pattern may match: persistent ones, non-persistent ones, or both."""
     auto_update_partitions_seconds: float = 60.0
-    """Seconds between two looks at a topic's partition count."""
+    """Seconds between two checks of a topic's partition count."""
     broker_consumer_stats_cache_time_ms: int = 30000
-    """How old the broker's part of `stats` may be."""
+    """Maximum age of the broker's part of `stats`."""
     event_listener: ConsumerEventListener | None = None
-    """Told of a Failover consumer's part; see `ConsumerEventListener`."""
+    """Notified when a Failover consumer becomes active or inactive; see `ConsumerEventListener`."""
     start_paused: bool = False
-    """With a message listener: it is not called before `resume_message_listener` was."""
+    """With a message listener: call it only after `resume_message_listener`."""
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -260,7 +259,7 @@ class ConsumerSettings:
 
     @property
     def individual_only(self) -> bool:
-        """Shared and Key_Shared: messages are acknowledged and redelivered one by one."""
+        """Shared and Key_Shared: messages are acknowledged and redelivered individually."""
         return self.consumer_type in (ConsumerType.Shared, ConsumerType.KeyShared)
 
     @property
@@ -271,29 +270,29 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """How a reader behaves; ``start_message_id`` is an argument of its own."""
+    """Settings of a reader; ``start_message_id`` is a separate argument."""
 
     schema: Any = None
-    """Turns payloads into values."""
+    """Converts payloads to values."""
     receiver_queue_size: int = 1000
-    """Messages that are asked for ahead of the application."""
+    """Messages requested ahead of the application."""
     reader_name: str | None = None
     """Shown in statistics."""
     subscription_role_prefix: str | None = None
-    """Begins the name of the reader's subscription, for authorization by prefix."""
+    """Prefix of the reader's subscription name, for authorization by prefix."""
     subscription_name: str | None = None
-    """The name of the reader's subscription; None makes a random one."""
+    """The name of the reader's subscription; None generates a random one."""
     is_read_compacted: bool = False
-    """Read the compacted topic: of each key the newest message."""
+    """Read the compacted topic: the newest message of each key."""
     start_message_id_inclusive: bool = False
     """Whether the message at the start is itself delivered."""
     reader_listener: Callable[[Any, Any], Any] | None = None
-    """Called with reader and message for each one, in place of `read_next`."""
+    """Called with reader and message for each message, instead of `read_next`."""
     decryptor: Decryptor | None = None
-    """Opens encrypted payloads; made of ``crypto_key_reader``."""
+    """Decrypts payloads; made of ``crypto_key_reader``."""
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
-    """What happens to a message that cannot be decrypted: ``FAIL`` it is not delivered, ``DISCARD`` it is
-    left out, ``CONSUME`` it is delivered encrypted."""
+    """Handling of a message that cannot be decrypted: ``FAIL`` it is not delivered, ``DISCARD`` it is left
+    out, ``CONSUME`` it is delivered encrypted."""
 
     def __post_init__(self) -> None:
         check_int("receiver_queue_size", self.receiver_queue_size, 1, 10_000_000)

@@ -1,4 +1,4 @@
-"""The life of one consumer on one topic, as a table.
+"""State machine of one consumer on one topic, as a table.
 
 ::
 
@@ -7,8 +7,8 @@
       └──────── refused, connection lost, closed by the broker ────┘
     any ──close──▶ CLOSING ──closed──▶ CLOSED        any ──failed──▶ FAILED
 
-`TRANSITIONS` holds every pair that changes something; `next_state` answers for all of them, and the
-tests walk each state × input.
+`TRANSITIONS` holds every pair that changes the state; `next_state` covers all pairs, and the tests check each
+state × input.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from geminga.errors import AlreadyClosed, ConsumerNotInitialized
 
 
 class ConsumerState(Enum):
-    """Where the consumer stands towards the broker."""
+    """State of the consumer towards the broker."""
 
     IDLE = auto()
     """No subscription on any connection: before the first attach and between connections."""
     SUBSCRIBING = auto()
-    """SUBSCRIBE is under way."""
+    """SUBSCRIBE is in flight."""
     READY = auto()
     """Subscribed; permits were granted and messages arrive."""
     SEEKING = auto()
-    """SEEK is under way: what arrives is put aside until its answer."""
+    """SEEK is in flight: arriving messages are put aside until its answer."""
     CLOSING = auto()
-    """CLOSE_CONSUMER or UNSUBSCRIBE is under way; nothing is delivered any more."""
+    """CLOSE_CONSUMER or UNSUBSCRIBE is in flight; no messages are delivered any more."""
     CLOSED = auto()
-    """Done; the consumer id is free again."""
+    """Closed; the consumer id is free again."""
     FAILED = auto()
-    """The broker refused for good; the error is kept."""
+    """The broker rejected the consumer permanently; the error is kept."""
 
 
 class ConsumerInput(Enum):
-    """What can happen to a consumer."""
+    """Events of a consumer."""
 
     ATTACH = auto()
-    """A connection to the topic's broker is there: SUBSCRIBE goes out."""
+    """A connection to the topic's broker is open: SUBSCRIBE is sent."""
     SUBSCRIBED = auto()
     """The broker answered SUCCESS."""
     REFUSED = auto()
-    """The broker answered with an error, or did not answer in time; a later attempt may do."""
+    """The broker answered with an error, or did not answer in time; a later attempt may succeed."""
     DETACHED = auto()
     """The connection was lost, or the broker sent CLOSE_CONSUMER."""
     SEEK = auto()
-    """The application asked for another position."""
+    """The application requested another position."""
     SEEK_DONE = auto()
     """The broker moved the cursor."""
     SEEK_FAILED = auto()
@@ -57,11 +57,11 @@ class ConsumerInput(Enum):
     CLOSE = auto()
     """The application closes or unsubscribes."""
     CLOSE_FAILED = auto()
-    """The broker refused to unsubscribe: the subscription has other consumers."""
+    """The broker rejected the unsubscribe: the subscription has other consumers."""
     CLOSED = auto()
-    """The close was answered, or there was nobody to answer it."""
+    """The close was answered, or there was no connection."""
     FAILED = auto()
-    """An error after which no further attempt is made."""
+    """A permanent error: no further attempt is made."""
 
 
 S, E = ConsumerState, ConsumerInput
@@ -93,7 +93,7 @@ IGNORED: frozenset[tuple[ConsumerState, ConsumerInput]] = frozenset(
         (S.SUBSCRIBING, E.SEEK_DONE), (S.SUBSCRIBING, E.SEEK_FAILED),
         (S.READY, E.SEEK_DONE), (S.READY, E.SEEK_FAILED), (S.READY, E.REFUSED),
         (S.SEEKING, E.REFUSED),
-        # While closing, the fate of the connection no longer matters.
+        # While closing, the state of the connection no longer matters.
         (S.CLOSING, E.CLOSE), (S.CLOSING, E.DETACHED), (S.CLOSING, E.SUBSCRIBED), (S.CLOSING, E.REFUSED),
         (S.CLOSING, E.SEEK_DONE), (S.CLOSING, E.SEEK_FAILED),
         *((S.CLOSED, event) for event in ConsumerInput if event not in (E.ATTACH, E.SEEK)),
@@ -104,11 +104,11 @@ IGNORED: frozenset[tuple[ConsumerState, ConsumerInput]] = frozenset(
 
 
 def next_state(state: ConsumerState, event: ConsumerInput) -> ConsumerState:
-    """The state after ``event``.
+    """Return the state after ``event``.
 
-    Raises `AlreadyClosed` for a call on a closed or failed consumer and `ConsumerNotInitialized` for
-    one that comes before the consumer is subscribed; those are the caller's mistakes. Any other pair
-    that is not in the table is ours, and an `AssertionError`.
+    Raises `AlreadyClosed` for a call on a closed or failed consumer and `ConsumerNotInitialized` for a call
+    before the consumer is subscribed; those are the caller's mistakes. Any other pair that is not in the
+    table is a bug here, and an `AssertionError`.
     """
     after = TRANSITIONS.get((state, event))
     if after is not None:

@@ -1,4 +1,4 @@
-"""What a consumer is told about itself: what waits here, and what its broker says of it."""
+"""Statistics of a consumer: its own counts, and those of its broker."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ class ConsumerCounters:
         """Messages that were published to the dead letter topic."""
         self.withdrawn_messages = 0
         self.withdrawn_bytes = 0
-        """What was taken out of the queue before the application had it."""
+        """Bytes removed from the queue before the application took them."""
 
     def withdraw(self, lots: Iterable[Taken], entries: Iterable[ReceivedEntry]) -> list[Release]:
-        """Messages of entries, and entries that nobody has opened, left the queue again. Returns the permits
-        that they carry."""
+        """Count messages, and unopened entries, removed from the queue. Return their permits."""
         releases: list[Release] = []
         for entry, indexes in lots:
             releases += entry.take_releases(indexes)
@@ -49,40 +48,40 @@ class ConsumerCounters:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerStatistics:
-    """A consumer, or one of its topics and partitions; those stand in ``partitions``.
+    """Statistics of a consumer, or of one of its topics and partitions, which are in ``partitions``.
 
-    Numbers of the broker are at most ``broker_consumer_stats_cache_time_ms`` old; rates are its own, over
-    its last minute. Sums over ``partitions``; ``backlog`` and ``ack_holes`` are the subscription's, of all
-    its consumers.
+    Numbers of the broker are at most ``broker_consumer_stats_cache_time_ms`` old; rates are averages over its
+    last minute. Sums over ``partitions``; ``backlog`` and ``ack_holes`` are the subscription's, of all its
+    consumers.
     """
 
     topic: str
     waiting_messages: int = 0
-    """Here, not yet taken by the application."""
+    """Queued messages that the application has not taken."""
     available_permits: int = 0
-    """How many more the broker may send before it is asked again."""
+    """Messages that the broker may send before it gets further permits."""
     unacknowledged_messages: int = 0
-    """Delivered to this consumer, waiting ones included, and not acknowledged."""
+    """Messages delivered to this consumer, including queued ones, and not acknowledged."""
     blocked: bool = False
-    """The broker sends nothing more before some are acknowledged."""
+    """Whether the broker has stopped sending until some messages are acknowledged."""
     backlog: int = 0
-    """Messages of the subscription, over all consumers, that are not acknowledged."""
+    """Unacknowledged messages of the subscription, over all consumers."""
     ack_holes: int | None = None
-    """Runs of unacknowledged messages of the subscription before acknowledged ones. Geminga's broker tells it
-    to everybody, Apache Pulsar only through its REST interface: to clients whose service URL begins with
-    ``http``, and that may read the topic's statistics. None where it is not told."""
+    """Runs of unacknowledged messages of the subscription before acknowledged ones. Geminga's broker always
+    reports it, Apache Pulsar only through its REST interface: to clients whose service URL begins with
+    ``http``, and that may read the topic's statistics. None if not reported."""
     messages_per_second: float = 0.0
     bytes_per_second: float = 0.0
     redelivered_per_second: float = 0.0
     acknowledged_per_second: float = 0.0
-    """0 where a broker does not tell."""
+    """0 if the broker does not report it."""
     partitions: tuple[ConsumerStatistics, ...] = ()
 
 
 def of_one(
     topic: str, waiting: int, told: pb.CommandConsumerStatsResponse, ack_holes: int | None
 ) -> ConsumerStatistics:
-    """One topic or partition."""
+    """Return the statistics of one topic or partition."""
     return ConsumerStatistics(
         topic=topic,
         waiting_messages=waiting,
@@ -99,7 +98,7 @@ def of_one(
 
 
 def of_all(topic: str, parts: list[ConsumerStatistics]) -> ConsumerStatistics:
-    """All topics and partitions of a consumer."""
+    """Return the sums of a consumer's topics and partitions."""
     holes = [part.ack_holes for part in parts if part.ack_holes is not None]
     return ConsumerStatistics(
         topic=topic,

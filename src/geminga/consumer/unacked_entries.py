@@ -1,8 +1,8 @@
-"""Unsettled: entries that were delivered here and of which the broker has not heard the last word.
+"""Unacknowledged entries: delivered to this consumer, and not yet settled with the broker.
 
-An entry is in hand from its arrival until it is acknowledged, refused or asked for again. Of those in hand
-some have a clock (`ack_timeout`); those that were refused wait for their redelivery (`negative_acks`). What
-settles an entry settles it everywhere.
+An entry is in hand from its arrival until it is acknowledged, negatively acknowledged or requested again.
+Some entries in hand have a time-out (`ack_timeout`); negatively acknowledged ones wait for their redelivery
+(`negative_acks`). Settling an entry removes it from all of these.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from geminga.consumer.statistics import ConsumerCounters
 EntryKey = tuple[int, int]
 
 IN_HAND_MAX = 100_000
-"""Entries that are known to be in hand: who never acknowledges anything must not fill the memory. A drain
-does not wait for more."""
+"""Maximum entries known to be in hand: an application that never acknowledges must not fill the memory. A
+drain waits for these only."""
 
 
 class UnackedEntries:
     """The unsettled entries of one consumer on one connection.
 
-    ``ack_timeout_seconds`` 0: nothing is ever late.
+    ``ack_timeout_seconds`` 0: no time-out.
     """
 
     __slots__ = ("_newest", "ack_timeout", "in_hand", "negative_acks", "rewind")
@@ -42,7 +42,7 @@ class UnackedEntries:
         self._newest: EntryKey | None = None
 
     def delivered(self, key: EntryKey) -> None:
-        """The entry goes to the queue."""
+        """Add an entry that goes to the queue."""
         if self._newest is None or key > self._newest:
             self._newest = key
         in_hand = self.in_hand
@@ -50,8 +50,8 @@ class UnackedEntries:
             in_hand[key] = None
 
     def settled(self, keys: Sequence[EntryKey]) -> None:
-        """Acknowledged, all of each."""
-        # Each is popped without a round of the interpreter: messages that come alone pay for this one by one.
+        """Remove completely acknowledged entries."""
+        # Popped without running Python code for each: unbatched messages come one by one.
         deque(map(self.in_hand.pop, keys, repeat(None)), maxlen=0)
         if self.rewind.awaited:
             self.rewind.settled(keys)
@@ -61,7 +61,7 @@ class UnackedEntries:
                 self.ack_timeout.settled(key)
 
     def settled_through(self, key: EntryKey) -> None:
-        """Acknowledged up to and including an entry."""
+        """Remove the entries acknowledged up to and including ``key``."""
         self.ack_timeout.settled_through(key)
         if self.rewind.awaited:
             self.rewind.settled_through(key)
@@ -70,28 +70,29 @@ class UnackedEntries:
             del self.in_hand[known]
 
     def refused(self, key: EntryKey, delay_seconds: float, now: float) -> None:
-        """To be delivered again after the delay."""
+        """Redeliver an entry after the delay."""
         self.in_hand.pop(key, None)
         self.negative_acks.add(key, delay_seconds, now)
         self.ack_timeout.settled(key)
 
     def take_due(self, now: float) -> list[EntryKey]:
-        """The entries that are to be asked for again now, each once; they are forgotten here."""
+        """Remove and return the entries that are to be requested again now, each once."""
         due = list(dict.fromkeys(self.negative_acks.take_due(now) + self.ack_timeout.take_expired(now)))
         for key in due:
             self.in_hand.pop(key, None)
         return due
 
     def asked_again(self, due: Iterable[EntryKey], *, in_order: bool, is_wish: bool = True) -> None:
-        """Everything is to be delivered again, on the same connection; ``due`` was `take_due`. ``in_order``:
-        one consumer gets all of it. ``is_wish``: the application's, not the answer to a `Rewind.skipped`."""
+        """Handle a redelivery of everything on the same connection; ``due`` was `take_due`. ``in_order``: one
+        consumer gets all of it. ``is_wish``: requested by the application, not because of `Rewind.skipped`.
+        """
         if in_order:
             unsettled = (*self.in_hand, *self.negative_acks.keys(), *due)
             self.rewind.begin(unsettled, self._newest, is_wish=is_wish)
         self._forget()
 
     def clear(self) -> None:
-        """Another connection, or another position."""
+        """Reset for another connection or position."""
         self._newest = None
         self.rewind.clear()
         self._forget()
@@ -102,10 +103,10 @@ class UnackedEntries:
         self.ack_timeout.clear()
 
     def messages_in_hand(self, known_batch: Callable[[EntryKey], EntryAcks | None]) -> int:
-        """Messages of the entries in hand, those that wait included; ``known_batch`` tells of a batch what
-        remains of it."""
+        """Return the number of messages of the entries in hand, including queued ones; ``known_batch``
+        returns the remaining messages of a batch."""
         return sum(1 if acks is None else acks.remaining for acks in map(known_batch, self.in_hand))
 
     def next_deadline(self) -> float:
-        """When `take_due` has something; infinite for never."""
+        """Return when `take_due` must be called next; infinite for never."""
         return min(self.negative_acks.next_deadline(), self.ack_timeout.next_deadline())

@@ -1,8 +1,8 @@
-"""From an entry's payload to the places of its messages.
+"""Splitting of an entry's payload into its messages.
 
-The order is the one of framing.md section 1.5: decrypt, assemble chunks, decompress, split. What cannot
-be opened raises `InvalidEntry`, whose ``validation_error`` tells the broker why the entry is
-acknowledged unseen (section 7).
+The order is that of framing.md section 1.5: decrypt, assemble chunks, decompress, split. Unreadable entries
+raise `InvalidEntry`, whose ``validation_error`` is sent to the broker when the entry is acknowledged without
+delivery (section 7).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InvalidEntry(CorruptPayload):
 
 
 def open_payload(metadata: pb.MessageMetadata, payload: Buffer, bytes_max: int) -> bytes:
-    """The decompressed payload (of an entry, or of all chunks together).
+    """Return the decompressed payload (of an entry, or of all chunks together).
 
     Raises `InvalidEntry` when it does not decompress to the announced size or that exceeds ``bytes_max``.
     """
@@ -65,10 +65,10 @@ def open_payload(metadata: pb.MessageMetadata, payload: Buffer, bytes_max: int) 
 
 
 def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
-    """Where the messages of a batch start, and which of them were compacted out.
+    """Return the offsets of a batch's messages, and the indexes of those compacted out.
 
-    Returns ``count + 1`` places (the last is the end of the body) and the indexes to skip. Raises
-    `InvalidEntry` unless exactly ``count`` messages fill the body to its end.
+    There are ``count + 1`` offsets (the last is the end of the body). Raises `InvalidEntry` unless exactly
+    ``count`` messages fill the body to its end.
     """
     size = len(body)
     if count < 0 or count * _SMALLEST_MESSAGE_BYTES > size:
@@ -85,7 +85,7 @@ def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
             metadata_size, tag, first, second, third = _read_head(body, position)
         except StructError:
             tag = 0
-        # Most messages begin with payload_size, in one or two bytes; 0x20 behind it is compacted_out.
+        # Most messages begin with payload_size, in one or two bytes; 0x20 after it is compacted_out.
         if tag == _TAG_PAYLOAD_SIZE and first < 128 and (second != _TAG_COMPACTED_OUT or metadata_size == 2):
             position += 4 + metadata_size + first
         elif (
@@ -120,8 +120,8 @@ def split_batch(body: bytes, count: int) -> tuple[list[int], list[int]]:
 
 
 def _is_even(body: bytes, count: int, step: int) -> bool:
-    """Whether all messages are ``step`` bytes long and begin alike, with the same sizes of metadata and
-    payload: then nothing has to be looked at one by one. ``count`` is more than 1."""
+    """Return whether all messages are ``step`` bytes long and have equal sizes of metadata and payload, so
+    that none must be parsed individually. ``count`` is more than 1."""
     if step < 8:
         return False
     metadata_size, tag, first, second, third = _read_head(body, 0)
@@ -136,7 +136,7 @@ def _is_even(body: bytes, count: int, step: int) -> bool:
     if 4 + metadata_size + size != step:
         return False
     if metadata_size != head - 4:
-        # Another field follows, in all of them the same one.
+        # Another field follows, the same in all messages.
         if behind == _TAG_COMPACTED_OUT:
             return False
         head += 1
@@ -144,7 +144,7 @@ def _is_even(body: bytes, count: int, step: int) -> bool:
 
 
 def _read_carefully(body: bytes, position: int, index: int, compacted_out: list[int]) -> int:
-    """The end of any message, by protobuf; every field is checked."""
+    """Return the end of any message, parsed by protobuf; every field is checked."""
     start = position + 4
     if start > len(body):
         raise InvalidEntry(

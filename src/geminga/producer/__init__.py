@@ -1,1 +1,1 @@
-"""The publish path without I/O: twelve steps, one file each. ``partition`` is the place to start reading."""
+"""Publish path without I/O, in twelve steps, one module each. Start reading at ``partition``."""

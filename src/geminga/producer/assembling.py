@@ -1,7 +1,7 @@
 """Steps 5 and 6 for one partition: from a message to an operation in the pending queue.
 
-Decides whether a message joins the open batch, opens another, goes alone or is cut into chunks, takes its
-permits and bytes first, and counts the automatic sequence ids.
+Decides whether a message joins the open batch, opens another, is sent alone or is split into chunks; takes
+its permits and bytes first, and assigns the automatic sequence ids.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
 
 MEMORY_LEASE_PART = 8
-"""A batch leases at most this part of the client's free bytes ahead: other producers need some too."""
+"""Inverse of the largest share of the client's free bytes that a batch leases ahead."""
 
 PRODUCER_NAME_SIZE_GUESS = 128
-"""Bytes kept free in chunks that are cut before the broker has named the producer."""
+"""Bytes reserved in chunks that are split before the broker has named the producer."""
 
 IDS_AND_TIME_SIZE_MAX = 2 * 11 + 2 * 6
-"""Sequence id, publish time, compression and size of the outer metadata at their longest."""
+"""Maximum bytes of sequence id, publish time, compression and size in the outer metadata."""
 
 
 class Assembler:
-    """The open batch of a partition and what becomes of messages around it."""
+    """Open batch of a partition, and handling of the messages that do not join it."""
 
     __slots__ = (
         "_alone",
@@ -76,7 +76,7 @@ class Assembler:
         self._compression = int(settings.compression_type)
         self._compression_level = settings.compression_level
         self._seal = None if settings.encryptor is None else settings.encryptor.seal
-        # Chunks are put together again from a stored topic only (seed 001).
+        # Only persistent topics have stored chunks that a consumer can assemble (seed 001).
         self._chunking = settings.chunking_enabled and not partition.topic.startswith("non-persistent://")
 
     # --- messages in ------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Assembler:
             )
         partition.backlog.check_possible(1, size, partition.topic)
         if self._alone or (message is not None and message.deliver_at_time):
-            partition.close_batch()  # what came before goes before
+            partition.close_batch()  # keeps the order: earlier messages are sent first
             self._add_alone(payload, token, message, now)
             return False
         return self._add_to_batch(payload, token, message, now)
@@ -124,14 +124,14 @@ class Assembler:
         if filled:
             self.close_batch()
         elif len(batch) >= batch.leased_count:
-            # The last permit is used up: nothing else can come, so there is nothing to wait for.
+            # The last permit is used up: no other message can join, so there is no reason to wait.
             self._lease_ahead(batch, bytes_max)
             if len(batch) >= batch.leased_count:
                 self.close_batch()
         return filled
 
     def _tune(self, tuning: PartitionTuning, message: OutgoingMessage | None, now: float) -> BatchTiming:
-        """The limits of the batch that is about to open."""
+        """Return the limits of the batch that is about to open."""
         partition = self._partition
         keyed = message is not None and message.partition_key is not None
         tuned = tuning.opened(
@@ -211,7 +211,7 @@ class Assembler:
     # --- chunks -----------------------------------------------------------------------------------
 
     def _chunk_room(self, message: OutgoingMessage | None) -> int:
-        """Payload bytes that one chunk can hold beside its metadata."""
+        """Return the payload bytes that fit into one chunk beside its metadata."""
         partition = self._partition
         limit = partition.max_message_size
         if self._settings.chunk_max_message_size is not None:
@@ -292,10 +292,10 @@ class Assembler:
         raise backlog.refusal(count, size, partition.topic)
 
     def _lease(self, batch: Batch | KeyedBatches, size: int, bytes_max: int) -> None:
-        """Make sure that the batch holds a permit and bytes for one more message; raises the refusal."""
+        """Ensure that the batch holds a permit and bytes for one more message; raise if it can't."""
         partition = self._partition
         for last_try in (False, True):
-            # Counted again after a reclaim: it takes from this batch too.
+            # Computed again after a reclaim, which takes from this batch too.
             count = 1 if len(batch) >= batch.leased_count else 0
             missing = max(0, batch.size + size - batch.leased_size)
             if not count and not missing and not last_try:
@@ -309,7 +309,7 @@ class Assembler:
                 raise partition.backlog.refusal(count, missing, partition.topic)
 
     def _lease_ahead(self, batch: Batch | KeyedBatches, bytes_max: int) -> None:
-        """Take what the messages to come will need, as far as it is there."""
+        """Lease permits and bytes for the next messages, as far as available."""
         backlog = self._partition.backlog
         count = min(self._messages_max - batch.leased_count, backlog.own.free, backlog.shared.free)
         size = bytes_max - batch.leased_size
@@ -332,7 +332,7 @@ class Assembler:
             batch.size_limit = min(batch.leased_size, bytes_max)
 
     def trim_lease(self) -> bool:
-        """Give back what the open batch leased and does not use; whether that was anything."""
+        """Return the unused leases of the open batch; report whether there were any."""
         batch = self._partition.batch
         if batch is None:
             return False
@@ -347,7 +347,7 @@ class Assembler:
     # --- batches out ------------------------------------------------------------------------------
 
     def close_batch(self) -> SendOperation | None:
-        """End the open batch: its operations go to the pending queue. Returns the last of them."""
+        """Close the open batch and append its operations to the pending queue. Return the last of them."""
         partition = self._partition
         batch = partition.batch
         if batch is None:
@@ -394,7 +394,7 @@ class Assembler:
         automatic: bool,
         first: int = 0,
     ) -> SendOperation:
-        """A batch of these messages; of one message, a plain one (a batch of one costs every consumer)."""
+        """Return a batch of these messages, or a plain message if it is only one."""
         if sequence_ids is None:
             lowest, highest = first, first + len(payloads) - 1
         else:
@@ -420,7 +420,7 @@ class Assembler:
         )
 
     def split(self, operation: SendOperation) -> Sequence[SendOperation] | None:
-        """Two halves of a batch that is too big for the broker, with their permits; None for one message."""
+        """Return two halves of a batch that is too big for the broker; None for one message."""
         payloads = operation.payloads
         if payloads is None or len(payloads) < 2:
             return None

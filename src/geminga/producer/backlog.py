@@ -1,9 +1,9 @@
-"""Step 5: how much may be in flight, in messages and in bytes.
+"""Step 5: limits of pending messages, in number and in bytes.
 
-Three counts stand in line: a partition's permits, the producer's permits over all its partitions, and the
-client's bytes. A message takes from all three or from none. An open batch *leases* permits and bytes
-ahead, so that a message that joins it costs one comparison; what it does not use goes back when it
-closes, or as soon as somebody else finds nothing left (`PartitionedProducer.reclaim`).
+There are three limits: a partition's permits, the producer's permits over all its partitions, and the
+client's bytes. A message takes from all three or from none. An open batch *leases* permits and bytes ahead,
+so that a joining message costs one comparison; the unused rest is returned when the batch closes, or when
+another sender finds the limit exhausted (`PartitionedProducer.reclaim`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from geminga.config import check_int
 from geminga.errors import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
 
 UNLIMITED = 1 << 62
-"""What a limit of 0 stands for."""
+"""Internal limit for a setting of 0."""
 
 
 class Permits:
-    """A counted limit. ``limit`` 0 is without limit. Not for several threads without a lock of theirs."""
+    """A counted limit. ``limit`` 0 is without limit. Not thread-safe."""
 
     __slots__ = ("limit", "used")
 
@@ -30,11 +30,11 @@ class Permits:
 
     @property
     def free(self) -> int:
-        """What may still be taken; 0 also after the limit was lowered below what is used."""
+        """Number available; 0 also after the limit was lowered below the used number."""
         return max(0, self.limit - self.used)
 
     def take(self, count: int) -> bool:
-        """Take ``count``, or nothing and return False."""
+        """Take ``count``, or return False and take nothing."""
         if self.used + count > self.limit:
             return False
         self.used += count
@@ -48,9 +48,9 @@ class Permits:
 
 
 class ByteBudget:
-    """The client's ``memory_limit``: payload bytes of all its producers that have no receipt yet.
+    """Client's ``memory_limit``: payload bytes of all its producers' messages without a receipt.
 
-    Producers of one client share it across threads: ``lock`` is theirs (a ``threading.Lock``). ``limit``
+    Producers of one client share it across threads, protected by ``lock`` (a ``threading.Lock``). ``limit``
     in bytes; 0 is without limit.
     """
 
@@ -62,7 +62,7 @@ class ByteBudget:
         self.limit = limit or UNLIMITED
         self.used = 0
         self.returns = 0
-        """How often bytes came back."""
+        """Number of times that bytes were returned."""
         self._lock: AbstractContextManager[object] = nullcontext() if lock is None else lock
         self._listeners: deque[Callable[[], None]] = deque()
 
@@ -71,7 +71,7 @@ class ByteBudget:
         return max(0, self.limit - self.used)
 
     def take(self, size: int) -> bool:
-        """Take ``size`` bytes, or nothing and return False."""
+        """Take ``size`` bytes, or return False and take nothing."""
         if not self.limited:
             return True
         with self._lock:
@@ -81,7 +81,7 @@ class ByteBudget:
             return True
 
     def give(self, size: int) -> None:
-        """Return ``size`` bytes and tell those who wait for some."""
+        """Return ``size`` bytes and wake the waiting senders."""
         if not self.limited or not size:
             return
         with self._lock:
@@ -100,7 +100,7 @@ class ByteBudget:
 
 
 class Backlog:
-    """The three counts as one partition sees them."""
+    """The three limits of one partition."""
 
     __slots__ = ("memory", "own", "shared")
 
@@ -110,7 +110,7 @@ class Backlog:
         self.memory = memory
 
     def take(self, count: int, size: int) -> bool:
-        """Permits for ``count`` messages and room for ``size`` bytes: all, or nothing and False."""
+        """Take ``count`` permits and ``size`` bytes, or return False and take nothing."""
         if not self.own.take(count):
             return False
         if not self.shared.take(count):
@@ -123,13 +123,13 @@ class Backlog:
         return True
 
     def give(self, count: int, size: int) -> None:
-        """The inverse of `take`."""
+        """Return permits and bytes."""
         self.own.give(count)
         self.shared.give(count)
         self.memory.give(size)
 
     def check_possible(self, count: int, size: int, topic: str) -> None:
-        """Raises `MessageTooBig` for a message that no waiting could ever make room for."""
+        """Raise `MessageTooBig` for a message that exceeds a limit even when nothing is pending."""
         limit = min(self.own.limit, self.shared.limit)
         if count > limit:
             raise MessageTooBig(
@@ -142,29 +142,29 @@ class Backlog:
             )
 
     def refusal(self, count: int, size: int, topic: str) -> ProducerQueueIsFull | MemoryBufferIsFull:
-        """The error that says which limit refuses ``count`` messages of ``size`` bytes, with its numbers."""
+        """Return the error for the limit that ``count`` messages of ``size`` bytes exceed."""
         hint = "wait for receipts, raise the limit, or set block_if_queue_full=True"
         if self.own.free < count:
             return ProducerQueueIsFull(
                 f"{topic}: {self.own.used} messages are pending of max_pending_messages={self.own.limit} "
-                f"for this partition and {count} more are asked for; {hint}"
+                f"for this partition and {count} more are requested; {hint}"
             )
         if self.shared.free < count:
             return ProducerQueueIsFull(
                 f"{topic}: {self.shared.used} messages are pending of "
-                f"max_pending_messages_across_partitions={self.shared.limit} and {count} more are asked for; "
+                f"max_pending_messages_across_partitions={self.shared.limit} and {count} more are requested; "
                 f"{hint}"
             )
         return MemoryBufferIsFull(
             f"{topic}: {self.memory.used} bytes are pending of the client's memory_limit={self.memory.limit} "
-            f"and {size} more are asked for; {hint}"
+            f"and {size} more are requested; {hint}"
         )
 
 
 def partition_share(max_pending: int, max_across: int, partitions: int) -> int:
-    """The permits of each of ``partitions``: its own limit, or its fair share of the common one.
+    """Return the permits of each of ``partitions``: its own limit, or its equal share of the common one.
 
-    At least 1, so that a topic with more partitions than permits still moves. 0 is without limit.
+    At least 1, so that a topic with more partitions than permits still sends. 0 is without limit.
     """
     if max_across == 0:
         return max_pending

@@ -1,11 +1,10 @@
 """Step 6: open batches.
 
-`Batch` collects the messages of one entry. Appending a plain message is the hot path and is written out
-in the shell: as long as ``len(batch.payloads) < batch.last`` and the payload fits ``size_limit``, the
-payload and its token are appended to two lists and nothing else happens. Everything that must not happen
-there moves one of the two limits instead.
+`Batch` collects the messages of one entry. Appending a plain message is the hot path, inlined in the caller:
+as long as ``len(batch.payloads) < batch.last`` and the payload fits ``size_limit``, payload and token are
+appended to two lists and nothing else happens. All exceptions lower one of the two limits instead.
 
-The size that counts is the sum of payload bytes, as in the official clients (algorithms.md section 5).
+The batch size is the sum of payload bytes, as in the official clients (algorithms.md section 5).
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 class Batch:
     """One open batch.
 
-    ``leased_count`` and ``leased_size`` are the permits and bytes taken from the backlog so far. Below
-    ``last`` messages one more neither fills the batch nor uses up the lease; the same holds for a payload
-    that stays below ``size_limit`` bytes. ``sequence_ids`` is None for automatic, consecutive ids;
-    ``explicit`` when the caller gave them. ``urgent``: somebody waits, close it as soon as nothing else
-    is coming. ``tuned``: what a producer that tunes itself notes about it.
+    ``leased_count`` and ``leased_size`` are the permits and bytes taken from the backlog so far. While there
+    are fewer than ``last`` messages, one more neither fills the batch nor exhausts the lease; likewise for a
+    payload that stays below ``size_limit`` bytes. ``sequence_ids`` is None for automatic, consecutive ids;
+    ``explicit`` when the caller gave them. ``urgent``: a sender waits, so close it as soon as no further
+    message is at hand. ``tuned``: timing notes of a producer that tunes itself.
     """
 
     __slots__ = (
@@ -65,7 +64,7 @@ class Batch:
         self.tuned: BatchTiming | None = None
 
     def append(self, payload: bytes, token: Any, message: OutgoingMessage | None) -> None:
-        """Add a message; room was checked before."""
+        """Add a message; the caller has checked the limits."""
         if message is not None:
             if not self.payloads:
                 self.first = message
@@ -78,14 +77,14 @@ class Batch:
 
     @property
     def takes_keyed(self) -> bool:
-        """Whether messages with a key and nothing else may join as they are, while there is room."""
+        """Whether messages with only a key may join directly, within the limits."""
         first = self.first
         return not self.explicit and (
             first is None or (first.schema_version is None and first.transaction is None)
         )
 
     def append_keyed(self, items: list[Any], payloads: list[bytes], tokens: list[Any]) -> None:
-        """Add many; ``items`` are payloads, or messages with keys; room was checked before."""
+        """Add many; ``items`` are payloads, or messages with keys; the caller has checked the limits."""
         place = len(self.payloads)
         if bytes in set(map(type, items)):
             found = {index: item for index, item in enumerate(items, place) if type(item) is not bytes}
@@ -102,7 +101,7 @@ class Batch:
         self.size += sum(map(len, payloads))
 
     def accepts(self, message: OutgoingMessage | None) -> bool:
-        """Whether a message may join this batch; sequence ids only grow inside one (section 6)."""
+        """Return whether a message may join this batch; sequence ids must increase inside one (section 6)."""
         if message is None:
             return not self.explicit and (
                 self.first is None or (self.first.schema_version is None and self.first.transaction is None)
@@ -122,15 +121,15 @@ class Batch:
 
 
 CLOSED = Batch(0.0, float("inf"))
-"""Stands where no batch is open for the hot path: it has room for nothing."""
+"""Placeholder when no batch is open for the hot path: it accepts no message."""
 
 
 class KeyedBatches:
     """The open batches of one partition with one sub-batch for each key, for Key_Shared consumers.
 
-    The key is the ordering key, else the partition key; messages without one share a sub-batch. Limits
-    count over all of them and all are closed together, in the order of their highest sequence ids: that
-    id is also what each is sent with, so that deduplication sees growing numbers (algorithms.md 5).
+    The key is the ordering key, else the partition key; messages without one share a sub-batch. Limits apply
+    to all of them together, and all are closed together, in the order of their highest sequence ids: each is
+    sent with that id, so that deduplication sees increasing numbers (algorithms.md 5).
     """
 
     __slots__ = (
@@ -199,5 +198,5 @@ class KeyedBatches:
             batch.sequence_ids = [sequence_id + offset for sequence_id in batch.sequence_ids or ()]
 
     def in_order(self) -> Iterator[Batch]:
-        """The sub-batches by their highest sequence id."""
+        """Yield the sub-batches by their highest sequence id."""
         return iter(sorted(self._batches.values(), key=lambda batch: max(batch.sequence_ids or (0,))))

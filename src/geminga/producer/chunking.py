@@ -1,8 +1,8 @@
-"""Step 6, for messages that are larger than the broker takes: cutting them into chunks.
+"""Step 6, for messages larger than the broker's limit: splitting them into chunks.
 
-Framing.md section 1.5: the whole payload is compressed first and the compressed bytes are cut. All
-chunks carry the message's metadata and sequence id, one uuid, their number and the total size; each is
-an entry with a receipt of its own. The message's id is that of its last chunk, with the first one inside.
+Framing.md section 1.5: the whole payload is compressed first and the compressed bytes are split. All chunks
+carry the message's metadata and sequence id, one uuid, their number and the total size; each is an entry with
+its own receipt. The message's id is that of its last chunk, and includes that of the first one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from geminga.errors import UnsupportedVersionError
 from geminga.wire.varint import varint
 
 CHUNKS_MAX = 1 << 20
-"""A message that would need more chunks is refused."""
+"""Maximum chunks of a message; larger messages are rejected."""
 
 
 UNKNOWN_DUPLICATE = "Cannot determine whether the message is a duplicate"
-"""In the error of a broker with deduplication for a sequence id that it has received and not stored yet."""
+"""Part of a deduplicating broker's error for a sequence id received but not stored yet."""
 
 
 def incomplete(topic: str) -> UnsupportedVersionError:
-    """The error of a message of which the broker has not stored every chunk."""
+    """Return the error for a message of which the broker has not stored every chunk."""
     return UnsupportedVersionError(
         f"{topic}: the broker took chunks of one message for duplicates of each other; the message is "
         "incomplete there. Apache Pulsar before 3.0 does so on topics with deduplication: switch off "
@@ -28,7 +28,7 @@ def incomplete(topic: str) -> UnsupportedVersionError:
 
 
 class ChunkedMessage:
-    """State that the chunks of one message share.
+    """State shared by the chunks of one message.
 
     Its uuid, its publish time, the position of the first chunk, and whether the broker has dropped chunks
     (``is_incomplete``) of a message that it did not have before (``is_new``).
@@ -63,7 +63,7 @@ class ChunkPart:
         return self.index == self.message.chunks - 1
 
     def metadata(self) -> bytes:
-        """The chunk fields of ``MessageMetadata`` (26 to 29)."""
+        """Return the chunk fields of ``MessageMetadata`` (26 to 29)."""
         shared = self.message
         return b"".join(
             (
@@ -81,9 +81,9 @@ class ChunkPart:
 
 
 CHUNK_FIELDS_SIZE_MAX = 4 * 2 + 3 * 5 + 2
-"""Tags, the three numbers, and the length of the uuid, at their longest."""
+"""Maximum bytes of tags, the three numbers, and the length of the uuid."""
 
 
 def chunk_count(size: int, chunk_size: int) -> int:
-    """How many chunks of ``chunk_size`` bytes hold ``size`` bytes; at least 1."""
+    """Return the number of chunks of ``chunk_size`` bytes for ``size`` bytes; at least 1."""
     return max(1, -(-size // chunk_size))

@@ -1,4 +1,4 @@
-"""Step 4: the application's hooks around sending. One that fails harms nothing but its own work."""
+"""Step 4: the application's hooks around sending. A failing hook does not affect the message."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger("geminga.producer")
 
 
 class ProducerInterceptor:
-    """Base of interceptors; override what is of use. Methods run on the sending or the client's thread."""
+    """Base class of interceptors with empty methods. They run on the sending or the client's thread."""
 
     def eligible(self, message: OutgoingMessage) -> bool:
-        """Whether the two methods below are called for this message."""
+        """Return whether the two methods below are called for this message."""
         return True
 
     def before_send(self, producer: Any, message: OutgoingMessage) -> OutgoingMessage:
@@ -25,20 +25,20 @@ class ProducerInterceptor:
     def on_send_acknowledgement(
         self, producer: Any, message: OutgoingMessage, message_id: Any, error: Exception | None
     ) -> None:
-        """The message has its receipt (``message_id``), or was refused or failed with ``error``.
+        """Handle the receipt of the message (``message_id``), or its failure with ``error``.
 
-        What `before_send` left with ``message.keep(self, ...)`` is at ``message.kept(self)``.
+        A value stored in `before_send` by ``message.keep(self, ...)`` is at ``message.kept(self)``.
         """
 
     def on_partitions_change(self, topic: str, partitions: int) -> None:
-        """The topic has ``partitions`` partitions now."""
+        """Handle that the topic has ``partitions`` partitions now."""
 
     def close(self) -> None:
-        """The producer was closed."""
+        """Handle that the producer was closed."""
 
 
 class InterceptorChain:
-    """Interceptors in the order given. Exceptions are logged and the chain goes on."""
+    """Calls interceptors in the order given, logs their exceptions and continues."""
 
     __slots__ = ("_interceptors",)
 
@@ -58,7 +58,8 @@ class InterceptorChain:
                     message = changed
             except Exception:
                 log.exception(
-                    "interceptor %r failed before a send; the message goes on without it", interceptor
+                    "interceptor %r failed before a send; sending the message without its changes",
+                    interceptor,
                 )
         return message
 

@@ -1,7 +1,7 @@
-"""Step 2: a message on its way out, and the checks of what a caller asks for.
+"""Step 2: an outgoing message, and the checks of a caller's arguments.
 
-The row path's plain messages (bytes and nothing else) never become an `OutgoingMessage`: their payload
-alone is kept. Everything else does.
+The row path's plain messages (bytes and nothing else) never become an `OutgoingMessage`: only their payload
+is kept. All others do.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OutgoingMessage:
         self._kept: dict[object, Any] | None = None
 
     def replace(self, **changes: Any) -> OutgoingMessage:
-        """A copy with some fields changed; for interceptors."""
+        """Return a copy with some fields changed; for interceptors."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "_kept"}
         fields.update(changes)
         copy = OutgoingMessage(**fields)
@@ -78,17 +78,17 @@ class OutgoingMessage:
         return copy
 
     def keep(self, owner: object, value: Any) -> None:
-        """Let an interceptor leave something for itself (``owner``) until the acknowledgement; not sent."""
+        """Store a value of an interceptor (``owner``) until the acknowledgement; it is not sent."""
         if self._kept is None:
             self._kept = {}
         self._kept[owner] = value
 
     def kept(self, owner: object) -> Any:
-        """What ``owner`` left with `keep`; None without it."""
+        """Return the value that ``owner`` stored with `keep`; None without one."""
         return None if self._kept is None else self._kept.get(owner)
 
     def shares_metadata_with(self, first: OutgoingMessage | None) -> bool:
-        """Whether this message may join a batch that ``first`` opened.
+        """Return whether this message may join a batch that ``first`` opened.
 
         The outer metadata holds one schema version and one transaction for the whole batch.
         """
@@ -101,8 +101,7 @@ class OutgoingMessage:
 
 
 class KeyedMessage(OutgoingMessage):
-    """Bytes and a key, and nothing else; what it has not cannot be given to it later. Made field by field:
-    half the cost of one that could have all."""
+    """A message of bytes and a key only. Created field by field, at half the cost of a full one."""
 
     __slots__ = ()
 
@@ -122,7 +121,7 @@ _new_keyed = KeyedMessage.__new__
 
 
 def keyed_message(payload: bytes, key: str) -> KeyedMessage:
-    """Bytes with a key that `is_plain_key`."""
+    """Return a message of bytes with a key that `is_plain_key`."""
     message = _new_keyed(KeyedMessage)
     message.payload = payload
     message.partition_key = key
@@ -131,21 +130,21 @@ def keyed_message(payload: bytes, key: str) -> KeyedMessage:
 
 
 def is_plain_key(key: Any) -> bool:
-    """A key that needs no closer look."""
+    """Return whether a key needs no further check."""
     return type(key) is str and key != "" and key.isascii()
 
 
 class KeyedContent(NamedTuple):
-    """What a schema makes of a value that has its key in it; a payload of None is a null value.
+    """A schema's encoding of a value that contains its key; a payload of None is a null value.
 
-    The key travels as base64 text, marked as such, as the Java client's keys of bytes do.
+    The key is sent as base64 text, marked as such, like the Java client's keys of bytes.
     """
 
     payload: bytes | None
     key: bytes
 
     def give_key(self, message: OutgoingMessage) -> None:
-        """Raises `InvalidMessage` when the message has another key."""
+        """Set the message's key; raise `InvalidMessage` when it has another key."""
         if message.partition_key is not None:
             raise _refuse("partition_key", message.partition_key, "none: the value's key is the message's")
         message.partition_key = b64encode(self.key).decode()
@@ -153,10 +152,10 @@ class KeyedContent(NamedTuple):
 
 
 class RoutedMessage:
-    """What a custom router sees: the message under ``pulsar-client``'s method names.
+    """The message as a custom router gets it, with ``pulsar-client``'s method names.
 
-    A router works on what is sent, not on what was given: `value` is the payload, whatever the schema. What
-    only a published message has (id, topic, publish time, ...) is empty.
+    A router gets the encoded message: `value` is the payload, with any schema. Fields that only a published
+    message has (id, topic, publish time, ...) are empty.
     """
 
     __slots__ = ("_message",)
@@ -266,7 +265,7 @@ def _delivery_time(deliver_at: Any, deliver_after: Any, now_ms: int) -> int:
 
 
 def payload_of(content: Any) -> bytes:
-    """The bytes of ``content``; raises `TypeError` for anything that is no bytes."""
+    """Return the bytes of ``content``; raise `TypeError` if it is not bytes."""
     if type(content) is bytes:
         return content
     if isinstance(content, (bytes, bytearray, memoryview)):
@@ -288,11 +287,11 @@ def build_message(
     *,
     now_ms: int = 0,
 ) -> OutgoingMessage:
-    """A checked message from the arguments of ``send``.
+    """Return a checked message from the arguments of ``send``.
 
     ``content`` None is a null value (a tombstone on compacted topics). Empty keys and empty cluster lists
-    mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock that ``deliver_after`` counts from.
-    Raises `InvalidMessage` naming field, value and range; `TypeError` for content that is no bytes.
+    mean none, as in ``pulsar-client``. ``now_ms`` is the wall clock time to which ``deliver_after`` is added.
+    Raises `InvalidMessage` naming field, value and range; `TypeError` for content that is not bytes.
     """
     if partition_key is not None:
         if not isinstance(partition_key, str):

@@ -1,6 +1,6 @@
-"""Steps 7 to 9: the send operation, one SEND frame with everything that hangs on it.
+"""Steps 7 to 9: the send operation, one SEND frame with its messages.
 
-An operation is made when a batch closes or a message goes alone. It is encoded in two parts, so that
+An operation is created when a batch closes or a message is sent alone. It is encoded in two parts, so that
 they can happen at different times and on different threads:
 
 * the *body* (`encode_body`): the payload serialised, compressed and encrypted, as soon as the sequence ids
@@ -41,25 +41,25 @@ _MAGIC = 0x0E01
 _CHECKSUM_HEAD_SIZE = 2 + 4 + 4
 
 Seal = Callable[[Buffer], "Sealed | None"]
-"""Encrypts a payload (`geminga.wire.encryption.PayloadEncryptor.seal`); None: it goes as it is."""
+"""Encrypts a payload (`geminga.wire.encryption.PayloadEncryptor.seal`); None: no encryption."""
 
 NO_RECEIPT = -2
-"""``ledger_id`` of an operation that is not settled; a duplicate's receipt says -1."""
+"""``ledger_id`` of an operation that is not settled; that of a duplicate's receipt is -1."""
 
 
 _key_of = attrgetter("partition_key")
 
 
 class SendOperation:
-    """One entry on its way to the broker.
+    """One entry to be sent to the broker.
 
-    ``count`` messages with the ids ``sequence_id`` to ``highest_sequence_id`` and one ``token`` each:
-    what the caller wants back at the receipt, opaque here. ``sequence_ids`` is None when they are
-    consecutive; ``automatic`` when they were counted here, so that they may still be moved before the
-    first transmission. ``messages`` holds, by position, those that are more than a payload. ``permits``
-    and ``size`` (payload bytes) go back to the backlog when it settles. ``deadline`` is the send
-    time-out's. ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are
-    the metadata fields that belong to the encrypted body.
+    ``count`` messages with the ids ``sequence_id`` to ``highest_sequence_id`` and one ``token`` each, an
+    opaque value that the caller gets back with the receipt. ``sequence_ids`` is None when they are
+    consecutive; ``automatic`` when they were assigned here, so that they may still be moved before the first
+    transmission. ``messages`` holds, by index, those that are more than a payload. ``permits`` and ``size``
+    (payload bytes) are returned to the backlog when it settles. ``deadline`` is the send time-out's.
+    ``claimed``: another thread is encoding the body. ``seal`` encrypts it, once; ``sealed`` are the metadata
+    fields that belong to the encrypted body.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class SendOperation:
     done: ClassVar[int] = 0
     """Its messages settle together."""
     entries: ClassVar[int] = 1
-    """What it takes in the topic."""
+    """Entries that it adds to the topic."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SendOperation:
         self.claimed = False
         self.resent = False
         self.settled_size = 0
-        """What ``size`` was before it went back to the backlog."""
+        """``size`` before it was returned to the backlog."""
         self.sent_at = 0.0
         self.partition: Any = None
         self.ledger_id = NO_RECEIPT
@@ -156,7 +156,7 @@ class SendOperation:
         self.error: Exception | None = None
         self.watchers: list[Callable[[Any], None]] | None = None
         self.tuned: BatchTiming | None = None
-        """What a producer that tunes itself noted about the batch."""
+        """Timing notes about the batch of a producer that tunes itself."""
 
     @classmethod
     def of_encoded(
@@ -173,7 +173,8 @@ class SendOperation:
         seal: Seal | None = None,
         sealed: bytes = b"",
     ) -> SendOperation:
-        """A ready-made batch: ``body`` is its compressed payload. ``message`` gives the outer metadata.
+        """Return an operation for an encoded batch: ``body`` is its compressed payload. ``message`` has the
+        outer metadata.
 
         ``seal`` encrypts the body at once; a body that is encrypted already has its metadata fields in
         ``sealed``. Raises `CryptoError`.
@@ -206,11 +207,11 @@ class SendOperation:
 
     @property
     def duplicate(self) -> bool:
-        """The broker had these messages already and kept its own copy (receipt -1:-1)."""
+        """Whether the broker had these messages already and kept its own copy (receipt -1:-1)."""
         return self.error is None and self.ledger_id == -1 and self.entry_id == -1
 
     def shift(self, offset: int) -> None:
-        """Move automatic sequence ids: the broker said where the producer's ids go on."""
+        """Move automatic sequence ids by ``offset``, after the broker has sent the producer's last id."""
         self.sequence_id += offset
         self.highest_sequence_id += offset
         if self.sequence_ids is not None:
@@ -219,7 +220,7 @@ class SendOperation:
     # --- the body ---------------------------------------------------------------------------------
 
     def encode_body(self) -> None:
-        """Serialise, compress and encrypt the payload; does nothing the second time.
+        """Serialise, compress and encrypt the payload; no effect the second time.
 
         Raises `CryptoError` when it cannot be encrypted.
         """
@@ -243,7 +244,7 @@ class SendOperation:
             return encode_plain_batch(payloads, self.sequence_id)
         messages = self.messages or {}
         if self.sequence_ids is None and set(map(type, messages.values())) == {KeyedMessage}:
-            if len(messages) == len(payloads):  # each has one, and they came in their order
+            if len(messages) == len(payloads):  # each message has one, in order
                 return encode_keyed_batch(payloads, list(map(_key_of, messages.values())), self.sequence_id)
             keys = [""] * len(payloads)
             for index, keyed in messages.items():
@@ -269,8 +270,9 @@ class SendOperation:
         max_message_size: int,
         schema_version: bytes = b"",
     ) -> tuple[bytes, Buffer]:
-        """The two pieces of the SEND frame. ``producer_name`` and ``schema_version`` are already tagged
-        (`name_field`, `schema_version_field`); a message's own schema version goes before the producer's.
+        """Return the two pieces of the SEND frame. ``producer_name`` and ``schema_version`` are already
+        tagged (`name_field`, `schema_version_field`); a message's own schema version overrides the
+        producer's.
 
         ``now_ms`` becomes the publish time at the first call; later calls repeat its bytes. Raises
         `MessageTooBig` when metadata and body exceed ``max_message_size``, `CryptoError`.
@@ -299,12 +301,12 @@ class SendOperation:
             raise MessageTooBig(
                 f"{self._what()} takes {len(metadata)} bytes of metadata and {len(self.body)} of "
                 f"{'compressed ' if self.compression else ''}payload; the broker's max_message_size is "
-                f"{max_message_size}. Send less in one message, or switch chunking on"
+                f"{max_message_size}. Send less in one message, or enable chunking"
             )
         return metadata
 
     def checksum_is_intact(self) -> bool:
-        """Whether our own copy still matches the checksum that was sent with it."""
+        """Return whether our own copy still matches the checksum that was sent with it."""
         if self.head is None or self.body is None:
             return True
         # The head ends with: magic, checksum, metadata size, metadata.
@@ -314,11 +316,11 @@ class SendOperation:
         return crc32c(self.body, crc32c(self.head[start + 6 : end])) == expected
 
     def _name_chunk(self, producer_name: bytes) -> None:
-        """All chunks of a message share a uuid and the publish time of the first."""
+        """Set uuid and publish time of a chunk, which all chunks of a message share."""
         assert self.chunk is not None
         whole = self.chunk.message
         if not whole.uuid:
-            # The name follows its tag and its length, which is one byte more from 128 bytes on.
+            # The name follows its tag and its length, which takes two bytes from 128 on.
             size_bytes = 1 if producer_name[1] < 128 else 2
             whole.uuid = producer_name[1 + size_bytes :] + b"-%d" % self.sequence_id
             whole.publish_time = self.publish_time
@@ -353,7 +355,7 @@ class SendOperation:
         return None if first is None else first.transaction
 
     def _metadata(self, producer_name: bytes, schema_version: bytes) -> bytes:
-        """``MessageMetadata``: the fields in ascending order, defaults left out."""
+        """Return ``MessageMetadata``: the fields in ascending order, without defaults."""
         head = producer_name + b"\x10" + varint(self.sequence_id) + b"\x18" + varint(self.publish_time)
         first = self._first_message()
         compressed = b""
@@ -369,7 +371,7 @@ class SendOperation:
         return head if self.chunk is None else head + self.chunk.metadata()
 
     def _rich_metadata(self, first: OutgoingMessage, compressed: bytes, schema_version: bytes) -> bytes:
-        """All fields after ``publish_time``. Of a batch, only what all its messages share is outside."""
+        """Return all fields after ``publish_time``; for a batch, only the shared ones."""
         alone = not self.is_batch
         parts: list[bytes] = []
         if alone:
@@ -402,7 +404,7 @@ class SendOperation:
         return b"".join(parts)
 
     def metadata_size(self) -> int:
-        """Bytes of the outer metadata beyond ids, times, name and chunk fields."""
+        """Return the bytes of the outer metadata beyond ids, times, name and chunk fields."""
         first = self._first_message()
         return len(self.sealed) if first is None else len(self._rich_metadata(first, b"", b""))
 
@@ -416,12 +418,12 @@ class SendOperation:
 
 
 def name_field(producer_name: str) -> bytes:
-    """``MessageMetadata.producer_name`` with its tag and length: the start of every metadata."""
+    """Return ``MessageMetadata.producer_name`` with its tag and length: the start of every metadata."""
     return _text(b"\x0a", producer_name)
 
 
 def schema_version_field(schema_version: bytes) -> bytes:
-    """``MessageMetadata.schema_version`` with its tag and length; nothing for an empty version."""
+    """Return ``MessageMetadata.schema_version`` with its tag and length; empty for an empty version."""
     return _bytes(b"\x82\x01", schema_version) if schema_version else b""
 
 

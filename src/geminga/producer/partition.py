@@ -1,12 +1,12 @@
-"""The producer of one partition, without I/O: from a routed message to its receipt.
+"""Producer of one partition, without I/O: from a routed message to its receipt.
 
-The owner (a shell in `geminga.client`, or a simulation) calls in with what happened and the time, and
-takes out what to write (`PartitionProducer.take_output`), what has settled (`ReadySet.settled`) and when to
-call next (`PartitionProducer.next_deadline`). Nothing here waits, locks or reads a clock; calls for all
-partitions of one producer must not overlap.
+The owner (in `geminga.client`, or a simulation) calls it with events and the time, and fetches the output
+(`PartitionProducer.take_output`), settled operations (`ReadySet.settled`) and the time of the next call
+(`PartitionProducer.next_deadline`). Nothing here waits, locks or reads a clock; calls for all partitions of
+one producer must not overlap.
 
-The states are in `states`; what a broker's error does to the pending queue is in `send_error` and
-`refused`, after the tables of framing.md section 5 and 13.
+The states are in `states`; `send_error` and `refused` apply a broker's error to the pending queue, by the
+tables of framing.md section 5 and 13.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
 
 WRITE_BYTES_MAX = 1 << 20
-"""`PartitionProducer.take_output` returns when it has collected this much; call again for more."""
+"""Bytes at which `PartitionProducer.take_output` returns; call it again for more."""
 _APACHE_VERSION = re.compile(r"Pulsar Server[^0-9]*([0-9]+)\.([0-9]+)")
 _FENCING_SINCE = (2, 11)
-"""The Apache Pulsar that knows ``ExclusiveWithFencing``."""
+"""First version of Apache Pulsar with ``ExclusiveWithFencing``."""
 FINAL = (TopicTerminated, ProducerFenced, TopicNotFound)
-"""Refusals of a creation that end every producer."""
+"""Errors of a creation that end every producer."""
 
 
 class SendErrorVerdict(Enum):
-    """What the owner must do after a SEND_ERROR."""
+    """Action of the owner after a SEND_ERROR."""
 
     NOTHING = "nothing"
     DETACH = "let go of the connection, reconnect with backoff"
@@ -71,10 +71,10 @@ class SendErrorVerdict(Enum):
 
 
 class PartitionProducer:
-    """See the module's text. ``index`` is the partition's number, -1 for a topic without partitions.
+    """Producer of one partition. ``index`` is its number, -1 for a topic without partitions.
 
-    ``reclaim`` takes unused leases back from all open batches of the producer and says whether any were.
-    ``tuning`` chooses delay and batch limits instead of the settings.
+    ``reclaim`` takes unused leases back from all open batches of the producer and returns whether there were
+    any. ``tuning`` chooses delay and batch limits instead of the settings.
     """
 
     def __init__(
@@ -102,17 +102,17 @@ class PartitionProducer:
         self.schema_version = b""
         self.topic_epoch: int | None = None
         self._stored_sequence_id = -1
-        """The highest that the broker had when this producer connected."""
+        """Highest sequence id that the broker had stored when this producer connected."""
         self.failure: Exception | None = None
-        """Why the state is one of `ENDED`, where that was not asked for."""
+        """Cause of a state in `ENDED`, unless the application closed the producer."""
         initial = settings.initial_sequence_id
         self.last_sequence_id = -1 if initial is None else initial
-        """The highest sequence id with a receipt; the broker's word after the first creation."""
+        """Highest sequence id with a receipt; after the first creation that of the broker."""
         self.created_once = False
         self.gives_up: tuple[type[Exception], ...] = ()
-        """Refusals of a new creation that end this producer beyond `FINAL`."""
+        """Further errors, beyond `FINAL`, of a repeated creation that end this producer."""
         self.connected = False
-        """The producer exists on a connection: frames may be written and receipts come."""
+        """Whether the producer exists on a connection: frames may be written and receipts received."""
         self._settings = settings
         self._ready_set = ready_set
         self._reclaim = reclaim
@@ -136,11 +136,11 @@ class PartitionProducer:
         return self.state is ProducerState.READY
 
     def start(self) -> None:
-        """The owner begins to look for the broker."""
+        """Note that the owner begins to look up the broker."""
         self._move(ProducerInput.START)
 
     def create_command(self, request_id: int) -> pb.BaseCommand:
-        """PRODUCER, for the first creation or after a reconnect (framing.md section 5)."""
+        """Return PRODUCER, for the first creation or after a reconnect (framing.md section 5)."""
         settings = self._settings
         command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
         body = command.producer
@@ -168,11 +168,11 @@ class PartitionProducer:
         return command
 
     def must_wait(self) -> None:
-        """PRODUCER_SUCCESS without ``producer_ready``: another producer has the topic for itself."""
+        """Handle PRODUCER_SUCCESS without ``producer_ready``: another producer has exclusive access."""
         self._move(ProducerInput.MUST_WAIT)
 
     def check_granted(self, success: pb.CommandProducerSuccess, server_version: str) -> None:
-        """Raise `UnsupportedVersionError` for a broker that does not know the access mode that was asked for.
+        """Raise `UnsupportedVersionError` for a broker that does not know the requested access mode.
 
         It grants a producer that shares the topic. Its answer has a ``topic_epoch`` only if an exclusive
         producer has used the topic before.
@@ -189,7 +189,7 @@ class PartitionProducer:
             )
 
     def created(self, success: pb.CommandProducerSuccess, max_message_size: int, now: float) -> None:
-        """PRODUCER_SUCCESS. Everything pending is to be written again, in order."""
+        """Handle PRODUCER_SUCCESS. All pending operations are written again, in order."""
         self._move(ProducerInput.CREATED)
         if self.state in ENDED:
             return
@@ -214,12 +214,12 @@ class PartitionProducer:
 
     @property
     def metadata_room(self) -> int:
-        """Bytes to keep free in an entry for ids, times, name and schema version."""
+        """Return the bytes to reserve in an entry for ids, times, name and schema version."""
         name_size = len(self._name_field) or PRODUCER_NAME_SIZE_GUESS
         return IDS_AND_TIME_SIZE_MAX + name_size + max(20, len(self._schema_field)) + 20
 
     def _take_over_sequence(self, last_sequence_id: int) -> None:
-        """Go on behind the broker's last id, also with the messages that were taken before it was known."""
+        """Continue after the broker's last sequence id, also for messages accepted before it was known."""
         if self._settings.initial_sequence_id is not None or last_sequence_id < 0:
             return
         self.last_sequence_id = last_sequence_id
@@ -232,7 +232,7 @@ class PartitionProducer:
         self.assembler.next_sequence_id += offset
 
     def is_terminal(self, error: Exception) -> bool:
-        """Whether a refused creation is final. Once created, a producer goes on trying after nearly every
+        """Return whether a creation error is final. Once created, a producer retries after nearly every
         error, as the Java client does; its messages end with their send time-out."""
         if isinstance(error, FINAL):
             return True
@@ -241,7 +241,7 @@ class PartitionProducer:
         return not error.retriable
 
     def refused(self, error: Exception, now: float) -> None:
-        """A creation failed; the owner tries again or calls `fail`."""
+        """Handle a failed creation; the owner retries or calls `fail`."""
         self._last_error = error
         if isinstance(error, ProducerFenced):
             self._end(ProducerInput.FENCED, error, now)
@@ -250,11 +250,11 @@ class PartitionProducer:
         else:
             self._move(ProducerInput.REFUSED)
             if isinstance(error, ProducerBlockedQuotaExceededException):
-                # The policy says: fail what waits; creation goes on being tried (framing.md section 13).
+                # The policy: fail pending messages; creation is still retried (framing.md section 13).
                 self._fail_everything(error, now)
 
     def fail(self, error: Exception, now: float) -> None:
-        """Given up for good: everything pending fails with ``error``."""
+        """End permanently: everything pending fails with ``error``."""
         if isinstance(error, ProducerFenced):
             self._end(ProducerInput.FENCED, error, now)
         elif isinstance(error, TopicTerminated):
@@ -263,7 +263,7 @@ class PartitionProducer:
             self._end(ProducerInput.FAILED, error, now)
 
     def disconnected(self, error: Exception | None) -> None:
-        """The connection is lost, or the broker sent CLOSE_PRODUCER. What is pending stays."""
+        """Handle a lost connection, or CLOSE_PRODUCER of the broker. Pending operations stay."""
         self._move(ProducerInput.DISCONNECTED)
         self._epoch += 1
         self.connected = False
@@ -273,7 +273,7 @@ class PartitionProducer:
     # --- messages in ------------------------------------------------------------------------------
 
     def check_accepting(self) -> None:
-        """Raises `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, or what the creation failed with."""
+        """Raise `AlreadyClosed`, `ProducerFenced`, `TopicTerminated`, or the error of the creation."""
         if self.state in ACCEPTING:
             return
         failure = self.failure
@@ -282,18 +282,18 @@ class PartitionProducer:
         raise AlreadyClosed(f"the producer of {self.topic} is {self.state.value}")
 
     def add(self, payload: bytes, token: Any, message: OutgoingMessage | None, now: float) -> bool:
-        """Take one message; True: it filled its batch.
+        """Add one message; return whether it filled its batch.
 
         ``message`` is None for a bare payload. Raises `ProducerQueueIsFull` or `MemoryBufferIsFull`,
-        `MessageTooBig`, or what `check_accepting` raises; nothing is kept then.
+        `MessageTooBig`, or the errors of `check_accepting`; the message is not kept then.
         """
         self.check_accepting()
         return self.assembler.add(payload, token, message, now)
 
     def submit(self, operation: SendOperation, now: float) -> None:
-        """Take a ready-made operation; it keeps its sequence ids and counts in bytes only.
+        """Add an encoded operation; it keeps its sequence ids and takes bytes but no permits.
 
-        An open batch goes first, so that order is kept. Raises `MemoryBufferIsFull`.
+        An open batch is sent first, which keeps the order. Raises `MemoryBufferIsFull`.
         """
         self.check_accepting()
         memory = self.backlog.memory
@@ -305,14 +305,14 @@ class PartitionProducer:
         self.enqueue(operation)
 
     def reserve_sequence_ids(self, count: int) -> int:
-        """The first of ``count`` fresh sequence ids for ready-made operations; the open batch goes first."""
+        """Return the first of ``count`` new sequence ids for encoded operations; close the batch first."""
         self.close_batch()
         first = self.assembler.next_sequence_id
         self.assembler.next_sequence_id += count
         return first
 
     def continue_after(self, sequence_id: int) -> None:
-        """Automatic ids go on behind one that a ready-made operation brought along; the open batch first."""
+        """Continue automatic ids after that of an encoded operation; close the open batch first."""
         self.close_batch()
         self.assembler.next_sequence_id = max(self.assembler.next_sequence_id, sequence_id + 1)
 
@@ -323,10 +323,10 @@ class PartitionProducer:
     def add_singles(
         self, payloads: list[bytes], tokens: list[Any], size: int, now: float, keys: list[str] | None = None
     ) -> None:
-        """Take a run of plain messages that go one by one; their permits and bytes are taken already.
+        """Add a run of plain messages that are sent individually; their permits and bytes are taken already.
         ``keys``: see `UnbatchedRun`.
 
-        The partition is one that accepts messages (`ACCEPTING`).
+        The partition must accept messages (`ACCEPTING`).
         """
         first = self.assembler.next_sequence_id
         self.assembler.next_sequence_id = first + len(payloads)
@@ -355,35 +355,35 @@ class PartitionProducer:
         self.has_output()
 
     def open_batch(self, batch: Batch | KeyedBatches) -> None:
-        """A batch was opened: the timer must fire by its deadline."""
+        """Register an open batch: the timer must fire by its deadline."""
         self.batch = batch
         self._ready_set.batch_opened(self, batch)
 
     def batch_closed(self) -> None:
-        """The open batch becomes operations."""
+        """Note that the open batch becomes operations."""
         self.batch = None
 
     def wants_reclaim(self) -> bool:
-        """Nothing is left to take: whether unused leases were given back."""
+        """Reclaim unused leases when a limit is exhausted; return whether there were any."""
         return self._reclaim()
 
     def close_batch(self) -> SendOperation | None:
-        """End the open batch, if any; returns its (last) operation."""
+        """Close the open batch, if any; return its (last) operation."""
         return None if self.batch is None else self.assembler.close_batch()
 
     # --- output and time --------------------------------------------------------------------------
 
     def has_output(self) -> None:
-        """There may be something to write: the owner should call `take_output`."""
+        """Note possible output: the owner should call `take_output`."""
         if self.pending.next_unsent is not None:
             self._ready_set.writable[self] = None
             self._ready_set.attention = True
 
     def take_output(self, now: float, now_ms: int) -> list[Buffer]:
-        """The SEND frames to write now, in order; about `WRITE_BYTES_MAX` bytes at a time.
+        """Return the SEND frames to write now, in order; about `WRITE_BYTES_MAX` bytes at a time.
 
-        Stops at an operation that another thread is encoding. Operations that cannot be sent (too big)
-        settle with their error, and those behind them go on.
+        Stops at an operation that another thread is encoding. Operations that cannot be sent (too big) settle
+        with their error, and later ones are still sent.
         """
         output: list[Buffer] = []
         if not self.connected:
@@ -436,7 +436,7 @@ class PartitionProducer:
             self.pending.replace_unsent(operation, halves)
 
     def _drop(self, operation: SendOperation, error: Exception, now: float) -> None:
-        """One operation fails before it is written; all chunks of a message go together."""
+        """Fail one operation before it is written; all chunks of a message fail together."""
         if operation.chunk is None:
             self.pending.replace_unsent(operation, ())
             self._settle(operation, error, now)
@@ -444,7 +444,7 @@ class PartitionProducer:
             self._fail_one(operation, error, now)
 
     def next_deadline(self) -> float:
-        """When `tick` must be called; infinity when nothing waits for time."""
+        """Return when `tick` must be called; infinite if no deadline is pending."""
         batch = self.batch
         deadline = float("inf") if batch is None else batch.deadline
         head = self.pending.head
@@ -453,8 +453,8 @@ class PartitionProducer:
     def tick(self, now: float) -> None:
         """Close a batch that is due or urgent; fail everything when the head's send time-out has passed.
 
-        All that is pending fails together, as in the official clients: what stands behind the head is
-        about as old, and a later message must not succeed where the application repeats an earlier one.
+        Everything pending fails together, as in the official clients: later operations are about as old, and
+        a later message must not succeed when the application repeats an earlier one.
         """
         batch = self.batch
         if batch is not None and (batch.urgent or batch.deadline <= now):
@@ -474,7 +474,7 @@ class PartitionProducer:
     def receipt(
         self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int, now: float
     ) -> None:
-        """SEND_RECEIPT. Raises `ProtocolError` when it does not fit what was sent: close the connection."""
+        """Handle SEND_RECEIPT. Raises `ProtocolError` for a mismatch: close the connection."""
         if not self.connected:
             return  # from before a reconnect
         operation = self.pending.match_receipt(sequence_id, highest_sequence_id, ledger_id, entry_id)
@@ -491,10 +491,10 @@ class PartitionProducer:
         self._settle(operation, error, now)
 
     def _chunk_receipted(self, operation: SendOperation, chunk: ChunkPart) -> Exception | None:
-        """Note the receipt of a chunk; with the last one, the error of a message that is not complete.
+        """Note the receipt of a chunk; with the last one, return the error of an incomplete message.
 
-        Chunks of a message with a new sequence id, written once, are no duplicates: a broker that
-        answers so has dropped them. After a reconnect a chunk may have been stored before.
+        Chunks of a message with a new sequence id, written once, are no duplicates: a broker that reports
+        duplicates has dropped them. After a reconnect a chunk may have been stored before.
         """
         whole = chunk.message
         if chunk.index == 0:
@@ -505,11 +505,11 @@ class PartitionProducer:
         return incomplete(self.topic) if chunk.last and whole.is_incomplete else None
 
     def _is_new(self, operation: SendOperation) -> bool:
-        """Whether the broker cannot have stored this sequence id before."""
+        """Return whether the broker cannot have stored this sequence id before."""
         return operation.sequence_id > max(self.last_sequence_id, self._stored_sequence_id)
 
     def receipts(self, run: ReceiptRun, now: float) -> None:
-        """SEND_RECEIPTs that follow each other; see `receipt`."""
+        """Handle consecutive SEND_RECEIPTs; see `receipt`."""
         sequence_id, entry_id, left = run.sequence_id, run.entry_id, run.count
         while left and self.connected:
             settled = None
@@ -527,7 +527,7 @@ class PartitionProducer:
             left -= count
 
     def _settle_receipted(self, settled: AckedRun, now: float) -> None:
-        """`_settle` for the messages of a run that got their receipts."""
+        """`_settle` for the receipted messages of a run."""
         count = settled.count
         self.backlog.give(count, settled.size)
         counters = self.counters
@@ -543,7 +543,7 @@ class PartitionProducer:
         self._settled(settled)
 
     def send_error(self, code: int, sequence_id: int, message: str, now: float) -> SendErrorVerdict:
-        """SEND_ERROR, by the table of framing.md section 5."""
+        """Handle SEND_ERROR, by the table of framing.md section 5."""
         if not self.connected:
             return SendErrorVerdict.NOTHING
         error = from_server(code, f"{self.topic}: {message}")
@@ -567,13 +567,13 @@ class PartitionProducer:
             self.counters.checksum_errors += 1
             operation = self.pending.find_failed(sequence_id)
             if operation is not None and not operation.checksum_is_intact():
-                # Our own copy is damaged: to send it again would only repeat the error.
+                # Our own copy is damaged: sending it again would repeat the error.
                 self._fail_one(operation, error, now)
                 return SendErrorVerdict.NOTHING
         return SendErrorVerdict.DETACH
 
     def _fail_one(self, operation: SendOperation, error: Exception, now: float) -> None:
-        """One message fails: its operation, or all its chunks."""
+        """Fail one message: its operation, or all its chunks."""
         group = [operation]
         if operation.chunk is not None:
             whole = operation.chunk.message
@@ -589,7 +589,7 @@ class PartitionProducer:
         self._ready_set.writable.pop(self, None)
 
     def _settle(self, operation: SendOperation | UnbatchedRun, error: Exception | None, now: float) -> None:
-        """The one way out of the pending queue: permits and bytes go back, the outcome is listed."""
+        """Remove an operation from the pending queue: return permits and bytes, list the outcome."""
         operation.error = error
         self.backlog.give(operation.permits, operation.size)
         counters = self.counters
@@ -598,7 +598,7 @@ class PartitionProducer:
             written = now - operation.sent_at if operation.sent_at else None
             counters.heard_at = counters.heard(now, now - operation.opened_at, written, error is not None)
         if isinstance(operation, UnbatchedRun):
-            # With an error, always: receipts take them out by `_settle_receipted`.
+            # Always with an error: receipts remove runs by `_settle_receipted`.
             counters.failed_messages += operation.count
             operation.permits = operation.size = 0
             self._settled(operation)
@@ -635,14 +635,14 @@ class PartitionProducer:
         self._fail_everything(error, now)
 
     def close(self, now: float) -> None:
-        """Close was asked for: no more messages; the open batch is closed and may still be written."""
+        """Begin to close: accept no messages; close the open batch, which may still be written."""
         self.close_batch()
         self._move(ProducerInput.CLOSE)
         if self.state in ENDED:
             self._fail_everything(self._closed_error(), now)
 
     def closed(self, now: float) -> None:
-        """The broker confirmed, or the owner waits no longer: what is still pending fails."""
+        """Handle the broker's confirmation, or the end of the owner's wait: pending operations fail."""
         self._move(ProducerInput.CLOSED)
         self.connected = False
         self._fail_everything(self._closed_error(), now)
@@ -653,8 +653,8 @@ class PartitionProducer:
     # --- what others ask --------------------------------------------------------------------------
 
     def blocked(self, now: float) -> BlockedReason | None:
-        """Why an unkeyed message should step over this partition. One not started yet is not blocked:
-        being chosen starts it."""
+        """Return why an unkeyed message should skip this partition, or None. A partition that is not started
+        yet is not blocked: choosing it starts it."""
         if self.state is not ProducerState.READY and self.state is not ProducerState.NOT_STARTED:
             return BlockedReason.CONNECTION
         batch = self.batch
@@ -673,7 +673,7 @@ class PartitionProducer:
         self.counters.count_chosen(now)
 
     def statistics(self) -> ProducerStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         counters = self.counters
         latency = counters.latency
         return ProducerStatistics(

@@ -1,7 +1,7 @@
-"""Step 1: the producer of a topic: one partition producer for each partition, routing, and what they share.
+"""Step 1: producer of a topic, with one partition producer for each partition, routing, and shared limits.
 
-A topic without partitions has one partition producer with index -1. Calls must not overlap; the shell
-holds a lock around them.
+A topic without partitions has one partition producer with index -1. Calls must not overlap; the caller holds
+a lock.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from geminga.producer.unbatched_run import PAYLOAD_BYTES_MAX, RUN_BYTES_MAX, RUN
 class PartitionedProducer:
     """The partitions of one topic.
 
-    ``hot`` is the batch that plain messages may join right now; `batching.CLOSED` when routing has to look
-    again, and always without ``plain_path`` (every message must be seen on its way). ``new_producer_id``
-    gives the client's ids; ``random`` numbers in [0, 1).
+    ``hot`` is the batch that plain messages may join now; `batching.CLOSED` when they must be routed again,
+    and always without ``plain_path`` (every message must then pass `add`). ``new_producer_id`` returns the
+    client's ids; ``random`` numbers in [0, 1).
     """
 
     __slots__ = (
@@ -71,10 +71,10 @@ class PartitionedProducer:
         self.hot: Batch = CLOSED
         self.plain_path = plain_path
         self._current: PartitionProducer | None = None
-        """Where unkeyed messages went last."""
+        """Partition of the last unkeyed message."""
         self.partitions: list[PartitionProducer] = []
         self.unstarted: list[PartitionProducer] = []
-        """Partitions that got a message before they were started: the shell starts them."""
+        """Partitions that got a message before they were started: the caller starts them."""
         if partitions == 0:
             self._add_partition(str(self._topic), -1)
         else:
@@ -90,14 +90,13 @@ class PartitionedProducer:
 
     @property
     def table_limits(self) -> tuple[int, int]:
-        """Messages and payload bytes of batches that are made of whole tables: nothing waits there."""
+        """Return messages and payload bytes of batches that are made of whole tables, without waiting."""
         if self.tuning is not None:
             return MAX_MESSAGES_LIMIT, self.tuning.bytes_max
         return self._settings.batching_max_messages, self._settings.batching_max_allowed_size_in_bytes
 
     def grow(self, partitions: int) -> list[PartitionProducer]:
-        """The topic has ``partitions`` partitions now; returns the new ones. Fewer are ignored: Pulsar
-        never takes partitions away."""
+        """Extend to ``partitions`` partitions; return the new ones. Pulsar never removes partitions."""
         fresh = [
             self._add_partition(str(self._topic.partition_name(index)), index)
             for index in range(len(self.partitions), partitions)
@@ -129,8 +128,8 @@ class PartitionedProducer:
     # --- messages in ------------------------------------------------------------------------------
 
     def choose(self, message: OutgoingMessage | None, now: float) -> PartitionProducer:
-        """The partition of a message. The custom router is not asked here: it is the application's code
-        and runs without the shell's lock (`Router.of_custom`)."""
+        """Return the partition of a message. The custom router is not called here: it is the application's
+        code and runs without the caller's lock (`Router.of_custom`)."""
         partitions = self.partitions
         if len(partitions) == 1:
             return partitions[0]
@@ -139,7 +138,7 @@ class PartitionedProducer:
         chosen = partitions[self.router.of_unkeyed(partitions, now)]
         if chosen is not self._current:
             if self._current is not None:
-                self._current.close_batch()  # the round goes on: it would wait for its delay in vain
+                self._current.close_batch()  # the round robin moved on: waiting for the delay is useless
             self._current = chosen
         return chosen
 
@@ -153,9 +152,9 @@ class PartitionedProducer:
         partition: PartitionProducer | None = None,
         urgent: bool = False,
     ) -> None:
-        """Take one message: all but the hottest path. ``urgent``: its sender waits for the receipt.
+        """Add one message, except on the hottest path. ``urgent``: its sender waits for the receipt.
 
-        Raises what `PartitionProducer.add` raises; then nothing is kept.
+        Raises the errors of `PartitionProducer.add`; the message is not kept then.
         """
         keyless = message is None or message.partition_key is None
         if partition is None:
@@ -183,13 +182,13 @@ class PartitionedProducer:
 
     @property
     def joins_by_the_run(self) -> bool:
-        """Messages with keys may join an open batch many at a time: there is one, for all of them."""
+        """Return whether many messages with keys may join one open batch at once."""
         only = self.partitions[0]
         return self.plain_path and len(self.partitions) == 1 and type(only.batch) is not KeyedBatches
 
     @property
     def takes_singles(self) -> bool:
-        """Plain messages go one by one and as they are: what follows each other may travel as a run."""
+        """Return whether plain messages are sent individually, and consecutive ones may be sent as a run."""
         settings = self._settings
         return (
             self.plain_path
@@ -202,12 +201,10 @@ class PartitionedProducer:
     def add_singles(
         self, payloads: list[bytes], tokens: list[Any], start: int, now: float, keys: list[str] | None = None
     ) -> int:
-        """Take plain messages from ``start`` on as far as that is all there is to do (`takes_singles`); the
-        index of the first that was not taken. ``keys`` are those of all of them, empty for none; None: no
-        message has one.
+        """Add plain messages from ``start`` on while `takes_singles` allows; return the index of the first
+        that was not added. ``keys`` are those of all of them, empty for none; None: no message has one.
 
-        The others, from there on, are for `add`. Messages of several partitions are routed one by one, as
-        `add` does it.
+        The rest are for `add`. Messages of several partitions are routed one by one, as in `add`.
         """
         index, end = start, len(payloads)
         if len(self.partitions) == 1:
@@ -230,7 +227,7 @@ class PartitionedProducer:
                 or not partition.backlog.take(1, size)
             ):
                 if not key:
-                    # `add` will choose again: the same, or one that is less blocked by then.
+                    # `add` will choose again: the same partition, or one that is less blocked then.
                     self.router.step_back()
                 end = index
                 break
@@ -258,7 +255,7 @@ class PartitionedProducer:
         now: float,
         keys: list[str] | None,
     ) -> int:
-        """The next run: as many as have permits, and bytes in one run. How many those are."""
+        """Add the next run, within the permits and the bytes of one run. Return its messages."""
         if not _takes_runs(partition):
             return 0
         backlog = partition.backlog
@@ -292,10 +289,10 @@ class PartitionedProducer:
         message: OutgoingMessage,
         partition: PartitionProducer | None = None,
     ) -> bool:
-        """Let a message with a key or properties join an open batch, where that is all there is to do.
+        """Let a message with a key or properties join an open batch, if nothing else is needed.
 
-        The second fastest way in. False: `add` has to look. Not for a sender that waits. ``partition`` is
-        where the message must go when that was decided before.
+        The second fastest path. False: use `add`. Not for a sender that waits. ``partition`` is the message's
+        partition, if already chosen.
         """
         batch: object = self.hot
         if partition is not None:
@@ -318,7 +315,7 @@ class PartitionedProducer:
         return True
 
     def holds(self, token: Any) -> bool:
-        """Whether a message with this token has no outcome yet. Looks at every message: not for each."""
+        """Return whether a message with this token has no outcome yet. Slow: scans every message."""
         for partition in self.ready_set.busy:
             if partition.batch is not None and partition.batch.holds(token):
                 return True
@@ -329,7 +326,7 @@ class PartitionedProducer:
         return any(any(each is token for each in settled.tokens) for settled in self.ready_set.settled)
 
     def reclaim(self) -> bool:
-        """Take unused leases back from all open batches; whether there were any."""
+        """Take unused leases back from all open batches; return whether there were any."""
         self.hot = CLOSED
         results = [partition.assembler.trim_lease() for partition in self.ready_set.busy]
         return any(results)
@@ -337,22 +334,22 @@ class PartitionedProducer:
     # --- output, time, the end --------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Close batches that are due or urgent, and let send time-outs happen."""
+        """Close batches that are due or urgent, and apply send time-outs."""
         for partition in self.ready_set.take_due(now):
             partition.tick(now)
 
     def close_batches(self) -> None:
-        """End all open batches (flush, close)."""
+        """Close all open batches (flush, close)."""
         for partition in list(self.ready_set.busy):
             partition.close_batch()
 
     def next_deadline(self) -> float:
-        """When `tick` must be called at the latest."""
+        """Return when `tick` must be called at the latest."""
         return self.ready_set.next_deadline()
 
     @property
     def pending_messages(self) -> int:
-        """Messages without a receipt, those in open batches included."""
+        """Return the number of messages without a receipt, including those in open batches."""
         return sum(p.pending.messages + (0 if p.batch is None else len(p.batch)) for p in self.ready_set.busy)
 
     @property
@@ -367,27 +364,27 @@ class PartitionedProducer:
         return ""
 
     def check_accepting(self) -> None:
-        """Raises what a message to the first ended partition would raise."""
+        """Raise the error of the first ended partition."""
         for partition in self.partitions:
             partition.check_accepting()
 
     @property
     def failure(self) -> Exception | None:
-        """Why a partition has ended, if one has."""
+        """Cause for which a partition has ended, if any."""
         for partition in self.partitions:
             if isinstance(partition.failure, PulsarException):
                 return partition.failure
         return None
 
     def statistics(self) -> ProducerStatistics:
-        """A snapshot of the whole producer, with each partition's own."""
+        """Return a snapshot of the whole producer, with each partition's own."""
         parts = tuple(partition.statistics() for partition in self.partitions)
         return summed(self.topic, parts)
 
 
 def _takes_runs(partition: PartitionProducer) -> bool:
-    """The first message of a partition that was not started goes through `PartitionedProducer.add`, which
-    has it started."""
+    """Return whether the partition is started; if not, its first message goes through
+    `PartitionedProducer.add`."""
     return partition.state in ACCEPTING and partition.state is not ProducerState.NOT_STARTED
 
 

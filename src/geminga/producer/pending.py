@@ -1,8 +1,8 @@
-"""Steps 10 and 12: what was handed over and has no receipt yet, in order.
+"""Steps 10 and 12: operations without a receipt, in order.
 
-Operations stay here from the moment their batch closes until they settle. A part of them, at the front,
-is *in flight* on the current connection; after a reconnect nothing is, and all are written again from
-the start. Receipts come in the order of the sends and must name the head (framing.md section 5).
+Operations stay here from the moment their batch closes until they settle. The first ones are *in flight* on
+the current connection; after a reconnect none is, and all are written again from the start. Receipts arrive
+in the order of the sends and must name the head (framing.md section 5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PendingQueue:
         self._queue: deque[Operation] = deque()
         self._unsent: deque[Operation] = deque()
         self.messages = 0
-        """Messages in all pending operations."""
+        """Number of messages in all pending operations."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -45,7 +45,7 @@ class PendingQueue:
 
     @property
     def in_flight(self) -> int:
-        """Operations that were written to the current connection and have no receipt."""
+        """Number of operations written to the current connection without a receipt."""
         return len(self._queue) - len(self._unsent)
 
     @property
@@ -54,11 +54,11 @@ class PendingQueue:
 
     @property
     def entries(self) -> int:
-        """What all of it takes in the topic."""
+        """Number of entries that all pending operations add to the topic."""
         return sum(operation.entries for operation in self._queue)
 
     def first_unsent(self, count: int) -> list[Operation]:
-        """The next ``count`` operations to be written, at most."""
+        """Return the next ``count`` operations to be written, at most."""
         return list(islice(self._unsent, count))
 
     def append(self, operation: Operation) -> None:
@@ -67,11 +67,11 @@ class PendingQueue:
         self.messages += operation.count
 
     def sent(self) -> None:
-        """The next unsent operation was written."""
+        """Note that the next unsent operation was written."""
         self._unsent.popleft()
 
     def resend_all(self) -> int:
-        """Nothing is in flight any more. Returns how many entries will be written a second time."""
+        """Mark everything unsent. Return how many entries will be written a second time."""
         repeated = 0
         for index in range(self.in_flight):
             operation = self._queue[index]
@@ -82,7 +82,7 @@ class PendingQueue:
         return repeated
 
     def replace_unsent(self, operation: Operation, pieces: Iterable[SendOperation]) -> None:
-        """Put ``pieces`` (none: just drop it) in the place of an operation that is next to be written."""
+        """Replace the operation that is next to be written by ``pieces``; without pieces, remove it."""
         if not self._unsent or self._unsent[0] is not operation:
             raise RuntimeError("only the next unsent operation can be replaced")
         fresh = list(pieces)
@@ -95,7 +95,7 @@ class PendingQueue:
         self.messages += sum(piece.count for piece in fresh) - operation.count
 
     def match_run(self, sequence_id: int, ledger_id: int, entry_id: int, count: int) -> AckedRun | None:
-        """Take as many messages of the head as receipts that follow each other settle; None: one by one.
+        """Remove as many messages of the head as consecutive receipts settle; None: handle them one by one.
 
         ``sequence_id`` and ``entry_id`` are the first's.
         """
@@ -115,12 +115,13 @@ class PendingQueue:
     def match_receipt(
         self, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int
     ) -> SendOperation | AckedRun | None:
-        """Take the operation that a receipt settles; None for a late receipt, which is ignored.
+        """Remove the operation that a receipt settles; return None for a late receipt, which is ignored.
 
-        The place is signed (-1:-1 for a duplicate); the highest id is as it travels, 2^64-1 for none.
+        Ledger and entry id are signed (-1:-1 for a duplicate); the highest id is that on the wire, 2^64-1 for
+        none.
 
-        The rules are the Java client's: a smaller sequence id than the head's belongs to what has timed
-        out; a larger one, or another highest id, means that the two sides disagree. Raises
+        The rules are the Java client's: a smaller sequence id than the head's belongs to a timed-out
+        operation; a larger one, or another highest id, means that the two sides disagree. Raises
         `ProtocolError` then: the connection must be closed, and everything is sent again.
         """
         head = self.head
@@ -151,9 +152,10 @@ class PendingQueue:
         return head
 
     def find_failed(self, sequence_id: int) -> SendOperation | None:
-        """The operation in flight that a SEND_ERROR names, by its highest sequence id or its first one.
+        """Return the operation in flight that a SEND_ERROR names, by its highest sequence id or its first
+        one.
 
-        A message of a run has an operation of its own from then on.
+        A message of a run gets its own operation for that.
         """
         for index in range(self.in_flight):
             operation = self._queue[index]
@@ -168,13 +170,13 @@ class PendingQueue:
         return None
 
     def _replace(self, index: int, pieces: Sequence[SendOperation]) -> None:
-        """Put ``pieces`` in the place of an operation in flight."""
+        """Replace an operation in flight by ``pieces``."""
         del self._queue[index]
         for offset, piece in enumerate(pieces):
             self._queue.insert(index + offset, piece)
 
     def remove(self, operation: SendOperation) -> None:
-        """Take an operation out, wherever it is."""
+        """Remove an operation at any position."""
         self._queue.remove(operation)
         if operation in self._unsent:
             self._unsent.remove(operation)

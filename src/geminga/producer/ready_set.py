@@ -1,6 +1,6 @@
-"""What one producer's partitions ask of their owner: the single place where work waits.
+"""Work of one producer's partitions that is ready for their owner.
 
-Deadlines are kept in order, so that a producer of thousands of partitions looks at the few that are due.
+Deadlines are kept in order, so that a producer of thousands of partitions checks only the few that are due.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
 
 Settled = SendOperation | UnbatchedRun | AckedRun
-"""What has an outcome: ``tokens``, ``error``, ``watchers``. Of a run that failed, what is behind ``done``."""
+"""An operation with an outcome: ``tokens``, ``error``, ``watchers``. Of a failed run, those after
+``done``."""
 
 
 class ReadySet:
-    """See the module's text.
+    """Ready work of one producer's partitions.
 
     ``settled``: operations with an outcome, tokens not called yet. ``writable``: partitions that may have
-    something to write. ``busy``: partitions with an open batch or pending operations. ``urgent``:
-    partitions whose batch somebody waits for. ``timer_at``: when the owner's timer fires; ``attention`` is
-    set when it would fire too late, or when there is work right now.
+    output. ``busy``: partitions with an open batch or pending operations. ``urgent``: partitions with a batch
+    that a sender waits for. ``timer_at``: when the owner's timer fires; ``attention`` is set when it would
+    fire too late, or when there is work right now.
     """
 
     __slots__ = (
@@ -49,13 +50,13 @@ class ReadySet:
         self.timer_at = float("inf")
         self.attention = False
         self._batches: list[tuple[float, int, PartitionProducer, Batch | KeyedBatches]] = []
-        """Open batches by their deadlines, and some that closed before theirs came."""
+        """Open batches by their deadlines, and some that closed earlier."""
         self._order = itertools.count()
         self._send_deadline = float("inf")
-        """No pending operation's send time-out comes before it."""
+        """Lower bound of the pending operations' send time-outs."""
 
     def batch_opened(self, partition: PartitionProducer, batch: Batch | KeyedBatches) -> None:
-        """The batch must be closed at its deadline."""
+        """Register an open batch, to be closed at its deadline."""
         self.busy[partition] = None
         deadline = batch.deadline
         heapq.heappush(self._batches, (deadline, next(self._order), partition, batch))
@@ -63,7 +64,7 @@ class ReadySet:
             self.attention = True
 
     def enqueued(self, partition: PartitionProducer, operation: SendOperation | UnbatchedRun) -> None:
-        """The operation waits for its receipt, until its send time-out at the latest."""
+        """Register an operation that waits for its receipt, up to its send time-out."""
         self.busy[partition] = None
         deadline = operation.deadline
         if deadline < self._send_deadline:
@@ -76,7 +77,7 @@ class ReadySet:
         return settled
 
     def next_deadline(self) -> float:
-        """When time must be looked at again at the latest: perhaps a little early, never late."""
+        """Return the next time to check deadlines: perhaps a little early, never late."""
         batches = self._batches
         while batches and batches[0][2].batch is not batches[0][3]:
             heapq.heappop(batches)
@@ -85,7 +86,7 @@ class ReadySet:
         return min(batches[0][0], self._send_deadline) if batches else self._send_deadline
 
     def take_due(self, now: float) -> list[PartitionProducer]:
-        """Partitions where something is due: an urgent batch, one at its deadline, a send time-out."""
+        """Return the partitions with due work: an urgent batch, one at its deadline, a send time-out."""
         due = self.urgent
         if due:
             self.urgent = {}

@@ -1,4 +1,4 @@
-"""`Result`: the outcome that a send callback is given, with ``pulsar-client``'s names and numbers."""
+"""`Result`: outcome passed to a send callback, with ``pulsar-client``'s names and numbers."""
 
 from geminga.errors import Result, result_of
 

@@ -1,9 +1,9 @@
 """Step 3: the partition of a message.
 
-A key decides by its hash. Without one, `RoundRobin` or `SinglePartition` names a preferred partition, and
-a blocked one is stepped over: permits used up, connection not ready, or its oldest message waiting too
-long. When every partition is blocked the preferred one is returned and backlog control decides; so it is
-with ``step_over_blocked_partitions=False``, the official clients' way.
+A key determines it by its hash. Without a key, `RoundRobin` or `SinglePartition` names a preferred partition,
+and blocked ones are skipped: permits used up, connection not ready, or its oldest message waiting too long.
+When every partition is blocked, or with ``step_over_blocked_partitions=False`` (the official clients'
+behaviour), the preferred one is returned and backlog control decides.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from geminga.producer.settings import HashingScheme, PartitionsRoutingMode, Prod
 from geminga.wire.hashing import PARTITION_HASHES
 
 HASHES_REMEMBERED_MAX = 16_384
-"""Keys whose hashes a router remembers."""
+"""Maximum keys whose hashes a router remembers."""
 
 
 class BlockedReason(Enum):
-    """Why a partition is stepped over."""
+    """Reason for which a partition is skipped."""
 
     PERMITS = "its permits are used up"
     CONNECTION = "its connection is not ready"
@@ -32,7 +32,7 @@ class BlockedReason(Enum):
 
 
 class RoutedPartition(Protocol):
-    """What routing asks of a partition."""
+    """Interface of a partition for routing."""
 
     def blocked(self, now: float) -> BlockedReason | None: ...
 
@@ -42,9 +42,9 @@ class RoutedPartition(Protocol):
 
 
 class Router:
-    """Chooses partitions for one producer. ``random`` gives numbers in [0, 1): the start is random, so
-    that many producers do not all begin with the same partition. With ``tuning`` the round robin stays as
-    long as a batch is open."""
+    """Chooses partitions for one producer. ``random`` returns numbers in [0, 1): the start is random, so that
+    many producers do not all begin with the same partition. With ``tuning`` the round robin stays on a
+    partition as long as its batch is open."""
 
     def __init__(
         self, settings: ProducerSettings, random: Callable[[], float], tuning: SelfTuning | None = None
@@ -52,7 +52,7 @@ class Router:
         self._mode = settings.message_routing_mode
         self._hash = PARTITION_HASHES[settings.hashing_scheme.value]
         self._hashes: dict[str, int] = {}
-        """Of the keys seen last: a hash takes as long as all else that a message needs."""
+        """Hashes of recent keys: hashing takes as long as all other work for a message."""
         self._custom = settings.message_router
         self._custom_sees_states = _takes_three(settings.message_router)
         self._per_message = not settings.batching_enabled
@@ -74,7 +74,7 @@ class Router:
         return self._mode is PartitionsRoutingMode.CustomPartition
 
     def of_key(self, key: str, partitions: int) -> int:
-        """The partition of a key: the same for every message with it as long as the count stays."""
+        """Return the partition of a key, the same for all its messages if the count is unchanged."""
         known = self._hashes.get(key)
         if known is None:
             if len(self._hashes) >= HASHES_REMEMBERED_MAX:
@@ -83,9 +83,9 @@ class Router:
         return known % partitions
 
     def of_custom(self, message: OutgoingMessage, states: Sequence[Any]) -> int:
-        """What the application's router says, as a whole number.
+        """Return the partition chosen by the application's router.
 
-        Raises `InvalidMessage` for a number that is no partition, and what the router or ``int`` raises.
+        Raises `InvalidMessage` for a number that is no partition, and the errors of the router or ``int``.
         """
         assert self._custom is not None
         view = RoutedMessage(message)
@@ -99,7 +99,7 @@ class Router:
         return chosen
 
     def of_unkeyed(self, partitions: Sequence[RoutedPartition], now: float) -> int:
-        """The partition for a message without a key; blocked ones are stepped over and told so."""
+        """Return the partition for a message without a key; blocked ones are skipped, which they count."""
         count = len(partitions)
         if count == 1:
             return 0
@@ -122,11 +122,11 @@ class Router:
         return preferred
 
     def step_back(self) -> None:
-        """The message that was routed last is to be routed again."""
+        """Undo the last routing: the message is to be routed again."""
         self._cursor = self._before
 
     def batch_filled(self, now: float) -> None:
-        """The current partition's batch is full: the next message may move on before its time."""
+        """Note that the current partition's batch is full: the round robin may move on early."""
         self._switch_at = now
 
     def _preferred(self, count: int, now: float) -> int:
@@ -150,7 +150,7 @@ class Router:
 
 
 def _takes_three(router: Callable[..., int] | None) -> bool:
-    """Whether a custom router asks for the partitions' states as its third argument."""
+    """Return whether a custom router takes the partitions' states as its third argument."""
     if router is None:
         return False
     try:
@@ -162,5 +162,5 @@ def _takes_three(router: Callable[..., int] | None) -> bool:
 
 
 def java_routes_differently(scheme: HashingScheme) -> bool:
-    """Whether a Java producer with its defaults sends the same key to another partition."""
+    """Return whether a Java producer with its defaults sends the same key to another partition."""
     return scheme is not HashingScheme.JavaStringHash

@@ -1,26 +1,25 @@
 """Producers that tune themselves: from a latency budget to delay, batch limits and partition stay.
 
-What costs a broker is the number of entries, so a batch should stay open as long as the budget allows. The
-allowance is what the way to the broker and back leaves of it, and that is measured: each receipt tells how
-long its entry took beyond the time that its batch was meant to stay open. From two histograms,
+A broker's cost is mainly the number of entries, so a batch should stay open as long as the budget allows.
+That is the budget minus the time for transmission and receipt, which is measured: for each receipt, the time
+that its entry took beyond the planned delay of its batch. From two histograms,
 
 * that *overhead*, in parts of the budget, weighted by messages, and
-* the *waits*: how long messages had been in their batch when it closed, in parts of its delay (a steady
+* the *waits*: the time from a message's arrival to the close of its batch, in parts of its delay (a steady
   stream fills a batch evenly, a burst comes at its start, and the first message waits longest),
 
 follows for every delay the share of messages that would miss the budget; the delay is the longest with at
-most `MISSES_MAX`. Old operations count less and less, by number and by age. Nothing is tried out and there
-is no gain to be tuned: a change for the worse shows in the next solution, one for the better as the past
-fades.
+most `MISSES_MAX`. Old operations lose weight with number and age. There are no experiments and no gain to
+tune: a change for the worse shows in the next solution, one for the better as old values fade.
 
-Messages that no delay could save (their overhead leaves less than the shortest one) do not count: a
-partition that hangs must not make the others send crumbs, and an overloaded broker must not be given more
-entries because it is late.
+Messages that no delay could save (their overhead leaves less than the shortest one) do not count: a hanging
+partition must not make the others send tiny batches, and an overloaded broker must not get more entries
+because it is late.
 
-Where nothing would join a batch, waiting is in vain: batches then close at once, until messages come close
-enough together again.
+If no other message would join a batch, waiting is useless: batches then close at once, until messages arrive
+close enough together again.
 
-No clock and no chance in here: times are arguments, and the same calls give the same answers.
+No clock and no random numbers: times are arguments, and the same calls give the same results.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from geminga.producer.operation import SendOperation
 from geminga.producer.settings import MAX_MESSAGES_LIMIT
 
 MISSES_MAX = 0.008
-"""The share of messages that may miss the budget: the 99th percentile stays within it, with a margin."""
+"""Maximum share of messages that may miss the budget: the 99th percentile stays within it, with a margin."""
 DELAY_PARTS_MIN = 1 / 8
-"""The shortest delay, in parts of the budget. Below it a broker pays a lot for little."""
+"""Shortest delay as a part of the budget. Shorter ones cost the broker much and gain little."""
 FIRST_DELAY_PARTS = 1 / 4
-"""The delay before anything is known."""
+"""Initial delay, as a part of the budget."""
 GROWTH = 1.25
-"""The most that a delay grows from one solution to the next: larger batches take longer themselves."""
+"""Maximum growth of a delay from one solution to the next: larger batches take longer themselves."""
 OVERHEAD_BINS = 64
 WAIT_BINS = 32
 MEMORY_OPERATIONS = 512
-"""An operation's weight falls to 1/e while so many others come."""
+"""Number of further operations after which an operation's weight has fallen to 1/e."""
 MEMORY_SECONDS = 20.0
-"""And to one half in this time."""
+"""Time after which an operation's weight has halved."""
 BATCH_BYTES_MAX = 1 << 20
-"""Payload bytes of a batch: beyond it, entries cost by their bytes alone."""
+"""Maximum payload bytes of a batch: for larger entries only the bytes matter."""
 MEMORY_PART = 4
-"""A batch holds at most this part of the client's memory limit: others need some, and those in flight."""
+"""Inverse of the largest share of the client's memory limit for a batch."""
 MARK_FACTOR = 4
-"""The time is noted at a batch's message 4, 16, 64, ...: how messages come within a batch."""
+"""The time is noted at a batch's message 4, 16, 64, ...: the distribution of arrivals within a batch."""
 JOINS_MIN = 0.05
 """Below this share of batches that get a second message, batches do not wait."""
 JOINS_MEMORY = 32
@@ -58,7 +57,7 @@ _WEIGHT_MAX = 1e12
 
 
 class BatchTiming:
-    """What is noted about one batch: its delay, and when which message came. Travels with the operation."""
+    """Timing notes of one batch: its delay, and arrival times of messages. Kept with the operation."""
 
     __slots__ = ("counts", "deadline", "delay_seconds", "times")
 
@@ -70,18 +69,17 @@ class BatchTiming:
 
     @property
     def next_mark(self) -> int:
-        """The number of messages at which the time is to be noted."""
+        """Number of messages at which the time is to be noted."""
         return self.counts[-1] * MARK_FACTOR
 
     def mark(self, count: int, now: float) -> None:
-        """The message number ``count`` came now."""
+        """Note that message number ``count`` arrived now."""
         self.counts.append(count)
         self.times.append(now)
 
 
 class JoinEstimate:
-    """Whether it is worth while to wait: the share of recent batches that got a second message, or would
-    have got it."""
+    """Estimates whether waiting is useful: the share of batches that get a second message."""
 
     __slots__ = ("_opened_at", "share")
 
@@ -90,16 +88,16 @@ class JoinEstimate:
         self._opened_at = float("-inf")
 
     def closed(self, count: int, opened_at: float, delay_seconds: float) -> None:
-        """A batch of ``count`` messages; one within ``delay_seconds`` of the last could have joined that."""
+        """Count a batch of ``count`` messages; could it have joined the last within ``delay_seconds``?"""
         joined = count > 1 or opened_at - self._opened_at < delay_seconds
         self._opened_at = opened_at
         self.share += (joined - self.share) / JOINS_MEMORY
 
 
 class SelfTuning:
-    """The delay of one producer, and what its partitions need to choose their limits.
+    """The delay of one producer, and the data from which its partitions choose their limits.
 
-    ``budget_seconds``: from the hand-over of a message to its receipt, for 99 of 100. ``memory_limit``: the
+    ``budget_seconds``: from the acceptance of a message to its receipt, for 99 of 100. ``memory_limit``: the
     client's, in bytes.
     """
 
@@ -124,10 +122,10 @@ class SelfTuning:
     def __init__(self, budget_seconds: float, memory_limit: int) -> None:
         self.budget_seconds = budget_seconds
         self.delay_seconds = budget_seconds * FIRST_DELAY_PARTS
-        """How long a batch is open that others will join; an unkeyed round robin stays as long."""
+        """Time for which a batch stays open if others will join; also the stay of an unkeyed round robin."""
         self.bytes_max = max(1, min(BATCH_BYTES_MAX, memory_limit // MEMORY_PART))
         self.round_trip_seconds = 0.0
-        """From the close of a batch to its receipt, on the mean."""
+        """Mean time from the close of a batch to its receipt."""
         self.joins = JoinEstimate()
         self._memory_limit = memory_limit
         self._overheads = [0.0] * OVERHEAD_BINS
@@ -141,7 +139,7 @@ class SelfTuning:
     # --- receipts ---------------------------------------------------------------------------------
 
     def receipted(self, tuned: BatchTiming, closed_at: float, count: int, size: int, now: float) -> None:
-        """An operation of ``count`` messages and ``size`` payload bytes has its receipt."""
+        """Note the receipt of an operation of ``count`` messages and ``size`` payload bytes."""
         self._bytes += size
         overhead = now - closed_at
         self.round_trip_seconds += (overhead - self.round_trip_seconds) / 16
@@ -157,7 +155,7 @@ class SelfTuning:
             self._solve(now)
 
     def _age(self, now: float) -> None:
-        """What is new weighs more than all that was before it."""
+        """Increase the weight of new operations, so that all earlier ones count less."""
         elapsed = max(0.0, now - self._last_at)
         self._last_at = now
         self._weight *= (1.0 + 1.0 / MEMORY_OPERATIONS) * 2.0 ** min(40.0, elapsed / MEMORY_SECONDS)
@@ -169,7 +167,7 @@ class SelfTuning:
             self._weight = 1.0
 
     def _note_waits(self, tuned: BatchTiming, closed_at: float, count: int) -> None:
-        """How long the messages of a batch were in it, from the times that were noted."""
+        """Note how long the messages of a batch waited in it, by the noted times."""
         counts, times = tuned.counts, tuned.times
         delay, weight = tuned.delay_seconds, self._weight
         waits = self._waits
@@ -182,13 +180,14 @@ class SelfTuning:
             start, earlier = at, number
         rest = count - earlier
         if rest > 0:
-            # The last ones came as fast as those before them, and then none: the longest waits that fit.
+            # Assume that the last messages arrived at the earlier rate, then none: the longest possible
+            # waits.
             end = closed_at if not rate else min(closed_at, start + rest / rate)
             self._spread(closed_at - start, closed_at - end, rest * weight, delay)
         tuned.counts = []  # the sub-batches of a keyed batch share it: once is enough
 
     def _spread(self, longest: float, shortest: float, mass: float, delay: float) -> None:
-        """``mass`` of messages that waited evenly between two times."""
+        """Distribute ``mass`` of messages that waited evenly between two times."""
         waits = self._waits
         step = (longest - shortest) / _POINTS
         part = mass / _POINTS
@@ -199,7 +198,7 @@ class SelfTuning:
     # --- the solution -----------------------------------------------------------------------------
 
     def _solve(self, now: float) -> None:
-        """The longest delay that keeps the budget."""
+        """Compute the longest delay that keeps the budget."""
         budget = self.budget_seconds
         elapsed = now - self._solved_at
         if elapsed > 0:
@@ -227,23 +226,23 @@ class SelfTuning:
         )
 
     def _beyond(self) -> list[float]:
-        """The share of messages that waited at least so many `WAIT_BINS` parts of the delay."""
+        """Return the shares of messages that waited at least 0, 1, 2, ... `WAIT_BINS` of the delay."""
         total = sum(self._waits)
         if not total:
             return [1.0] * (WAIT_BINS + 1)
         return [mass / total for mass in accumulate(reversed(self._waits))][::-1]
 
     def _memory_seconds(self) -> float:
-        """The delay at which open batches and what is in flight take half of the memory limit."""
+        """Return the delay at which open batches and messages in flight take half of the memory limit."""
         if not self._bytes_per_second:
             return self.budget_seconds
         return self._memory_limit / 2 / self._bytes_per_second - self.round_trip_seconds
 
 
 def _missing(left: list[tuple[float, float]], delay: float, beyond: list[float]) -> float:
-    """The mass of messages that miss the budget with this delay.
+    """Return the mass of messages that miss the budget with this delay.
 
-    ``left`` are pairs: what the overhead leaves of the budget, and the mass of messages it does for.
+    ``left`` are pairs: the rest of the budget after the overhead, and the mass of messages with that rest.
     """
     missing = 0.0
     for seconds, mass in left:
@@ -262,17 +261,18 @@ class PartitionTuning:
     def __init__(self, producer: SelfTuning) -> None:
         self.producer = producer
         self.messages_max = MAX_MESSAGES_LIMIT
-        """Messages of the batch that is open."""
+        """Maximum messages of the open batch."""
         self._joins = JoinEstimate()
         self._count = 0
         self._bytes = 0
         self._rate = 0.0
-        """Messages a second while the last batch was open."""
+        """Messages per second while the last batch was open."""
 
     def opened(self, now: float, permits: int, *, keyed: bool, more_follow: bool) -> BatchTiming:
-        """A batch opens where ``permits`` rule. ``more_follow``: the next ones come to this partition too.
+        """Open a batch with ``permits`` available. ``more_follow``: the next messages go to this partition
+        too.
 
-        Then it leaves permits for those that come until its receipt; otherwise it may use them up.
+        Then the batch leaves permits for those that arrive until its receipt; otherwise it may use all.
         """
         producer = self.producer
         joins = self._joins if keyed else producer.joins
@@ -283,21 +283,21 @@ class PartitionTuning:
         return BatchTiming(now, producer.delay_seconds if joins.share >= JOINS_MIN else 0.0)
 
     def ahead(self) -> tuple[int, int]:
-        """Messages and bytes for which an open batch takes permits and memory ahead: twice the last one's."""
+        """Return messages and bytes that an open batch leases ahead: twice the last one's."""
         return 2 * self._count + 16, 2 * self._bytes + 4096
 
     def closed(self, count: int, size: int, opened_at: float, *, keyed: bool) -> None:
-        """A batch of ``count`` messages and ``size`` bytes ends."""
+        """Note the end of a batch of ``count`` messages and ``size`` bytes."""
         self._count, self._bytes = count, size
         joins = self._joins if keyed else self.producer.joins
         joins.closed(count, opened_at, self.producer.delay_seconds)
 
     def receipted(self, operation: SendOperation, size: int, now: float) -> None:
-        """An operation of ``size`` payload bytes has its receipt."""
+        """Note the receipt of an operation of ``size`` payload bytes."""
         tuned = operation.tuned
         if tuned is None or operation.resent:
-            return  # a lost connection says nothing about delays
-        # What went out late, because the loop was busy or the connection not ready, is overhead too.
+            return  # a lost connection has no meaning for delays
+        # A late transmission, because the loop was busy or the connection not ready, is overhead too.
         closed_at = min(operation.sent_at, tuned.deadline)
         if operation.count > 1 and closed_at > operation.opened_at:
             self._rate = operation.count / (closed_at - operation.opened_at)

@@ -1,7 +1,7 @@
-"""The settings of a producer.
+"""Settings of a producer.
 
-Names and defaults are those of ``pulsar-client`` 3.13 (algorithms.md section 8). Where batching is switched
-on, a sender that waits closes its batch at once and a batch of one travels as a plain message, so it costs a
+Names and defaults are those of ``pulsar-client`` 3.13 (algorithms.md section 8). With batching enabled, a
+sender that waits closes its batch at once and a batch of one is sent as a plain message, so batching costs a
 synchronous sender nothing.
 """
 
@@ -20,12 +20,12 @@ from geminga.wire.encryption import PayloadEncryptor
 
 SEQUENCE_ID_MAX = (1 << 63) - 1
 MAX_MESSAGES_LIMIT = 1_000_000
-"""The most messages that one batch may hold."""
+"""Maximum messages of a batch that may be set."""
 BATCH_BYTES_LIMIT = 1 << 30
-"""The most payload bytes that one batch may be allowed; the broker's ``max_message_size`` rules below it."""
+"""Maximum payload bytes of a batch that may be set; the broker's ``max_message_size`` applies below it."""
 
 LATENCY_BUDGET_MIN_SECONDS = 0.002
-"""Below it no delay of a millisecond and a receipt fit in."""
+"""Minimum latency budget: less has no room for a delay of a millisecond and a receipt."""
 LATENCY_BUDGET_MAX_SECONDS = 60.0
 TUNED_FIELDS = (
     "batching_max_messages",
@@ -33,7 +33,7 @@ TUNED_FIELDS = (
     "batching_max_publish_delay_seconds",
     "batching_partition_switch_frequency",
 )
-"""What a producer with a latency budget chooses by itself."""
+"""Settings that a producer with a latency budget chooses itself."""
 
 IN_MILLISECONDS = {
     "send_timeout_seconds": "send_timeout_millis",
@@ -45,7 +45,7 @@ IN_MILLISECONDS = {
 
 
 class CompressionType(Choice):
-    """How a payload (for a batch: the whole batch) is compressed; the wire's numbers."""
+    """Compression of payloads, or of whole batches; the wire's numbers."""
 
     NONE = 0
     LZ4 = 1
@@ -55,7 +55,7 @@ class CompressionType(Choice):
 
 
 class PartitionsRoutingMode(Choice):
-    """Where messages without a key go. Keys are routed by their hash in every mode but the custom one."""
+    """Routing of messages without a key. Keys are routed by their hash in every mode but the custom one."""
 
     UseSinglePartition = 0
     RoundRobinDistribution = 1
@@ -70,7 +70,7 @@ class BatchingType(Choice):
 
 
 class ProducerAccessMode(Choice):
-    """Who else may publish to the topic; the wire's numbers."""
+    """Access to the topic shared with, or exclusive of, other producers; the wire's numbers."""
 
     Shared = 0
     Exclusive = 1
@@ -79,10 +79,10 @@ class ProducerAccessMode(Choice):
 
 
 class HashingScheme(Enum):
-    """The hash that chooses a key's partition.
+    """The hash that maps a key to a partition.
 
-    ``BoostHash`` is what ``pulsar-client`` uses and the default, so that nobody's keys move. The Java
-    client's default is ``JavaStringHash``: it sends the same key to another partition.
+    ``BoostHash`` is that of ``pulsar-client`` and the default, so that existing keys stay on their
+    partitions. The Java client's default is ``JavaStringHash``: it sends the same key to another partition.
     """
 
     BoostHash = "BoostHash"
@@ -91,11 +91,11 @@ class HashingScheme(Enum):
 
 
 BATCHING_DELAY_SECONDS = 0.01
-"""The default of ``batching_max_publish_delay_seconds``; ``await send`` waits a longer one out."""
+"""The default of ``batching_max_publish_delay_seconds``; ``await send`` waits out a longer one."""
 
 
 def check_compression_level(name: str, level: int, compression: CompressionType) -> None:
-    """A level that a codec has, or 0 for its usual one. Raises `InvalidConfiguration`."""
+    """Check for a level that a codec has, or 0 for its usual one. Raises `InvalidConfiguration`."""
     highest = LEVELS_MAX.get(int(compression), 0)
     check_int(name, level, 0)
     if level > highest:
@@ -105,79 +105,79 @@ def check_compression_level(name: str, level: int, compression: CompressionType)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProducerSettings:
-    """Everything that can be chosen for a producer; refuses values out of range.
+    """Settings of a producer; values out of range are rejected.
 
-    Raises `geminga.errors.InvalidConfiguration` naming field, value and what is allowed.
+    Raises `geminga.errors.InvalidConfiguration` naming field, value and allowed values.
     """
 
     producer_name: str | None = None
-    """Unique among the topic's producers; the broker makes one when it is None."""
+    """Unique among the topic's producers; None: the broker generates one."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Metadata of the producer, shown in the broker's statistics."""
     initial_sequence_id: int | None = None
-    """The id before that of the first message; None takes the broker's last one for this name, or -1."""
+    """The id before that of the first message; None: the broker's last one for this name, or -1."""
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
-    """Who else may publish to the topic: ``Shared`` anybody; ``Exclusive`` nobody, or this producer is
-    refused; ``WaitForExclusive`` waits until it is alone; ``ExclusiveWithFencing`` throws the others out."""
+    """Access to the topic beside other producers: ``Shared`` with others; ``Exclusive`` alone, or the
+    creation fails; ``WaitForExclusive`` waits until it is alone; ``ExclusiveWithFencing`` disconnects the
+    others."""
     initial_subscription_name: str | None = None
     """Created at the earliest position together with the topic, if it is missing."""
     schema: SchemaInfo | None = None
-    """What is told about the values; the broker checks it against the topic's schemas."""
+    """Schema of the values; the broker checks its compatibility with the topic's schemas."""
     encode: Callable[[Any], Any] | None = None
-    """Turns a value into the payload, or into a `KeyedContent`; None takes bytes only."""
+    """Encodes a value to the payload, or to a `KeyedContent`; None accepts bytes only."""
 
     send_timeout_seconds: float = 30.0
-    """From the hand-over of a message to its receipt; 0 waits without limit."""
+    """Time from the acceptance of a message to its receipt; 0 waits without limit."""
     max_pending_messages: int = 1000
-    """Messages of a partition without a receipt yet; 0 is without limit."""
+    """Maximum messages of a partition without a receipt; 0 is without limit."""
     max_pending_messages_across_partitions: int = 50_000
-    """The same over all partitions; each may use its fair share. 0 is without limit."""
+    """Maximum messages of all partitions without a receipt; each has an equal share. 0 is without limit."""
     block_if_queue_full: bool = False
-    """Wait for a permit instead of refusing with ProducerQueueIsFull or MemoryBufferIsFull."""
+    """Wait for a permit instead of raising ProducerQueueIsFull or MemoryBufferIsFull."""
 
     compression_type: CompressionType = CompressionType.NONE
-    """How payloads (of a batch: as a whole) are compressed."""
+    """Compression of payloads (of a batch: as a whole)."""
     compression_level: int = 0
-    """How hard ZSTD (1 to 19) and ZLib (1 to 9) try; 0 takes 3 and 6, as Java's and C++'s clients do."""
+    """Compression level of ZSTD (1 to 19) and ZLib (1 to 9); 0 means 3 and 6, as in Java and C++."""
     batching_enabled: bool = False
-    """Several messages in one entry: many times the rate at a fraction of the CPU. A consumer gets an entry
-    whole: Shared consumers share by batch, and Key_Shared ones need ``BatchingType.KeyBased``. Never together
-    with chunking. Tables are made of batches in any case."""
+    """Send several messages in one entry: many times the rate at a fraction of the CPU. A consumer gets an
+    entry whole: Shared consumers share by batch, and Key_Shared ones need ``BatchingType.KeyBased``. Never
+    together with chunking. Tables are always sent in batches."""
     batching_type: BatchingType = BatchingType.Default
-    """``Default``: one batch for what comes close together; ``KeyBased``: one for each key, for Key_Shared
-    consumers."""
+    """``Default``: one batch for all messages; ``KeyBased``: one for each key, for Key_Shared consumers."""
     batching_max_messages: int = 1000
-    """A batch is closed with so many messages; 1,000,000 at most."""
+    """Number of messages at which a batch is closed; at most 1,000,000."""
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     """Sum of payload bytes of one batch, before compression."""
     batching_max_publish_delay_seconds: float = BATCHING_DELAY_SECONDS
-    """How long a batch stays open for more messages when nobody waits for it."""
+    """Time for which a batch stays open for more messages while no sender waits for it."""
     batching_partition_switch_frequency: int = 10
-    """An unkeyed round robin stays on one partition for so many publish delays, or until a batch is full."""
+    """Stay of an unkeyed round robin on one partition, in publish delays; a full batch ends it early."""
     latency_budget_seconds: float | None = None
-    """From the hand-over of a message to its receipt, for 99 of 100: the producer chooses delay, batch
-    limits and partition stay by itself and the four settings above stay at their defaults. None: off."""
+    """Time from the acceptance of a message to its receipt, for 99 of 100: the producer chooses delay, batch
+    limits and partition stay itself, and the four settings above stay at their defaults. None: off."""
     chunking_enabled: bool = False
-    """Cut what is larger than the broker takes into chunks; needs a persistent topic."""
+    """Split messages larger than the broker's limit into chunks; requires a persistent topic."""
     chunk_max_message_size: int | None = None
-    """Bytes of one chunk, metadata included; None takes the broker's ``max_message_size``."""
+    """Bytes of one chunk, including metadata; None: the broker's ``max_message_size``."""
 
     message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
-    """Where messages without a key go; those with a key go by its hash. ``RoundRobinDistribution`` over all
-    partitions, ``UseSinglePartition`` to one, ``CustomPartition`` where ``message_router`` says."""
+    """Routing of messages without a key; those with a key are routed by its hash. ``RoundRobinDistribution``
+    over all partitions, ``UseSinglePartition`` to one, ``CustomPartition`` by ``message_router``."""
     message_router: Callable[..., int] | None = None
     """``router(message, partition_count)`` for CustomPartition; it may take the states as third argument."""
     hashing_scheme: HashingScheme = HashingScheme.BoostHash
-    """The hash that chooses a key's partition. ``BoostHash`` agrees with ``pulsar-client``; Java's client has
-    ``JavaStringHash`` as its default."""
+    """The hash that maps a key to a partition. ``BoostHash`` agrees with ``pulsar-client``; the default of
+    Java's client is ``JavaStringHash``."""
     lazy_start_partitioned_producers: bool = False
     """Start a partition's producer with its first message instead of all of them at creation."""
     partitions_refresh_seconds: float = 60.0
-    """How often the partition count is read again; 0 never."""
+    """Seconds between two checks of the partition count; 0 never."""
     blocked_after_seconds: float = 1.0
-    """A partition whose oldest message waits longer for its receipt is stepped over by unkeyed messages."""
+    """Unkeyed messages skip a partition whose oldest message waits longer than this for its receipt."""
     step_over_blocked_partitions: bool = True
-    """Unkeyed messages go round blocked partitions; False: they wait or are refused, as in Java's client."""
+    """Unkeyed messages skip blocked partitions; False: they wait or fail, as in Java's client."""
 
     interceptors: Sequence[Any] = ()
     """Called before a message is sent and at its receipt, in this order."""
@@ -186,7 +186,7 @@ class ProducerSettings:
 
     @property
     def encrypted(self) -> bool:
-        """What PRODUCER tells the broker."""
+        """Whether entries are encrypted, as sent in PRODUCER."""
         return self.encryptor is not None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The states of a partition's producer, and what moves it between them, as a table.
+"""State machine of a partition's producer, as a table.
 
-`TRANSITIONS` holds every pair of state and input that may occur. A pair that it lacks is a mistake of
-ours (`RuntimeError`), not of the broker's.
+`TRANSITIONS` holds every pair of state and input that may occur. Any other pair is a bug here
+(`RuntimeError`), not of the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ProducerState(Enum):
 
 class ProducerInput(Enum):
     START = "start"
-    """The shell begins to look for the broker."""
+    """The owner begins to look up the broker."""
     CREATED = "PRODUCER_SUCCESS, ready"
     MUST_WAIT = "PRODUCER_SUCCESS, not ready"
     REFUSED = "creation refused, to be tried again"
@@ -75,7 +75,7 @@ TRANSITIONS: Final[dict[tuple[ProducerState, ProducerInput], ProducerState]] = {
     (_S.RECONNECTING, _I.TERMINATED): _S.TERMINATED,
     (_S.RECONNECTING, _I.FAILED): _S.CLOSED,
     (_S.RECONNECTING, _I.CLOSE): _S.CLOSING,
-    # An end of its own: only closing is left. What the connection still reports changes nothing.
+    # Final except for closing. Further events of the connection change nothing.
     (_S.FENCED, _I.REFUSED): _S.FENCED,
     (_S.FENCED, _I.DISCONNECTED): _S.FENCED,
     (_S.FENCED, _I.FENCED): _S.FENCED,
@@ -89,7 +89,7 @@ TRANSITIONS: Final[dict[tuple[ProducerState, ProducerInput], ProducerState]] = {
     (_S.TERMINATED, _I.TERMINATED): _S.TERMINATED,
     (_S.TERMINATED, _I.FAILED): _S.TERMINATED,
     (_S.TERMINATED, _I.CLOSE): _S.CLOSED,
-    # While closing a reconnect may still succeed: then what is pending gets its chance.
+    # While closing a reconnect may still succeed: then pending messages are sent.
     (_S.CLOSING, _I.CREATED): _S.CLOSING,
     (_S.CLOSING, _I.MUST_WAIT): _S.CLOSING,
     (_S.CLOSING, _I.REFUSED): _S.CLOSING,
@@ -120,14 +120,14 @@ ACCEPTING: Final = frozenset(
         ProducerState.RECONNECTING,
     }
 )
-"""States that take messages: without a connection they wait in the pending queue."""
+"""States that accept messages: without a connection they wait in the pending queue."""
 
 ENDED: Final = frozenset({ProducerState.FENCED, ProducerState.TERMINATED, ProducerState.CLOSED})
-"""States in which nothing is pending any more."""
+"""States without pending messages."""
 
 
 def next_state(state: ProducerState, kind: ProducerInput) -> ProducerState:
-    """Raises `RuntimeError` for a pair that must not occur."""
+    """Return the state after ``kind``. Raises `RuntimeError` for a pair that must not occur."""
     following = TRANSITIONS.get((state, kind))
     if following is None:
         raise RuntimeError(f"a producer that is {state.value} must not get {kind.value!r}")
@@ -135,7 +135,7 @@ def next_state(state: ProducerState, kind: ProducerInput) -> ProducerState:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram; pairs that change nothing are left out."""
+    """Return the table as a Mermaid state diagram, without pairs that change nothing."""
     arrows: dict[tuple[ProducerState, ProducerState], list[str]] = {}
     for (state, kind), following in TRANSITIONS.items():
         if following is not state:

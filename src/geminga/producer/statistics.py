@@ -1,4 +1,4 @@
-"""What a producer counts. Counting happens once a batch, never once a message."""
+"""Counters of a producer, updated once per batch, never per message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = tuple(0.0001 * (1 << step) fo
 
 
 class LatencyHistogram:
-    """Times from hand-over to receipt, in buckets that double. Percentiles are bucket bounds."""
+    """Times from acceptance to receipt, in buckets that double. Percentiles are bucket bounds."""
 
     __slots__ = ("_counts", "_sum_seconds", "count")
 
@@ -33,7 +33,7 @@ class LatencyHistogram:
         return self._sum_seconds / self.count if self.count else 0.0
 
     def percentile(self, fraction: float) -> float:
-        """The bound in seconds that ``fraction`` (0..1) of the messages stayed below; 0 without any."""
+        """Return the bound in seconds of ``fraction`` (0..1) of the messages; 0 without any."""
         if not self.count:
             return 0.0
         wanted = fraction * self.count
@@ -46,12 +46,12 @@ class LatencyHistogram:
 
 
 Heard = Callable[[float, float, float | None, bool], float]
-"""Told of an operation's outcome: the time, seconds from its hand-over, those from its writing (None: it was
-never written), and whether it failed. Returns when the next success is worth telling."""
+"""Called with an operation's outcome: the time, seconds since its acceptance, seconds since its writing
+(None: never written), and whether it failed. Returns when to report the next success."""
 
 
 class PartitionCounters:
-    """The running counts of one partition. Only grows, except what a snapshot reads from elsewhere."""
+    """The running counts of one partition. They only grow, except those read at a snapshot."""
 
     __slots__ = (
         "_blocked_since",
@@ -95,18 +95,18 @@ class PartitionCounters:
         self.stepped_over_seconds = 0.0
         self.latency = LatencyHistogram()
         self.heard: Heard | None = None
-        """Told of operations that fail, and of one that does not from `heard_at` on."""
+        """Called for operations that fail, and for the first success from `heard_at` on."""
         self.heard_at = float("inf")
         self._blocked_since: float | None = None
 
     def count_step(self, reason: BlockedReason, now: float) -> None:
-        """An unkeyed message went past this partition."""
+        """Count an unkeyed message that skipped this partition."""
         self.stepped_over[reason] += 1
         if self._blocked_since is None:
             self._blocked_since = now
 
     def count_chosen(self, now: float) -> None:
-        """The partition took a message again: the time of stepping over ends."""
+        """Note that the partition got a message again, which ends the skipping."""
         if self._blocked_since is not None:
             self.stepped_over_seconds += now - self._blocked_since
             self._blocked_since = None
@@ -147,7 +147,7 @@ class ProducerStatistics:
 
     @property
     def batch_fill(self) -> float:
-        """Messages a batch, on average."""
+        """Average messages per batch."""
         return self.sent_messages / self.sent_batches if self.sent_batches else 0.0
 
 
@@ -176,7 +176,7 @@ _SUMMED = (
 
 
 def summed(topic: str, partitions: tuple[ProducerStatistics, ...]) -> ProducerStatistics:
-    """The whole producer's statistics. Percentiles are those of the slowest partition."""
+    """Return the whole producer's statistics. Percentiles are those of the slowest partition."""
     totals = {name: sum(getattr(p, name) for p in partitions) for name in _SUMMED}
     acknowledged = totals["acknowledged_messages"]
     states = {p.state for p in partitions}

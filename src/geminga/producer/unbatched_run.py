@@ -1,12 +1,12 @@
-"""Steps 7 to 12 for messages that go one by one: what follows each other travels as a run.
+"""Steps 7 to 12 for unbatched messages: consecutive ones are sent as a run.
 
-A producer that does not batch has a frame and a receipt for each message, and what these say is all alike but
-for payload, sequence id and place. So plain messages that were handed over together stay together: `UnbatchedRun`
-stands for them in the pending queue as one operation does for a batch, their frames are laid out in one pass
-(`wire.send_runs`), and receipts that came together settle as many as they name.
+A producer without batching has a frame and a receipt for each message, which differ only in payload, sequence
+id and entry id. So plain messages that were accepted together stay together: `UnbatchedRun` is one item of
+the pending queue, like an operation for a batch, its frames are encoded in one pass (`wire.send_runs`), and
+receipts received together settle as many messages as they name.
 
-Whatever happens to one of them alone (the broker refuses it, it is too big for a new connection) needs an
-operation of its own: `UnbatchedRun.split_into_operations` makes those, and they take the run's place.
+An event that concerns one message alone (the broker rejects it, or it is too big for a new connection) needs
+its own operation: `UnbatchedRun.split_into_operations` creates those, which replace the run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
     from geminga.producer.partition import PartitionProducer
 
 RUN_MESSAGES_MAX = 1024
-"""Messages of one run."""
+"""Maximum messages of one run."""
 RUN_BYTES_MAX = 256 * 1024
-"""Payload bytes of one run: its frames are one piece of memory."""
+"""Maximum payload bytes of one run: its frames are one piece of memory."""
 PAYLOAD_BYTES_MAX = 16 * 1024
-"""A larger payload is not copied to be framed: it has an operation of its own."""
+"""Maximum payload bytes of a message in a run; larger ones are sent without copying."""
 KEY_SIZE_MAX = 1024
-"""A message with a longer key has one too."""
+"""Maximum key bytes of a message in a run."""
 
 
 class UnbatchedRun:
-    """Messages that are bytes, some with a key, and nothing else; each an entry of its own, with ids that
-    follow each other.
+    """Consecutive messages of bytes, some with a key, and nothing else; each an entry of its own.
 
     ``payloads`` and ``tokens`` are all of them; the first ``done`` have their receipts. ``keys`` are theirs,
-    ASCII and empty for none; None: no message has one. ``sequence_id`` is
-    the first id without one. Otherwise an operation like `SendOperation`, in whose place it stands.
+    ASCII and empty for none; None: no message has one. ``sequence_id`` is the first id without a receipt.
+    Otherwise used like a `SendOperation`.
     """
 
     __slots__ = (
@@ -95,7 +94,7 @@ class UnbatchedRun:
 
     @property
     def count(self) -> int:
-        """Messages without a receipt: each has an entry."""
+        """Number of messages without a receipt: each has an entry."""
         return len(self.payloads) - self.done
 
     @property
@@ -110,7 +109,7 @@ class UnbatchedRun:
     def frames(
         self, producer_id: int, producer_name: bytes, now_ms: int, max_message_size: int, schema: bytes
     ) -> bytes | None:
-        """The SEND frames of what has no receipt; None when one may be too big.
+        """Return the SEND frames of messages without a receipt; None when one may be too big.
 
         ``now_ms`` becomes the publish time at the first call. See `SendOperation.frame`.
         """
@@ -127,7 +126,7 @@ class UnbatchedRun:
         return encode_keyed_sends(producer_id, self.sequence_id, payloads, keys, before, time, schema)
 
     def receipted(self, count: int, ledger_id: int, entry_ids: Sequence[int]) -> AckedRun:
-        """The next ``count`` have receipts."""
+        """Settle the next ``count`` messages."""
         start, end = self.done, self.done + count
         size = sum(map(len, self.payloads[start:end]))
         self.done = end
@@ -139,7 +138,7 @@ class UnbatchedRun:
         return AckedRun(self, tokens, size, ledger_id, entry_ids, self.watchers if whole else None)
 
     def split_into_operations(self) -> list[SendOperation]:
-        """An operation for each message without a receipt."""
+        """Return an operation for each message without a receipt."""
         operations = []
         sequence_id = self.sequence_id
         for index in range(self.done, len(self.payloads)):
@@ -170,7 +169,7 @@ class UnbatchedRun:
 
 
 class AckedRun:
-    """Messages of a run whose receipts came together. ``entry_ids`` are as many as ``tokens``."""
+    """Messages of a run whose receipts arrived together. ``entry_ids`` are as many as ``tokens``."""
 
     __slots__ = ("entry_ids", "ledger_id", "run", "size", "tokens", "watchers")
 

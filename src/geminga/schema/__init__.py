@@ -1,9 +1,9 @@
-"""Schemas: how values become payloads, and what the topic is told about them.
+"""Schemas: conversion of values to payloads, and the schema registered on the topic.
 
 The names are those of ``pulsar.schema``: `BytesSchema`, `StringSchema`, `JsonSchema` and `AvroSchema` over
-`Record` classes, `ProtobufNativeSchema`, and the field types of records. Additions, which Java's schemas
-of the same names read and write: numbers, booleans, dates and times, pairs (`KeyValueSchema`), and the two
-that take the topic's own schema (`AutoConsumeSchema`, `AutoProduceBytesSchema`).
+`Record` classes, `ProtobufNativeSchema`, and the field types of records. Additions, which Java's schemas of
+the same names read and write: numbers, booleans, dates and times, pairs (`KeyValueSchema`), and the two that
+take the topic's own schema (`AutoConsumeSchema`, `AutoProduceBytesSchema`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _HOMES = {
         "TimeSchema", "TimestampSchema",
     ),
 }  # fmt: skip
-"""Where the names live that are loaded when they are first used: some of their modules import much."""
+"""Modules of the names that are loaded at first use, since some of these modules have many imports."""
 
 _SUBMODULES = frozenset({"schema_avro", "schema_protobuf"})
 """Names of modules that ``pulsar-client`` users reach through this one."""

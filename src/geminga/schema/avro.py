@@ -76,11 +76,11 @@ class AvroSchema(VersionedSchema[V]):
         return buffer.getvalue()
 
     def encode_dict(self, d: dict[str, Any]) -> dict[str, Any]:
-        """What Avro is given for a dict: nested records as dicts, enumerations by their names."""
+        """Return a dict as Avro takes it: nested records as dicts, enumerations by their names."""
         return {name: _avro_value(value) for name, value in d.items()}
 
     def decode(self, data: bytes) -> V:
-        """The value of a payload that was written with this very schema. Raises `CorruptPayload`."""
+        """Return the value of a payload that was written with this same schema. Raises `CorruptPayload`."""
         value: V = self._decode(data, self._parsed, self._parsed)
         return value
 
@@ -118,7 +118,7 @@ class AvroSchema(VersionedSchema[V]):
         return lambda msg: self._decode(msg.data(), written, own)
 
     def _renamed(self, writer: Any) -> Any:
-        """Our definition, which takes the writer's outermost name for one of its own."""
+        """Return our definition with the writer's outermost name."""
         if not (_is_record(self._definition) and _is_record(writer)):
             return self._definition
         name = writer["name"]

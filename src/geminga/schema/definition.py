@@ -41,7 +41,7 @@ class Field:
         raise NotImplementedError
 
     def validate_type(self, name: str, val: Any) -> Any:
-        """The value to keep for ``val``. Raises `TypeError` naming the field."""
+        """Return the value to store for ``val``. Raises `TypeError` naming the field."""
         if val is None and not self._required:
             return self.default()
         expected = self.python_type()
@@ -51,19 +51,19 @@ class Field:
         return int(val) if expected is int and isinstance(val, bool) else val
 
     def schema(self) -> Any:
-        """The field as an Avro definition."""
+        """Return the field as an Avro definition."""
         return self.schema_info(set())
 
     def schema_info(self, defined_names: set[str]) -> Any:
-        """The field's part of an Avro definition; named types are written out once."""
+        """Return the field's part of an Avro definition; named types are written out once."""
         return self.type()
 
     def default(self) -> Any:
-        """Its value when none is given."""
+        """Return the value if none is given."""
         return self._default
 
     def required_default(self) -> bool:
-        """Whether the default is written into the definition, null included."""
+        """Return whether the default is written into the definition, including null."""
         return self._required_default
 
 
@@ -221,7 +221,7 @@ class CustomEnum(Field):
 
 
 class _Container(Field):
-    """What Array and Map share: an element type that is a field or a record."""
+    """Base of Array and Map: an element type that is a field or a record."""
 
     def __init__(self, element: Any, default: Any, required: bool, required_default: bool) -> None:
         if isinstance(element, type) and issubclass(element, Record):
@@ -249,7 +249,7 @@ class Array(_Container):
 
     @property
     def array_type(self) -> Any:
-        """The field that says what the items are."""
+        """The field of the items."""
         return self._element
 
     def type(self) -> str:
@@ -280,7 +280,7 @@ class Map(_Container):
 
     @property
     def value_type(self) -> Any:
-        """The field that says what the values are; keys are texts."""
+        """The field of the values; keys are texts."""
         return self._element
 
     def type(self) -> str:

@@ -1,4 +1,4 @@
-"""Schemas that are learnt from the topic: reading whatever is there, and publishing ready-made payloads."""
+"""Schemas determined by the topic: reading messages of any schema, and publishing encoded payloads."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def schema_of(info: SchemaInfo | None) -> Schema:
 
 
 class AutoConsumeSchema(VersionedSchema):
-    """Reads every message by the schema that it was written with, whatever that is; see `schema_of`.
+    """Reads every message with its writer's schema, of any type; see `schema_of`.
 
-    A message without a schema is its bytes. The topic is told nothing.
+    The value of a message without a schema is its bytes. No schema is registered on the topic.
     """
 
     _nulls_are_values: ClassVar[bool] = True
@@ -110,10 +110,10 @@ class AutoConsumeSchema(VersionedSchema):
 
 
 class AutoProduceBytesSchema(Schema[bytes]):
-    """Publishes payloads that are encoded already, on a topic whose schema they follow.
+    """Publishes payloads that are encoded already, by the schema of the topic.
 
-    The producer asks for the topic's newest schema when it is created, and is one of that schema then;
-    each payload is checked to be a value of it. On a topic without a schema anything may be sent.
+    The producer requests the topic's newest schema when it is created, and uses that schema; each payload is
+    checked to be a value of it. On a topic without a schema any bytes may be sent.
     """
 
     needs_topic: ClassVar[bool] = True

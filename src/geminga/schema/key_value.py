@@ -35,7 +35,7 @@ _NULL_SIZE = -1
 
 
 class KeyValueEncodingType(Enum):
-    """Where the key of a pair travels."""
+    """Location of a pair's key: in the payload, or in the message's partition key."""
 
     INLINE = "INLINE"
     SEPARATED = "SEPARATED"
@@ -91,7 +91,7 @@ class KeyValueSchema(VersionedSchema[KeyValue[K, V]]):
         )
 
     def encode(self, obj: Any) -> bytes:
-        """The payload of a pair. Raises `TypeError` for what is none."""
+        """Return the payload of a pair. Raises `TypeError` for a value that is no pair."""
         key, value = self._parts(obj)
         if self._separated:
             return value or b""
@@ -164,7 +164,7 @@ class _Part:
 
 
 def _part_reader(schema: Schema, writer: SchemaInfo) -> Reader:
-    """How a part is read whose writer used another schema."""
+    """Return the reader of a part whose writer used another schema."""
     if isinstance(schema, VersionedSchema):
         return schema._reader(writer)
     return schema.decode_message

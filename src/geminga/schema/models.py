@@ -59,7 +59,7 @@ _MISSING: Any = dataclasses.MISSING
 
 
 class Form(enum.Enum):
-    """How values travel."""
+    """Encoding of values."""
 
     AVRO = "avro"
     JSON = "json"
@@ -112,7 +112,7 @@ class Model:
         self.cls = cls
         self.form = form
         self.value_type: type = dict if typing.is_typeddict(cls) else cls
-        """What values are instances of."""
+        """Class of the values."""
         self._converter = _Builder(form).record(cls)
         # Without a choice of the model's own, Pydantic writes NaN and infinity as null.
         self._may_hide_numbers = (
@@ -159,7 +159,7 @@ class Model:
 
 
 def model_of(cls: Any, form: Form) -> Model:
-    """The model of a class. Raises `TypeError` for a class that is none."""
+    """Return the model of a class. Raises `TypeError` for a class that can't be a model."""
     if not is_model(cls):
         shown = getattr(cls, "__name__", repr(cls))
         raise TypeError(

@@ -57,7 +57,7 @@ class Schema(Generic[V]):
         raise NotImplementedError
 
     def encode_message(self, obj: Any) -> bytes | KeyedContent:
-        """What a message carries for a value; override it to give the message its key, too."""
+        """Return the message content for a value; override it to set the message's key, too."""
         return self.encode(obj)
 
     def decode_message(self, msg: Any) -> Any:
@@ -126,7 +126,7 @@ def is_null(msg: Any) -> bool:
 
 
 class BytesSchema(Schema[bytes]):
-    """Payloads as they are; the topic is told nothing."""
+    """Payloads unchanged; no schema is registered on the topic."""
 
     def __init__(self) -> None:
         super().__init__(bytes, SchemaType.BYTES, None, "BYTES")

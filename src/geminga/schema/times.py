@@ -1,18 +1,17 @@
 """Dates and times, as the Java client writes them. Additions: ``pulsar-client`` has none of these.
 
 =========================  =============================  ==================================================
-schema                     Python value                   payload (big-endian)
-=========================  =============================  ==================================================
-`DateSchema`               `datetime` with a time zone    8 bytes: milliseconds since 1970
-`TimestampSchema`          `datetime` with a time zone    the same
-`TimeSchema`               `time` without a time zone     8 bytes: milliseconds since midnight
-`InstantSchema`            `datetime` with a time zone    8 bytes: seconds since 1970, 4 bytes: nanoseconds
-`LocalDateSchema`          `date`                         8 bytes: days since 1970
+schema                     Python value                   payload (big-endian) =========================
+=============================  ================================================== `DateSchema`
+`datetime` with a time zone    8 bytes: milliseconds since 1970 `TimestampSchema`          `datetime` with a
+time zone    the same `TimeSchema`               `time` without a time zone     8 bytes: milliseconds since
+midnight `InstantSchema`            `datetime` with a time zone    8 bytes: seconds since 1970, 4 bytes:
+nanoseconds `LocalDateSchema`          `date`                         8 bytes: days since 1970
 `LocalTimeSchema`          `time` without a time zone     8 bytes: nanoseconds since midnight
 `LocalDateTimeSchema`      `datetime` without time zone   16 bytes: days, then nanoseconds of the day
 =========================  =============================  ==================================================
 
-Moments come back in UTC. Python counts microseconds: what is finer is cut off in both directions.
+Decoded moments are in UTC. Python counts microseconds: finer digits are cut off in both directions.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _DAY_NS = 86_400_000_000_000
 
 
 class _Time(Schema[V]):
-    """What the schemas of this module share: a fixed layout and a checked Python type."""
+    """Base of this module's schemas: a fixed layout and a checked Python type."""
 
     def __init__(self, kind: SchemaType, layout: str, python_type: Any, name: str) -> None:
         super().__init__(python_type, kind, None, name, schema_data=b"")

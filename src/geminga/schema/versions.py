@@ -34,7 +34,7 @@ class VersionedSchema(Schema[V]):
         self._generation = 0
 
     def _reader(self, writer: SchemaInfo) -> Reader:
-        """How messages are read that were written with ``writer``. Raises `IncompatibleSchema`."""
+        """Return the reader of messages written with ``writer``. Raises `IncompatibleSchema`."""
         raise NotImplementedError
 
     def _read_own(self, msg: Any) -> Any:
@@ -47,11 +47,11 @@ class VersionedSchema(Schema[V]):
         super().attach_client(client)
 
     def decode_message(self, msg: Any) -> Any:
-        """The value of a message, read with the schema that it was written with; None for a tombstone.
+        """Return the value of a message, read with its writer's schema; None for a tombstone.
 
-        May ask the broker, once for each version. Raises `IncompatibleSchema` when that version is
-        unknown or does not resolve to this schema, `CorruptPayload` when the payload does not fit it, and
-        what asking the broker raises. Nothing is ever read with a guess.
+        May ask the broker, once for each version. Raises `IncompatibleSchema` when that version is unknown or
+        does not resolve to this schema, `CorruptPayload` when the payload does not fit it, and what asking
+        the broker raises. Nothing is ever read with a guess.
         """
         if not self._nulls_are_values and is_null(msg):
             return None

@@ -1,11 +1,11 @@
-"""How far a micro-batch goes: its limits, shared fairly by the partitions that have a backlog.
+"""Size of a micro-batch: its limits, shared fairly by the partitions that have a backlog.
 
-What an entry costs in rows and bytes shows only in the entry. So the first entries of each share are
-looked at (`EntrySample`), and what is taken of them is counted exactly; it is handed to the
-tasks with their ranges, so that nothing is fetched twice. A share that is larger goes on by the average
-cost of the entries seen, which costs nothing. An entry is never cut, and a micro-batch takes one at least.
+The rows and bytes of an entry are known only after reading it. So the first entries of each share are read
+(`EntrySample`) and counted exactly; tasks get them with their ranges, so no entry is fetched twice. The rest
+of a larger share is estimated by the average cost of those entries. An entry is never split, and a
+micro-batch takes at least one.
 
-No I/O here: `admit` is given two functions, one that looks at entries and one that steps ahead.
+No I/O here: `admit` takes two functions, one that reads entries and one that steps ahead.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from geminga.wire.metadata import RawEntry
 
 PEEK_BYTES_MAX = 256 * 1024
-"""Stored bytes of one partition that are looked at in advance; they travel with a task."""
+"""Maximum stored bytes read in advance from one partition; they travel with a task."""
 PEEK_BYTES_TOTAL_MAX = 4 * 1024 * 1024
-"""The same, over all partitions of a micro-batch."""
+"""Maximum stored bytes read in advance from all partitions of a micro-batch."""
 WAVES_MAX = 8
-"""Rounds in which what some partitions left is given to the others."""
+"""Maximum rounds in which unused shares of some partitions are given to the others."""
 FIRST_LOOKS = 64
-"""Partitions that are looked at before anything is known about their entries."""
+"""Partitions sampled before the cost of any entry is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What one micro-batch may take over all partitions; None is no limit."""
+    """Limits of one micro-batch over all partitions; None is no limit."""
 
     entries: int | None = None
     rows: int | None = None
@@ -42,18 +42,18 @@ class BatchLimits:
 
     @property
     def needs_entries(self) -> bool:
-        """Whether entries have to be looked at to keep the limits."""
+        """Whether entries must be read to keep the limits."""
         return self.rows is not None or self.bytes is not None
 
     def share(self, parts: int) -> BatchLimits:
-        """An even share for one of ``parts``."""
+        """Return an even share for one of ``parts``."""
         entries, rows, size = (
             None if limit is None else limit // parts for limit in (self.entries, self.rows, self.bytes)
         )
         return BatchLimits(entries=entries, rows=rows, bytes=size)
 
     def less(self, used: EntryCost) -> BatchLimits:
-        """What is left; 0 where nothing is."""
+        """Return the limits reduced by ``used``, 0 at the least."""
         return BatchLimits(
             entries=None if self.entries is None else max(0, self.entries - int(used.entries)),
             rows=None if self.rows is None else max(0, self.rows - int(used.rows)),
@@ -61,7 +61,7 @@ class BatchLimits:
         )
 
     def hold(self, each: EntryCost) -> int | None:
-        """How many entries that cost ``each`` fit; None: as many as there are."""
+        """Return how many entries of the cost ``each`` fit; None if there is no limit."""
         pairs = ((self.entries, each.entries), (self.rows, each.rows), (self.bytes, each.bytes))
         counts = [int(limit / cost) for limit, cost in pairs if limit is not None and cost > 0]
         return min(counts, default=None)
@@ -69,7 +69,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class EntryCost:
-    """Of entries, or of one on the average."""
+    """Cost of several entries, or the average cost of one."""
 
     entries: float = 0
     rows: float = 0
@@ -95,7 +95,7 @@ ONE_ENTRY = EntryCost(1)
 
 
 class EntryCostEstimate:
-    """What an entry costs on the average, by partition; what is new counts most."""
+    """Average cost of an entry, by partition; recent entries weigh most."""
 
     _WEIGHT = 0.5
 
@@ -118,7 +118,7 @@ class EntryCostEstimate:
 
 @dataclass(slots=True)
 class MeasuredEntry:
-    """An entry that was looked at."""
+    """An entry that was read in advance."""
 
     entry: RawEntry
     place: Offset
@@ -127,7 +127,7 @@ class MeasuredEntry:
 
 @dataclass(slots=True)
 class PartitionBudget:
-    """What a micro-batch takes of one partition, so far."""
+    """Part of a micro-batch that one partition contributes so far."""
 
     partition: Partition
     start: Offset
@@ -136,10 +136,10 @@ class PartitionBudget:
     used: EntryCost = EntryCost()
     seen: list[MeasuredEntry] = field(default_factory=list)
     taken: int = 0
-    """Of `seen`."""
+    """Number of entries of `seen` that the micro-batch takes."""
     looked: bool = False
     ends_seen: bool = False
-    """Nothing lies between the last entry seen and the end."""
+    """No entry lies between the last entry of `seen` and the end."""
 
     def __post_init__(self) -> None:
         self.at = self.start
@@ -149,7 +149,7 @@ class PartitionBudget:
         return self.at >= self.end
 
     def take_seen(self, share: BatchLimits, *, force: bool = False) -> EntryCost:
-        """Take of the entries seen what fits into the share; ``force``: one at least. Returns their cost."""
+        """Take the entries of `seen` within the share; with ``force`` at least one. Return their cost."""
         before, spent = self.taken, EntryCost()
         while self.taken < len(self.seen):
             entry = self.seen[self.taken]
@@ -166,13 +166,13 @@ class PartitionBudget:
 
     @property
     def head(self) -> list[RawEntry]:
-        """The entries taken that were seen: they begin the partition's range."""
+        """Return the entries of `seen` that were taken: they begin the partition's range."""
         return [seen.entry for seen in self.seen[: self.taken]]
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySample:
-    """A look at the entries after ``start``: the first one, then more as long as the budgets are kept."""
+    """Request to read the entries after ``start``: the first one, then more within the budgets."""
 
     partition: Partition
     start: Offset
@@ -181,20 +181,20 @@ class EntrySample:
     bytes: int
 
     def wants_more(self, cost: EntryCost) -> bool:
-        """Whether to look further when the entries so far cost this."""
+        """Return whether to read further when the entries read so far have this cost."""
         return cost.bytes < self.bytes and (self.rows is None or cost.rows < self.rows)
 
 
 Look = Callable[[Sequence[EntrySample]], "list[tuple[list[MeasuredEntry], bool]]"]
-"""The entries of each peek, and whether they are all there are up to its end."""
+"""Returns the entries of each sample, and whether they are all the entries up to its end."""
 Step = Callable[[Mapping[Partition, tuple[Offset, Offset, int]]], "dict[Partition, Offset]"]
-"""For each partition ``(start, end, entries)``: the place so many entries ahead, the end at the most."""
+"""Takes ``(start, end, entries)`` by partition; returns the offset ``entries`` ahead, at most ``end``."""
 
 
 def admit(
     intakes: Sequence[PartitionBudget], limits: BatchLimits, gauge: EntryCostEstimate, look: Look, step: Step
 ) -> None:
-    """Move every intake as far as the limits allow; the first ones come first where they are short."""
+    """Move every budget as far as the limits allow; if they are tight, the first budgets are served first."""
     for _ in range(WAVES_MAX):
         left = limits.less(total(intakes))
         waiting = [intake for intake in intakes if not intake.done]
@@ -219,8 +219,7 @@ def total(intakes: Iterable[PartitionBudget]) -> EntryCost:
 def _chosen(
     waiting: list[PartitionBudget], left: BatchLimits, limits: BatchLimits, gauge: EntryCostEstimate
 ) -> tuple[list[PartitionBudget], int]:
-    """Those that get something of what is left, no more than can get an entry each, and for how many it
-    is shared."""
+    """Return the budgets that get a share of ``left``, at least one entry each, and their number."""
     if not limits.needs_entries:
         count = left.hold(ONE_ENTRY) or 0
     elif gauge.all is None:
@@ -255,7 +254,7 @@ def _step_ahead(
     gauge: EntryCostEstimate,
     step: Step,
 ) -> bool:
-    """Go on behind the entries that were looked at, by what one of them costs; True when anybody did."""
+    """Move past the sampled entries, by the average cost of one; return whether any budget moved."""
     counts: dict[Partition, int] = {}
     costs: dict[Partition, EntryCost] = {}
     for intake in chosen:
@@ -264,7 +263,7 @@ def _step_ahead(
         each = gauge.of(intake.partition) if limits.needs_entries else ONE_ENTRY
         if each is None:
             continue
-        # Rather too little than too much, where the entries at hand and those before differ.
+        # Prefer too few entries to too many where sampled and earlier entries differ.
         each = each.at_least(sum((seen.cost for seen in intake.seen), EntryCost()).each)
         count = share.less(spent[intake.partition]).hold(each)
         if count:

@@ -1,7 +1,7 @@
-"""What the data source asks of a Pulsar cluster, and the connections that a Python worker keeps.
+"""Interface of the data source to a Pulsar cluster, and the clients that a Python worker keeps.
 
-Spark reuses Python workers over tasks and queries: clients are cached in the process, one a set of
-connection options, and made anew after a fork.
+Spark reuses Python workers over tasks and queries: clients are cached in the process, one for each set of
+connection options, and recreated after a fork.
 """
 
 from __future__ import annotations
@@ -31,71 +31,71 @@ if TYPE_CHECKING:
     from geminga.wire.metadata import RawEntry
 
 MAIL_MAX = 10_000
-"""Posted messages that may wait to be looked at; the broker drops others."""
+"""Maximum unread messages of a mailbox; the broker drops further ones."""
 CLIENTS_MAX = 16
-"""Clients that one process keeps; the oldest is closed when another is needed."""
+"""Maximum clients of one process; the oldest is closed when another is needed."""
 
 
 class EntrySource(Protocol):
-    """Entries of one partition from a place on, in order; leaves no subscription behind."""
+    """Entries of one partition from an offset on, in order; leaves no subscription behind."""
 
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
-        """Up to ``max_entries``; waits ``timeout`` seconds for the first one only, then gives none."""
+        """Return up to ``max_entries``; wait ``timeout`` seconds for the first one, if needed."""
 
     @property
     def gives_all(self) -> bool:
-        """Whether an entry that does not come, with later ones of its ledger there, is lost. Else the broker
-        may keep entries to itself that are no messages."""
+        """Whether a missing entry is lost once later entries of its ledger arrive. Otherwise the broker may
+        withhold entries that are no messages."""
 
     def last_message_id(self) -> MessageId:
-        """The topic's newest message; its entry id is -1 when there is none."""
+        """Return the id of the topic's newest message; its entry id is -1 in an empty topic."""
 
     def close(self) -> None: ...
 
 
 class Watch(Protocol):
-    """What the driver asks about partitions, of many at once. See `geminga.spark.watch`."""
+    """Queries of the driver over many partitions at once. See `geminga.spark.watch`."""
 
     def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
-        """The newest message of each; its entry id is -1 where there is none."""
+        """Return the newest message of each partition; its entry id is -1 if the partition is empty."""
 
     def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """The first entry at or after each place; None where nothing lies there any more."""
+        """Return the first entry at or after each position; None if there is no later entry."""
 
     def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
-        """The entries of each peek, and whether they are all up to its end."""
+        """Return the entries of each sample, and whether they are all the entries up to its end."""
 
     def close(self) -> None: ...
 
 
 class Cluster(Protocol):
-    """A cluster as planner and tasks see it."""
+    """A cluster as planner and tasks use it."""
 
     def partitions(self, topics: Sequence[str]) -> list[list[Partition] | TopicNotFound]:
-        """Of each topic, or that it does not exist."""
+        """Return the partitions of each topic, or `TopicNotFound`."""
 
     def topics_matching(self, pattern: str) -> list[str]:
-        """Topics, without partition suffixes, whose local name matches; see `matching_topics`."""
+        """Return the topics, without partition suffixes, whose local name matches; see `matching_topics`."""
 
     def watch(self, *, name: str, from_first: bool = False, compacted: bool = False) -> Watch:
-        """For one query's driver; ``name`` begins the names of its readers. ``from_first``: it will ask for
-        the first entries too. ``compacted``: where nothing of a topic is left but what compaction made of it,
-        that has its newest message."""
+        """Open the `Watch` of one query's driver; ``name`` begins the names of its readers. ``from_first``:
+        it will query the first entries too. ``compacted``: a topic whose own ledgers are empty has the newest
+        message that compaction kept."""
 
     def cursors(self, subscription: str) -> SubscriptionCursors:
-        """For one query's driver: its own durable subscription."""
+        """Open one query's own durable subscription, for its driver."""
 
     def newest_schemas(self, partitions: Sequence[Partition]) -> list[tuple[SchemaInfo, bytes] | None]:
-        """Of each partition's topic the newest schema with its version; None where it has none."""
+        """Return the newest schema of each partition's topic with its version; None if it has no schema."""
 
     def schema(self, partition: Partition, version: bytes) -> SchemaInfo | None:
-        """A version of its topic's schema; None when there is no such version."""
+        """Return a version of its topic's schema; None when there is no such version."""
 
     def mailbox(self, topic: str) -> CountsTopic:
-        """What is posted to ``topic``, which is not persistent, from now on."""
+        """Subscribe to the messages posted to the non-persistent ``topic`` from now on."""
 
     def post(self, topic: str, message: bytes) -> None:
-        """Returns when the broker has it, or raises."""
+        """Send a message; return when the broker has it, or raise."""
 
     def open(
         self,
@@ -107,14 +107,15 @@ class Cluster(Protocol):
         name: str,
         compacted: bool = False,
     ) -> EntrySource:
-        """Entries from ``start`` on, the one at ``start`` included; few behind ``stop``, if any.
+        """Read entries from ``start`` on, including the one at ``start``; few after ``stop``, if any.
 
-        ``compacted``: what compaction has left of them; `EntrySource.last_message_id` is then the newest of
-        that, where compaction has seen all."""
+        ``compacted``: read the compacted topic; `EntrySource.last_message_id` is then its newest message,
+        once compaction has seen all messages.
+        """
 
 
 def matching_topics(pattern: str, topics: list[str]) -> list[str]:
-    """The topics, partitions folded into theirs, whose whole local name matches the pattern's."""
+    """Return the topics, without partition suffixes, whose whole local name matches the pattern's."""
     local = re.compile(TopicName.parse(pattern).local)
     bases = {str(TopicName.parse(topic).base) for topic in topics}
     return sorted(
@@ -125,7 +126,7 @@ def matching_topics(pattern: str, topics: list[str]) -> list[str]:
 
 
 class PulsarMailbox:
-    """A subscription of its own on a topic that is not persistent; nothing of it stays."""
+    """A temporary subscription of its own on a non-persistent topic."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._consumer = client.subscribe(topic, "driver", receiver_queue_size=MAIL_MAX)
@@ -228,7 +229,7 @@ class PulsarCluster:
 
 
 def open_client(options: ConnectionOptions) -> Client:
-    """A new client for the options."""
+    """Return a new client for the options."""
     from geminga.client.sync import Client
 
     return Client(
@@ -247,7 +248,7 @@ def open_client(options: ConnectionOptions) -> Client:
 
 
 def open_admin(options: ConnectionOptions, admin_url: str) -> Admin:
-    """A new admin for the same options. Raises `InvalidConfiguration` naming what is amiss."""
+    """Return a new admin client. Raises `InvalidConfiguration` naming the faulty option."""
     from geminga.client.admin.sync.admin import Admin
 
     return Admin(
@@ -278,11 +279,11 @@ def _authentication(options: ConnectionOptions) -> Authentication | None:
 _lock = threading.Lock()
 _clients: dict[tuple[int, ConnectionOptions], Client] = {}
 _kept_loaded_in = 0
-"""The process whose collector was told what stays."""
+"""Process in which `gc.freeze` was called."""
 
 
 def client_for(options: ConnectionOptions) -> Client:
-    """This process's client for the options; connections are shared by all tasks of a worker."""
+    """Return this process's client for the options; all tasks of a worker share its connections."""
     place = (os.getpid(), options)
     with _lock:
         client = _clients.pop(place, None)
@@ -299,10 +300,10 @@ def client_for(options: ConnectionOptions) -> Client:
 
 
 def _keep_loaded() -> None:
-    """In a process that Spark made for its tasks or plans, leave what is loaded by now to no collection more.
+    """Exempt all loaded objects from garbage collection, in a process that Spark made for tasks or plans.
 
-    Such a process collects garbage after every piece of work, and what it is asked next waits for that. Once
-    a process: what becomes garbage later has to be found.
+    Such a process collects garbage after every task or plan, and the next one waits for that. Once a process:
+    later garbage must be found.
     """
     global _kept_loaded_in
     if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER" and _kept_loaded_in != os.getpid():
@@ -315,13 +316,13 @@ def _pulsar_cluster(options: ConnectionOptions) -> Cluster:
 
 
 connect: Callable[[ConnectionOptions], Cluster] = _pulsar_cluster
-"""How readers get their cluster; tests put a scripted one here."""
+"""Factory of the readers' cluster; tests replace it with a scripted one."""
 
 
 def discover(
     cluster: Cluster, topics: tuple[str, ...], pattern: str | None, *, missing_is_empty: bool
 ) -> list[Partition]:
-    """Every partition to read, in order. Raises `TopicNotFound` naming the topic and what to do."""
+    """Return every partition to read, in order. Raises `TopicNotFound` naming the topic and what to do."""
     found: list[Partition] = []
     names = cluster.topics_matching(pattern) if pattern else topics
     for topic, partitions in zip(names, cluster.partitions(names), strict=True):
@@ -336,7 +337,7 @@ def discover(
 
 
 def closed_quietly(source: EntrySource) -> None:
-    """Close a source whose work is done; an error while closing changes nothing about what was read."""
+    """Close a source that is no longer needed; log errors, since everything was read."""
     try:
         source.close()
     except PulsarException:

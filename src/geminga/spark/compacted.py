@@ -1,10 +1,9 @@
-"""``readCompacted``: a topic as compaction has left it, the newest message of each key.
+"""``readCompacted``: read a compacted topic, the newest message of each key.
 
-Compaction may go on while a query reads: a message that was there when the query was planned is then gone,
-because a newer one of its key has come, behind the place where the query was to end. A batch query that
-stopped there would have no message of that key at all. So it reads what is compacted up to its end, and then,
-as it is, everything that came meanwhile: whatever took the place of a message lies there. A stream needs no
-more than its next micro-batch for that.
+Compaction may run while a query reads: a message that existed when the query was planned may then be replaced
+by a newer one of its key, beyond the planned end. A batch query that stopped there would have no message of
+that key at all. So it reads the compacted topic up to its end, and then all messages published meanwhile,
+uncompacted: any replacement is among them. A stream gets the replacements in its next micro-batch.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     from geminga.wire.metadata import RawEntry
 
 _IDLE_SECONDS = (0.05, 1.0)
-"""After so long without an entry it is asked whether there are more; the first time, and later."""
+"""Idle seconds after which a reader checks for more entries: the first time, and later."""
 
 
 class CompactedReader(RangeReader):
-    """Reads one range of what is compacted: what is not there any more is no loss."""
+    """Reads one range of a compacted topic, where missing entries are no loss."""
 
     compacted = True
 
@@ -41,10 +40,10 @@ class CompactedReader(RangeReader):
         return self._open_broker(start, stop)
 
     def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
-        """Any entry may be the next that is left."""
+        """Accept any entry: compaction may have removed those before it."""
 
     def _check_missing(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
-        """Compaction takes single ones."""
+        """Accept gaps: compaction removes single entries."""
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry]:
         poll_seconds = self.options.poll_timeout_ms / 1000
@@ -69,8 +68,8 @@ class CompactedReader(RangeReader):
             idle = later
 
     def _check_end(self, last: Offset) -> None:
-        """The range's end may be compacted away, but the topic itself goes no less far. When its own ledgers
-        are all gone, compaction has seen all of them, if it has left anything."""
+        """Check that the topic still reaches the range's end, which itself may be compacted away. If the
+        topic's own ledgers are all gone, compaction has seen all of them."""
         newest = self.retry_policy.call(
             f"asking for the newest message of {self.topic}",
             lambda: newest_of(self.cluster, self.options, self.part),
@@ -85,7 +84,7 @@ class CompactedReader(RangeReader):
 
 
 def newest_of(cluster: Cluster, options: ReadOptions, part: Range) -> Offset:
-    """The offset behind the newest message that the range's partition itself holds."""
+    """Return the offset after the newest message that the range's partition itself holds."""
     watch = cluster.watch(name=options.subscription_prefix)
     try:
         return behind_message(watch.newest([part.partition])[part.partition])
@@ -100,7 +99,7 @@ def read_compacted(
     converter: BatchConverter,
     skip_counters: SkipCounters | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The record batches of a range that is ``compacted``."""
+    """Yield the record batches of a ``compacted`` range."""
     reader = CompactedReader(cluster, options, part, converter, skip_counters=skip_counters)
     yield from reader.batches()
     if not part.goes_on:

@@ -1,10 +1,9 @@
-"""What a streaming query leaves out: counted by its tasks, told to its driver, shown in its progress.
+"""Counts of the messages that a streaming query leaves out, shown in its progress.
 
-Spark gives the tasks of a Python source no way to say more than rows. So a task that has left something out
-publishes its counts, when it is done, to a topic that is not persistent and is the query's alone; the driver
-adds them up and puts them beside the lag. They are known from the micro-batch after on (or as soon as
-Spark tells of a query that is idle). A count that does not arrive is missing there and nowhere else: the
-tasks' log and the dead letters have all.
+Tasks of a Python source can return rows only. So a task that left out messages publishes its counts, when it
+ends, to a non-persistent topic of the query; the driver adds them up and reports them beside the lag. They
+appear from the next micro-batch on (or when Spark reports that the query is idle). A lost count is missing in
+the progress only: the tasks' log and the dead letters are complete.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ logger = logging.getLogger("geminga.spark")
 SKIPPED = "skipped"
 """The key in ``latestOffset`` of a query's progress."""
 MALFORMED, DEAD_LETTERS, UNDECRYPTABLE, LOST = "malformed", "deadLetters", "undecryptable", "lostIntervals"
-"""Messages that no row is made of; those of them that are kept elsewhere; entries that no key opens; places
-where messages may have been lost."""
+"""Messages without a row; those of them kept as dead letters; entries that no key decrypts; intervals in
+which messages may have been lost."""
 PLANS_KEPT = 3
-"""Reports of older plans have been added up, and what comes late for them does not count."""
+"""Number of plans whose reports are kept apart; later reports for older plans are ignored."""
 
 
 class CountsTopic(Protocol):
-    """The driver's end of a query's topic of counts."""
+    """The driver's subscription to a query's topic of counts."""
 
     def messages(self) -> list[bytes]:
-        """Those that came since it was asked last; it does not wait."""
+        """Return the messages received since the last call, without waiting."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CountsAddress:
-    """Where the tasks of one plan tell their counts."""
+    """Topic and plan number to which the tasks of one plan send their counts."""
 
     topic: str
     plan: int
@@ -54,7 +53,7 @@ class CountsAddress:
 
 @dataclass(slots=True)
 class SkipCounters:
-    """What one task has left out, by reason."""
+    """Counts of the messages that one task has left out, by reason."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -62,7 +61,7 @@ class SkipCounters:
         self.counts[reason] += count
 
     def tell(self, cluster: Cluster, to: CountsAddress | None, part: Range) -> None:
-        """To the driver, if it asks and there is anything. A count that can't be told is no error."""
+        """Send the counts, if there are any, to the driver, if it collects them. Failures are only logged."""
         if to is None or not self.counts:
             return
         report = {
@@ -72,11 +71,13 @@ class SkipCounters:
         try:
             cluster.post(to.topic, json.dumps(report).encode())
         except PulsarException as error:
-            logger.warning("the counts %s of %s can't be told: %s", dict(self.counts), part, error)
+            logger.warning(
+                "cannot send the counts %s of %s to the driver: %s", dict(self.counts), part, error
+            )
 
 
 def may_skip(options: ReadOptions) -> bool:
-    """Whether a query can leave anything out."""
+    """Return whether a query can leave out messages."""
     return (
         options.payload_mode == "DROPMALFORMED"
         or options.has_dead_letters
@@ -86,24 +87,24 @@ def may_skip(options: ReadOptions) -> bool:
 
 
 class SkipCountCollector:
-    """Adds up what the tasks of one query tell. The attempts at a task's work count once."""
+    """Adds up the counts of one query's tasks. Several attempts at one task count once."""
 
     def __init__(self, cluster: Cluster, a_topic: str) -> None:
-        """``a_topic``: one that the query reads; the counts go through its namespace."""
+        """``a_topic``: a topic that the query reads; the counts go through its namespace."""
         namespace = TopicName.parse(a_topic).namespace_name
         self.topic = f"non-persistent://{namespace}/__geminga-counts-{uuid.uuid4().hex}"
         self._mailbox: CountsTopic | None = None
         try:
             self._mailbox = cluster.mailbox(self.topic)
         except PulsarException as error:
-            logger.warning("what tasks leave out will be in their log only: %s", error)
+            logger.warning("counts of left-out messages are in the tasks' log only: %s", error)
         self._plan = 0
         self._what: object = None
         self._known: dict[int, dict[tuple[str, str], dict[str, int]]] = {}
         self._done: dict[str, Counter[str]] = {}
 
     def plan(self, what: object) -> CountsAddress | None:
-        """For the tasks that are planned now to read ``what``; that may be planned several times."""
+        """Return the address for the tasks now planned for ``what``, which may be planned again."""
         if self._mailbox is None:
             return None
         if what == self._what:
@@ -116,7 +117,7 @@ class SkipCountCollector:
         return CountsAddress(self.topic, self._plan)
 
     def totals(self) -> dict[str, dict[str, int]]:
-        """By topic and reason, since the query was started."""
+        """Return the counts since the query was started, by topic and reason."""
         self._collect()
         found = {topic: Counter(counts) for topic, counts in self._done.items()}
         for reports in self._known.values():
@@ -130,7 +131,7 @@ class SkipCountCollector:
         try:
             messages = self._mailbox.messages()
         except PulsarException as error:
-            logger.warning("what tasks leave out will be in their log only from now on: %s", error)
+            logger.warning("from now on counts of left-out messages are in the tasks' log only: %s", error)
             self.close()
             return
         for message in messages:
@@ -139,7 +140,7 @@ class SkipCountCollector:
                 plan, place = int(report["plan"]), (str(report["topic"]), str(report["part"]))
                 counts = {str(reason): int(count) for reason, count in report["counts"].items()}
             except (ValueError, TypeError, KeyError, AttributeError):
-                logger.warning("a message of %s is no report", self.topic)
+                logger.warning("ignoring a message of %s that is no report", self.topic)
                 continue
             if self._plan - PLANS_KEPT < plan <= self._plan:
                 self._known.setdefault(plan, {})[place] = counts

@@ -1,23 +1,23 @@
-"""A query's own subscription, kept at what Spark has committed.
+"""A query's own subscription, whose cursor follows Spark's committed offsets.
 
-Spark's source API has a `commit`, but calls it only when the next micro-batch begins: never for the last
-one of an AvailableNow run, not even after a restart. What it does at every trigger, the idle ones, the
-last look of an AvailableNow run and the first one of a restart included, is to ask what is new *since an
-offset*, and that offset is the end of the last micro-batch in its commit log. So the cursor is moved there.
-It is never ahead of Spark: whatever a restart may read again is still there.
+Spark calls a source's `commit` only when the next micro-batch begins: never for the last one of an
+AvailableNow run, not even after a restart. At every trigger, including idle ones, the last one of an
+AvailableNow run and the first one of a restart, it asks for the newest offset *since an offset*, and that
+offset is the end of the last micro-batch in its commit log. The cursor is moved there. So it is never ahead
+of Spark: everything that a restart may read again is still stored.
 
-The subscription is durable. While it exists the broker keeps what lies behind the cursor, so that a start
-whose ledger was trimmed is known to be no loss (`QueryCursor.kept`).
+The subscription is durable. While it exists the broker keeps all messages after the cursor, so a start whose
+ledger was trimmed is known to be no loss (`QueryCursor.kept`).
 
-That holds for the very subscription that the query had. One that was removed meanwhile (by an administrator,
-or by the namespace's subscription expiration) and made again stands, on a topic that was trimmed empty, where
-the old one would stand. So it is never made again without a word (`SubscriptionCursors.states`, ``known``): if what was
-read last is still there, then so is all that follows; else nobody can tell what was lost. If somebody else
-has made it again, or a time to live has moved it past whole ledgers, nothing tells: the protocol gives back
-where a subscription stands and nothing else. (Keeping the last message that was read unacknowledged would
-tell, but for a time to live on an idle topic; it would be a backlog for ever, which quotas by time go by.)
+That holds only for the original subscription. If it was removed (by an administrator, or by the namespace's
+subscription expiration) and recreated, then on a topic that was trimmed empty its cursor is where the old one
+would be. So it is never recreated silently (`SubscriptionCursors.states`, ``known``): if the message read
+last still exists, so do all later ones; otherwise a loss cannot be excluded. If another client recreated it,
+or a time to live moved it past whole ledgers, the query cannot detect that: the protocol returns only the
+cursor's position. (Keeping the last message read unacknowledged would show it, except for a time to live on
+an idle topic, but it would be a permanent backlog that counts towards time-based quotas.)
 
-No I/O here: `SubscriptionCursors` is what moves subscriptions, see `geminga.spark.watch`.
+No I/O here: `SubscriptionCursors` moves the subscriptions, see `geminga.spark.watch`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SubscriptionCursor:
 
 
 class SubscriptionCursors(Protocol):
-    """One subscription on many partitions; every call goes to all of them at once."""
+    """One subscription on many partitions; every call applies to all of them at once."""
 
     def states(
         self,
@@ -59,27 +59,27 @@ class SubscriptionCursors(Protocol):
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
     ) -> dict[Partition, SubscriptionCursor | None]:
-        """Where they stand. A subscription that is not there is made: behind the newest message for the
-        partitions in ``from_latest``, else before the first. For those in ``known``, where it was before, it
-        is not: None."""
+        """Return the cursors. Create a missing subscription: after the newest message for the partitions in
+        ``from_latest``, else before the first. For those in ``known``, which had it before, return None
+        instead."""
 
     def move(self, places: Mapping[Partition, MessageId]) -> None:
-        """Everything up to and with these places is done; returns when the broker has stored it."""
+        """Acknowledge everything up to and including these positions; return when it is stored."""
 
     def rewind(self, places: Mapping[Partition, MessageId]) -> None:
-        """Set the cursors back before these places."""
+        """Set the cursors back before these positions."""
 
     def close(self) -> None: ...
 
 
 class LossPolicy(Protocol):
-    """What is to be known, and done, where the subscription can't vouch for what it kept."""
+    """Checks and reactions for a subscription that may not have kept all messages."""
 
     def still_there(self, places: Offsets) -> Collection[Partition]:
-        """The partitions in which what lies before these places is still there, and so all behind them."""
+        """Return the partitions that still have the message before the offset, and so all after it."""
 
     def lost(self, what: str) -> None:
-        """Raise `DataLossError`, or say it and go on."""
+        """Raise `DataLossError`, or log the loss and continue."""
 
 
 @dataclass
@@ -90,21 +90,21 @@ class QueryCursor:
     cursors: SubscriptionCursors
     losses: LossPolicy
     is_own: bool = False
-    """The name is this query's own: nobody else made the subscription."""
+    """The name was generated for this query, so no other client created the subscription."""
     kept: set[Partition] = field(default_factory=set)
-    """Partitions of which nothing behind the offset followed last can have been removed."""
+    """Partitions in which no message after the last followed offset can have been removed."""
     _moved: dict[Partition, MessageId] = field(default_factory=dict)
     _trusted: Offsets = field(default_factory=dict)
-    """Where the cursors stood when it was found that they stand for the offset followed last."""
+    """Cursor positions that were verified to match the last followed offset."""
     _seen: set[Partition] = field(default_factory=set)
-    """Where this object has had the subscription."""
+    """Partitions on which this object has had the subscription."""
     _newest: Offsets = field(default_factory=dict)
-    """Behind the newest messages, when they were asked for last."""
+    """Offsets after the newest messages, when they were last queried."""
     _doubted: Offsets = field(default_factory=dict)
-    """The places that the subscription did not keep all behind of."""
+    """Offsets after which the subscription did not keep all messages."""
 
     def position(self, partitions: Collection[Partition]) -> Offsets:
-        """Where the subscription stands; behind the newest message where it is made now."""
+        """Return the subscription's position; after the newest message if it is created now."""
         states = _there(self.cursors.states(partitions, from_latest=partitions))
         self._seen.update(states)
         return {partition: _after(state.marked or state.newest) for partition, state in states.items()}
@@ -119,12 +119,12 @@ class QueryCursor:
         first: Offsets | None = None,
         waiting: Offsets | None = None,
     ) -> Offsets:
-        """Move to what Spark has committed; returns the offset behind the newest message of each partition.
+        """Move to Spark's committed offsets; return the offset after the newest message of each partition.
 
         ``is_new``: the query begins at ``committed``. ``is_known``: an earlier run had the subscription.
-        Partitions that are not in ``committed`` are new. ``first``: the place before the first message of
-        those that are at `EARLIEST`, as it was when there was one first. ``waiting``: the places of messages
-        behind ``committed`` that were there at a time.
+        Partitions that are not in ``committed`` are new. ``first``: for partitions at `EARLIEST`, the offset
+        before the first message that the query saw. ``waiting``: offsets of messages after ``committed`` that
+        existed earlier.
         """
         asked, first = list(partitions), first or {}
         self._newest = {**(waiting or {}), **self._newest}
@@ -137,7 +137,7 @@ class QueryCursor:
         for partition, state in states.items():
             place = committed.get(partition, EARLIEST)
             if is_another_topic(place, _after(state.newest)):
-                self.kept.discard(partition)  # nothing of what was committed is its own
+                self.kept.discard(partition)  # none of its committed offsets is its own
                 continue
             marked = None if state.marked is None else _after(state.marked)
             is_expected = partition in expected
@@ -146,7 +146,7 @@ class QueryCursor:
             ):
                 self.kept.discard(partition)
                 if self._doubted.get(partition) == place:
-                    continue  # it was set back as far as there is something
+                    continue  # it was set back as far as messages exist
                 if partition in known:
                     ahead[partition] = marked
                 elif is_expected:
@@ -180,9 +180,9 @@ class QueryCursor:
         committed: Offsets,
         first: Offsets,
     ) -> dict[Partition, SubscriptionCursor]:
-        """Where the cursors stand; one that was removed is made again, where all that it kept is known to be
-        there, or what is not does not matter. One that a query gets which has gone on without it so far
-        (``expected``, not ``known``) keeps what is there now, and says nothing of what was before."""
+        """Return the cursors. Recreate a removed one if all messages that it kept still exist, or a loss is
+        accepted. A subscription that a running query gets only now (``expected``, not ``known``) keeps the
+        present messages and proves nothing about earlier ones."""
         states = self.cursors.states(partitions, known={*known, *expected})
         gone = [partition for partition, state in states.items() if state is None]
         if gone:
@@ -214,7 +214,7 @@ class QueryCursor:
                 )
 
     def keeps(self, places: Offsets) -> set[Partition]:
-        """Of partitions that were followed: those of which the subscription keeps, now, what lies behind."""
+        """Return the followed partitions whose subscription now keeps all messages after the offset."""
         states = self.cursors.states(places, known=set(places))
         found = set()
         for partition, state in states.items():
@@ -227,25 +227,25 @@ class QueryCursor:
     def _is_right(
         self, partition: Partition, marked: Offset, place: Offset, *, is_expected: bool, is_new: bool
     ) -> bool:
-        """Whether a cursor stands for ``place``: at or before it, or between two ledgers behind it."""
+        """Return whether a cursor matches ``place``: at or before it, or between two ledgers after it."""
         waiting = self._newest.get(partition, place)
         if place < waiting and (marked > waiting or marked == EARLIEST < place):
-            return False  # a message that waited was passed, or nothing is left of what was there
+            return False  # an unread message was passed, or none of the former messages is left
         is_doubted = self._doubted.get(partition) == place
         if marked <= place:
-            # It stands before all there is, and that may be nothing.
+            # The cursor is before all messages, and there may be none.
             return not (is_doubted and marked == EARLIEST)
         if marked.entry >= 0 or is_doubted:
             return False
-        if place == EARLIEST:  # it was made before the first message that there is
+        if place == EARLIEST:  # the cursor was created before the first message
             return self.is_own or not is_new or partition in self._seen
-        # The broker moved it itself: to the next ledger, when the one that was done was trimmed.
+        # The broker itself moved it to the next ledger when the finished one was trimmed.
         return is_expected and marked.ledger > place.ledger
 
     def _note_ahead(self, partition: Partition, place: Offset, marked: Offset) -> None:
         logger.warning(
-            "the subscription %s of %s was moved or made anew: it is at %s, and this query has committed %s; "
-            "it is set back, and what was removed meanwhile is looked for",
+            "the subscription %s of %s was moved or recreated: it is at %s, and this query has committed %s; "
+            "setting it back and checking for messages removed meanwhile",
             self.name, partition_topic(partition), marked, place,
         )  # fmt: skip
 
@@ -253,8 +253,8 @@ class QueryCursor:
         topic = partition_topic(partition)
         if is_there:
             logger.warning(
-                "the subscription %s of %s was removed, by an administrator or because nobody was connected "
-                "to it for long; all that this query has not read is there: it is made again",
+                "the subscription %s of %s was removed, by an administrator or because no consumer was "
+                "connected for long; all unread messages still exist: recreating it",
                 self.name, topic,
             )  # fmt: skip
             return
@@ -272,7 +272,7 @@ class QueryCursor:
 
 
 def _read_to(partition: Partition, committed: Offsets, first: Offsets) -> Offset:
-    """The place behind which everything is still to be read."""
+    """Return the offset after which all messages are unread."""
     place = committed.get(partition, EARLIEST)
     return first.get(partition, place) if place == EARLIEST else place
 
@@ -288,6 +288,6 @@ def _after(message_id: MessageId) -> Offset:
 
 
 def _mark_for(place: Offset) -> MessageId | None:
-    """The entry up to which everything is read at ``place``; None when no entry is known to be the one."""
+    """Return the entry up to which everything is read at ``place``; None if that entry is unknown."""
     entry = place.entry if place.batch_index == WHOLE_ENTRY else place.entry - 1
     return MessageId(-1, place.ledger, entry) if place.ledger >= 0 and entry >= 0 else None

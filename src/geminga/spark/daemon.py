@@ -24,7 +24,7 @@ SPARKS_OWN = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
 )
-"""What workers run, by release: one that has another name is loaded by the workers themselves."""
+"""Modules that Spark's workers run, by release; a missing name is loaded by the workers themselves."""
 
 
 def preload() -> None:
@@ -59,11 +59,11 @@ def preload() -> None:
 
 
 def leave_archives() -> None:
-    """Forget where in archives was looked for modules: whoever imports more of one looks again.
+    """Forget the archives' import caches; the next import from an archive reads them again.
 
-    Spark runs from an archive, and each of its folders that was looked into keeps the list of all files. A
-    worker that is given its first work has each of these lists read anew (`importlib.invalidate_caches`),
-    which costs more than all the rest of its start.
+    Spark runs from an archive, and each of its folders that was searched keeps the list of all files. A
+    worker rereads each of these lists at its first task (`importlib.invalidate_caches`), which costs more
+    than the rest of its start.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
@@ -71,7 +71,7 @@ def leave_archives() -> None:
 
 
 def preload_if_possible() -> None:
-    """`preload`; what fails there harms nobody: tasks that need it fail by name, all others work."""
+    """Call `preload`; print a failure and continue: only tasks that need the failing module fail."""
     try:
         preload()
     except Exception as error:
@@ -83,7 +83,7 @@ if __name__ == "__main__":
 
     preload_if_possible()
     leave_archives()
-    # A worker collects garbage after every piece of work, a task or a plan. What is loaded here is none;
-    # looking through it takes 60 ms each time, and what comes next to that worker waits for it.
+    # A worker collects garbage after every task or plan. The objects loaded here are not garbage; scanning
+    # them takes 60 ms each time and delays the worker's next task.
     gc.freeze()
     manager()

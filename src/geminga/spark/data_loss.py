@@ -1,4 +1,4 @@
-"""Losses: messages that a query was to read and that are no longer there."""
+"""Data loss: unread messages that no longer exist."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from geminga.errors import ReadError
 
 
 class DataLossError(ReadError):
-    """Messages that were to be read are no longer there, or nobody can tell any more whether some were."""
+    """Unread messages no longer exist, or a loss cannot be excluded."""
 
     retriable = False
 
 
 def refusal(what: str) -> DataLossError:
-    """The error for ``what``, which says what was lost, with what helps."""
+    """Return the error for ``what``, a description of the loss, with advice."""
     return DataLossError(f"{what}. Keep messages longer (retention), or set failOnDataLoss=false to go on")

@@ -1,4 +1,4 @@
-"""``format("pulsar")``: what Spark calls, and nothing else; the work is in the modules beside this one."""
+"""``format("pulsar")``: the classes that Spark calls; the work is in the neighbouring modules."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ logger = logging.getLogger("geminga.spark")
 
 @dataclass
 class PulsarRange(InputPartition):
-    """A `Range` on its way to a task."""
+    """A `Range` as sent to a task."""
 
     range: Range
     report: CountsAddress | None = None
-    """Whom to tell what the task leaves out."""
+    """Address for the counts of messages that the task leaves out."""
 
 
 class PulsarDataSource(DataSource):
-    """The data source ``pulsar``. `geminga.spark.register` makes it known to a session."""
+    """The data source ``pulsar``. `geminga.spark.register` registers it in a session."""
 
     @classmethod
     def name(cls) -> str:
@@ -94,7 +94,7 @@ class PulsarDataSource(DataSource):
             )
         if options.first_offsets:
             raise InvalidConfiguration(
-                "firstOffsets is for batch queries: what a stream's first messages were its checkpoint knows"
+                "firstOffsets is for batch queries: a stream's checkpoint has the first messages"
             )
         return PulsarStreamReader(options, schema)
 
@@ -112,7 +112,7 @@ class PulsarDataSource(DataSource):
 
 
 def _plan(options: ReadOptions, schema: StructType) -> PayloadPlan | None:
-    """What the query has to know about payloads; None for bytes. Checks a schema that the user gave."""
+    """Return the query's plan for payloads; None for bytes. Checks a schema that the user gave."""
     if options.value_schema == "BYTES":
         message_columns(schema)
         return None
@@ -129,7 +129,7 @@ def _read(
     query: str,
     tests: Sequence[RowTest] = (),
 ) -> Iterator[pa.RecordBatch]:
-    # Spark makes up a partition without content when there is nothing to read.
+    # Spark makes up an empty partition when there is nothing to read.
     if not isinstance(part, PulsarRange):
         return
     cluster = clusters.connect(options.connection)
@@ -156,7 +156,7 @@ def _letters(
 
 
 def _check_dead_letters(options: ReadOptions) -> None:
-    """A location that nobody can write to is told where the query is planned."""
+    """Check at planning time that the dead letter location can be opened."""
     if options.dead_letter_path is not None:
         resolve(options.dead_letter_path)
 
@@ -193,7 +193,7 @@ class PulsarReader(DataSourceReader):
         self.schema = schema
         self.tests: list[RowTest] = []
         _check_dead_letters(options)
-        # The tasks have this object as it is now: all attempts at this query have one name.
+        # Tasks get this object in its present state: all attempts at this query have one name.
         self.query = f"batch-{uuid.uuid4().hex}"
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -212,7 +212,7 @@ class PulsarReader(DataSourceReader):
 
 
 class FilteringReader(PulsarReader):
-    """A batch query that Spark tells its filters. See `geminga.spark.filters`."""
+    """A batch query that takes Spark's filters. See `geminga.spark.filters`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         self.tests = understood(filters, self.schema.names)
@@ -220,7 +220,7 @@ class FilteringReader(PulsarReader):
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. All that a restart needs is in the offsets of its checkpoint."""
+    """A streaming query. All state that a restart needs is in the offsets of its checkpoint."""
 
     clock = staticmethod(time.monotonic)
 
@@ -275,7 +275,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.planner.latest(self.planner.partitions())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch goes. ``start`` is what Spark has committed, whenever it asks."""
+        """Return the end of the next micro-batch. ``start`` is always what Spark has committed."""
         begin = Checkpoint.from_json(start)
         partitions = self.planner.partitions()
         known = self._follow(begin, partitions)
@@ -308,8 +308,8 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ).to_json()
 
     def _firsts(self, begin: Checkpoint, offsets: Offsets, newest: Offsets) -> Offsets:
-        """Of the partitions that begin at their first message, the place before it, as it was when there
-        was one first: until they are read, nothing else tells that retention was faster."""
+        """Return, for partitions that begin at their first message, the offset before it as first seen. Until
+        those messages are read, only this offset can show that retention removed some."""
         if self.options.read_compacted:
             return {}
         known = {**self._first, **begin.first}
@@ -318,7 +318,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {partition: known[partition] for partition in at_first if partition in known}
 
     def _is_enough(self, begin: Offsets, newest: Offsets) -> bool:
-        """Whether to go on now, by ``minRowsPerTrigger`` and ``maxTriggerDelay``."""
+        """Return whether to start a micro-batch now, by ``minRowsPerTrigger`` and ``maxTriggerDelay``."""
         minimum, now = self.options.min_rows_per_trigger, self.clock()
         if minimum is not None and self._target is None and begin != newest:
             waited_ms = (now - self._went_on) * 1000
@@ -329,7 +329,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _subscription(self, remembered: str | None) -> str | None:
-        """The name of the query's own subscription; None when it has none."""
+        """Return the name of the query's own subscription; None when it has none."""
         if self.options.subscription is not None:
             return self.options.subscription
         return remembered or self._own_name if self.options.durable_subscription else None
@@ -337,15 +337,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _follow(
         self, begin: Checkpoint, partitions: list[Partition], *, is_known: bool = False
     ) -> Offsets | None:
-        """Move the query's subscription to ``begin``; returns the newest offsets, where it told them.
+        """Move the query's subscription to ``begin``; return the newest offsets, if the move reported them.
 
-        ``is_known``: what is followed was planned by an earlier run, with the subscription that it names.
+        ``is_known``: an earlier run planned up to ``begin`` with the subscription named there.
         """
         name = self._subscription(begin.subscription)
         if begin.subscription not in (None, name):
             logger.warning(
-                "this query had the subscription %s, which nothing moves any more: remove it, or the broker "
-                "keeps what lies behind it", begin.subscription,
+                "this query no longer moves its former subscription %s: remove it, or the broker "
+                "keeps all messages after its cursor", begin.subscription,
             )  # fmt: skip
         if name is None:
             return None
@@ -368,15 +368,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.fail_on_data_loss:
             raise DataLossError(
                 f"the checkpoint knows partitions that are no longer there: {names}. "
-                "Set failOnDataLoss=false to go on without them"
+                "Set failOnDataLoss=false to continue without them"
             )
         logger.warning("the checkpoint knows partitions that are no longer there: %s", names)
 
     def _made_anew(self, begin: Offsets, latest: Offsets) -> set[Partition]:
-        """The partitions that are others than those that were read up to ``begin``. Going on, they are read
-        from their first message on; waiting until they have as many as the old ones would read none."""
+        """Return the partitions that were recreated since ``begin``. They are read from their first message
+        on: waiting until they have as many messages as the old ones would skip all of those."""
         if self.options.read_compacted:
-            return set()  # what compaction has left may end before what was read
+            return set()  # a compacted topic may end before the offset read last
         found = {p for p, newest in latest.items() if is_another_topic(begin.get(p, EARLIEST), newest)}
         for partition in sorted(found):
             self.planner.lost(
@@ -392,10 +392,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planned, begin = Checkpoint.from_json(end), Checkpoint.from_json(start)
         if planned.start is not None:
-            # The start of the first micro-batch is not in Spark's log: what it gives is asked for anew.
+            # The start of the first micro-batch is not in Spark's log: Spark calls `initialOffset` again for
+            # it.
             begin = Checkpoint(offsets=planned.start, subscription=planned.subscription)
         if self.planner.cursor is None:
-            # A restart runs what was planned before it asks what is new.
+            # A restart runs the planned micro-batch before it asks for a new end.
             self._initial = self._initial if planned.start is None else planned.start
             self._follow(
                 replace(begin, subscription=planned.subscription or begin.subscription, first=planned.first),
@@ -414,13 +415,13 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._collector.plan(what)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
+        """Do nothing: Spark calls this late, and not for the last micro-batch. See `geminga.spark.cursor`."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, self.plan, partition, self._query())
 
     def _query(self) -> str:
-        """In a task: the query's id, which lives as long as its checkpoint."""
+        """Return, in a task, the query's id, which is valid as long as its checkpoint."""
         if not self.options.has_dead_letters:
             return ""
         return query_of_task(" ".join(self.options.topics) or str(self.options.topics_pattern))
@@ -432,5 +433,5 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # The copy that goes to the tasks has no use for the driver's connections.
+        # Tasks get a copy without the driver's connections.
         return {**self.__dict__, "_planner": None, "_collector": None, "_first": {}}

@@ -1,13 +1,13 @@
-"""Messages that no row is made of, kept with their bytes: in files below a path, or in a topic.
+"""Messages that can't become rows, kept with their bytes in files below a path, or in a topic.
 
-A task keeps them before it ends, so none is lost that Spark takes for read. It may run again, beside itself
-or after a restart, and they are kept once all the same:
+A task keeps them before it ends, so no message is lost that Spark takes for read. A task may run again, in
+parallel or after a restart, and the messages are kept once all the same:
 
-*  A file says in its name whose query it is and which part of which partition it covers. A task that finds
-   its part covered writes nothing, and of an overlapping part what is not covered.
+*  A file name holds the query and the covered range of a partition. A task whose range is covered
+   writes nothing; of a partly covered range it writes the uncovered part.
 *  Messages of a topic have a producer name made from the query and the task's range, and sequence ids made
-   from their places, each in an entry of its own: what an earlier attempt has published, the broker's
-   deduplication drops. Without deduplication on the namespace they are published at least once.
+   from their positions, each in its own entry: the broker's deduplication drops those that an earlier
+   attempt has published. Without deduplication on the namespace they are published at least once.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.spark")
 
 PART_BYTES_MAX = 16 * 1024 * 1024
-"""So much is collected before it is kept; the rest of a range at its end."""
+"""Bytes collected before they are written; the rest of a range is written at its end."""
 PROPERTY_ERROR = "DEAD_LETTER_ERROR"
-"""Why a message has become a dead letter; beside what dead letters of consumers say of their origin."""
+"""Property with the error; the other properties are those of consumers' dead letters."""
 
 MESSAGE_COLUMNS = [
     "value", "key", "key_bytes", "properties", "topic", "partition", "ledger_id", "entry_id", "batch_index",
     "message_id", "publish_time", "event_time", "producer_name", "schema_version",
 ]  # fmt: skip
-"""What is asked for of a message that becomes a dead letter."""
+"""Columns read of a message that becomes a dead letter."""
 
 _US = pa.timestamp("us", tz="UTC")
 LETTERS = pa.schema(
@@ -73,13 +73,13 @@ LETTERS = pa.schema(
         pa.field("error", pa.string()),
     ]
 )
-"""The columns of the files: those of the source, the version of the schema, and what went wrong."""
+"""Columns of the files: those of the source, the schema version, and the error."""
 
 
 class DeadLetters:
-    """Those of one task. A context: what was added is kept when it ends, unless by an error.
+    """Dead letters of one task; a context manager that keeps the added messages at its end, unless it fails.
 
-    ``query``: whose they are; the same for all attempts at the same work.
+    ``query``: id of the query; the same for all attempts at the same work.
     """
 
     def __init__(self, options: ReadOptions, part: Range, query: str) -> None:
@@ -92,12 +92,12 @@ class DeadLetters:
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._through = part.start
-        """Up to here everything is kept."""
+        """Offset up to which everything is kept."""
 
     def add(self, messages: pa.RecordBatch, errors: Sequence[str]) -> None:
-        """``messages`` has the columns `MESSAGE_COLUMNS`, ``errors`` one text for each.
+        """Add messages with the columns `MESSAGE_COLUMNS` and one text of ``errors`` for each.
 
-        Raises what the file system or the broker does when they can't be kept: the task has then failed.
+        Raises the errors of the file system or the broker when they can't be kept: the task has then failed.
         """
         self._rows.append(_with_errors(messages, errors))
         self._bytes += messages.nbytes
@@ -105,7 +105,7 @@ class DeadLetters:
             self._keep(None)
 
     def _keep(self, end: Offset | None) -> None:
-        """Keep what was collected; ``end``: it is all there is up to there."""
+        """Keep the collected messages; ``end``: they are complete up to this offset."""
         if not self._rows:
             return
         rows = pa.Table.from_batches(self._rows, schema=_KEPT)
@@ -124,11 +124,11 @@ class DeadLetters:
         if kind is None:
             self._keep(self.part.end)
         elif kind is GeneratorExit:
-            self._keep(None)  # Spark needs no more rows: those before were read.
+            self._keep(None)  # Spark needs no more rows, since it has read all before
 
 
 _KEPT = LETTERS.append(pa.field("key", pa.string())).append(pa.field("event_ms", pa.int64()))
-"""And the key and the event time as they were on the wire: Python has no times for some of them."""
+"""Plus the key and event time as on the wire: Python cannot represent some of the times."""
 _PUBLISHED = [
     "value", "key", "event_ms", "error", "__messageProperties", "__topic", "__partition", "__ledgerId",
     "__entryId", "__batchIndex",
@@ -173,7 +173,7 @@ def _place(rows: pa.Table, number: int) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class _Covered:
-    """What a file holds all dead letters of: after ``start``, up to and with ``end``."""
+    """Range of messages whose dead letters a file holds: after ``start``, up to and with ``end``."""
 
     start: Offset
     end: Offset
@@ -193,7 +193,7 @@ class _Covered:
         return _Covered(Offset(*numbers[:3]), Offset(*numbers[3:]))
 
     def mask(self, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of the rows lie in it."""
+        """Return the mask of the rows in this range."""
         names = ("__ledgerId", "__entryId", "__batchIndex")
         ledger, entry, index = (rows.column(name).to_numpy().astype(np.int64) for name in names)
         index = np.where(index < 0, WHOLE_ENTRY, index)
@@ -235,7 +235,7 @@ class _Files:
                 yield known
 
     def _write(self, rows: pa.Table, name: str) -> None:
-        """All of it under its name, or nothing: write and rename, or what an object store does."""
+        """Write the complete file or nothing: write and rename, or an object store's atomic write."""
         from pyarrow import parquet
 
         path = f"{self.folder}/{name}"
@@ -244,14 +244,15 @@ class _Files:
                 parquet.write_table(rows, stream)
             return
         self.files.create_dir(self.folder, recursive=True)
-        # Spark reads no file whose name begins with a point.
+        # Spark skips files whose name begins with a dot.
         unfinished = f"{self.folder}/.{name}.{uuid.uuid4().hex}.tmp"
         with self.files.open_output_stream(unfinished) as stream:
             parquet.write_table(rows, stream)
         try:
             self.files.move(unfinished, path)
         except OSError:
-            # Where renaming does not replace, a twin of this task was sooner: the file holds the same.
+            # Where renaming does not replace, another attempt at this task was faster: its file has the same
+            # rows.
             if self.files.get_file_info(path).type == fs.FileType.NotFound:
                 raise
             self.files.delete_file(unfinished)
@@ -260,14 +261,14 @@ class _Files:
 # --- a topic -------------------------------------------------------------------------------------
 
 _INDEX_BITS = 24
-"""Of a sequence id, for the place in a batch; the entry's id has the others."""
+"""Bits of a sequence id for the batch index; the entry id has the others."""
 
 _told: set[str] = set()
 _lock = threading.Lock()
 
 
 class _Topic:
-    """Messages of a topic. Those of one partition go to one partition of it, in their order."""
+    """Messages of a topic. Those of one source partition go to one target partition, in their order."""
 
     def __init__(self, options: ReadOptions, topic: str, query: str, part: Range) -> None:
         self.topic = topic
@@ -281,24 +282,24 @@ class _Topic:
     def keep(self, rows: pa.Table, start: Offset, end: Offset) -> None:
         target = self._partition()
         ledgers = rows.column("__ledgerId").to_numpy()
-        # Rows lie in the order of their places.
+        # Rows are sorted by position.
         cuts = [0, *(np.flatnonzero(np.diff(ledgers)) + 1).tolist(), len(ledgers)]
         for first, behind in itertools.pairwise(cuts):
             # Sequence ids grow within a ledger only.
             name = f"{self.name}-{ledgers[first]}"
             with kept.borrowed(self.options, target, name) as producer:
                 _publish(producer, rows.slice(first, behind - first))
-            # Another attempt at this work, in another process, waits for the name.
+            # Wait if another attempt at this work, in another process, holds the name.
             kept.drop(self.options, target, name)
             self._check_deduplication(target, name)
 
     def _partition(self) -> str:
-        """The same at every attempt."""
+        """Return the target partition, which is the same at every attempt."""
         names = client_for(self.options.connection).get_topic_partitions(self.topic)
         return names[zlib.crc32(partition_topic(self.part.partition).encode()) % len(names)]
 
     def _check_deduplication(self, target: str, name: str) -> None:
-        """Say once in a process that a task which runs again will publish again."""
+        """Warn once per process if the broker does not deduplicate."""
         with _lock:
             if target in _told:
                 return
@@ -316,7 +317,7 @@ class _Topic:
 
 
 def _publish(producer: Producer[Any], rows: pa.Table) -> None:
-    """Publish, and wait for all receipts. Raises the first refusal."""
+    """Publish, and wait for all receipts. Raises the first error."""
     from geminga.client.enums import Result
 
     refusals: list[Any] = []
@@ -337,13 +338,13 @@ def _publish(producer: Producer[Any], rows: pa.Table) -> None:
     producer.flush()
     if refusals:
         raise PulsarException(
-            f"{producer.topic()}: {len(refusals)} dead letters were not published: {refusals[0]}. What a "
-            "topic does not take, a file does: the option deadLetterPath"
+            f"{producer.topic()}: {len(refusals)} dead letters were not published: {refusals[0]}. Use "
+            "the option deadLetterPath for messages that a topic does not take"
         )
 
 
 def _properties(row: dict[str, Any]) -> dict[str, str]:
-    """The message's, with where it came from as Java's clients write it, and the error."""
+    """Return the message's properties, with its origin in the form of Java's clients, and the error."""
     origin = f"{row['__ledgerId']}:{row['__entryId']}:{row['__partition']}"
     if row["__batchIndex"] >= 0:
         origin += f":{row['__batchIndex']}"

@@ -1,4 +1,4 @@
-"""Encrypted entries, opened before they are decoded by columns."""
+"""Decryption of entries before they are decoded into columns."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Opener = Callable[[Sequence["RawEntry"]], "list[RawEntry]"]
 
 
 def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
-    """What opens a range's entries; encrypted ones that can't be opened fail, or are left out as the options
-    say. Raises `CryptoError` naming the entry, and where ``cryptography`` is missing."""
+    """Return the function that decrypts a range's entries. By the options, entries that can't be decrypted
+    fail or are left out. Raises `CryptoError` naming the entry, and if ``cryptography`` is missing."""
     key = options.crypto_private_key_path
     discards = options.crypto_failure_action == "DISCARD"
     if key is None and not discards:
-        return list  # decoding refuses what is encrypted
+        return list  # decoding rejects encrypted entries
 
     from geminga.client.crypto import CryptoKeyReader, decryptor
     from geminga.consumer.opening import plain_metadata
@@ -36,7 +36,7 @@ def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
     def opened(entry: RawEntry) -> RawEntry:
         parsed = parse_entry(entry.entry)
         if decrypt is None:
-            raise CryptoError("the entry is encrypted, and there is no crypto.privateKeyPath")
+            raise CryptoError("the entry is encrypted, and the option crypto.privateKeyPath is not set")
         payload = decrypt(parsed.metadata, parsed.payload)
         metadata = plain_metadata(parsed.metadata)
         if parsed.metadata.num_chunks_from_msg > 1:  # each chunk is encrypted by itself
@@ -56,7 +56,7 @@ def opener(options: ReadOptions, skip_counters: SkipCounters) -> Opener:
                 if not discards:
                     raise CryptoError(f"{place}: {error}") from None
                 skip_counters.add(UNDECRYPTABLE)
-                logger.warning("%s is left out: %s", place, error)
+                logger.warning("leaving out %s: %s", place, error)
                 found[number] = None
         return [entry for entry in found if entry is not None]
 

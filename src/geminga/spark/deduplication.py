@@ -1,4 +1,4 @@
-"""Deduplication of the exactly-once sink's topics: asked for, and turned on, by admin REST."""
+"""Deduplication of the exactly-once sink's topics, checked and turned on through admin REST."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ADDRESS_SECONDS = 10.0
 """Limit of the search for the broker's web address."""
 
 _asked: set[tuple[object, ...]] = set()
-"""Connections and topics that need no question any more in this process."""
+"""Connections and topics already checked in this process."""
 
 
 def ensure_deduplication(options: WriteOptions, topic: str) -> None:
-    """Turn deduplication on for a topic where it is off.
+    """Turn deduplication on for a topic if it is off.
 
     Return without effect where the topic is not there yet, or where admin REST does not answer: the commit
     finds out later. Raises `NotAllowedError` with the command that turns it on.

@@ -1,21 +1,21 @@
-"""The sinks that publish each row once.
+"""Sinks that publish each row exactly once.
 
-A task's ``write`` never knows whether it runs again, so it publishes nothing: it stages its encoded
-batches. Spark's ``commit``, on the driver, publishes them. A stream's commit for micro-batch *n*
+A task's ``write`` never knows whether it runs again, so it publishes nothing: it stages its encoded batches.
+Spark's ``commit``, on the driver, publishes them. A stream's commit for micro-batch *n*
 
-1. writes down which staged files belong to *n*, once: a later attempt at *n*, whose tasks may have seen
-   their rows in another order, publishes those same files. Another micro-batch that comes under the number
-   *n*, from a checkpoint that was set back, is refused: it would be lost;
-2. publishes them, with the sink's own producer name and sequence ids ``n * 2^32 + row``: what an
-   interrupted attempt has published already, the broker's deduplication drops; a later attempt also looks for
-   it in the topics, since a broker forgets a producer that was silent for long;
+1. records the staged files of *n*, once: a later attempt at *n*, whose tasks may have seen their rows in
+   another order, publishes those same files. A different micro-batch with the number *n*, from a checkpoint
+   that was set back, is rejected, since its rows would be lost;
+2. publishes them, with the sink's own producer name and sequence ids ``n * 2^32 + row``: the broker's
+   deduplication drops rows that an interrupted attempt has published already; a later attempt also searches
+   the topics for them, since a broker forgets a producer after hours of silence;
 3. marks *n* as done, and deletes the staged files.
 
-It needs deduplication on the topic's namespace, and says so when it is off. A batch query is one commit:
-nothing is published before every task has succeeded.
+Deduplication must be on for the topic's namespace; otherwise the sink fails with instructions. A batch query
+is one commit: nothing is published before every task has succeeded.
 
-A staging folder belongs to one query and one target. The query is known to its tasks alone: they tell
-the commit with their messages.
+A staging folder belongs to one query and one target. Only tasks know the query: they send its id to the
+commit with their messages.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.spark")
 
 EPOCH_BITS = 32
-"""Sequence ids of a micro-batch and partition: 2^32 rows; 2^31 micro-batches fit into an id."""
+"""Bits for the row in a sequence id: 2^32 rows per micro-batch and partition, and 2^31 micro-batches."""
 
 STAGING_FOLDER = "geminga-sink"
 
 FORGETTING_SECONDS = 3600.0
-"""A sink that was silent for longer may be forgotten; Apache Pulsar does so after six hours by default."""
+"""Silence after which the broker may forget a sink; Apache Pulsar does so after six hours by default."""
 
 GROUP_BYTES = 4 * 1024 * 1024
-"""Staged batches of one topic are handed to its producer in groups of about this size."""
+"""Approximate size of the groups in which staged batches of one topic are handed to its producer."""
 
 
 @dataclass
 class StagedCommit(WriterCommitMessage):
-    """The staged file of one task attempt; empty for a task without rows. ``query``: whose task it was.
+    """The staged file of one task attempt; empty for a task without rows. ``query``: the id of its query.
 
-    ``partitions``: how many the topics of its rows have, as the task saw them.
+    ``partitions``: number of partitions of each topic of its rows, as seen by the task.
     """
 
     name: str = ""
@@ -93,7 +93,7 @@ class StagedCommit(WriterCommitMessage):
 
 
 def location_of(options: WriteOptions) -> str:
-    """The folder that the options name to stage in, or the one below the checkpoint."""
+    """Return the staging folder that the options name, or the one below the checkpoint."""
     if options.staging_location is not None:
         return options.staging_location
     if options.checkpoint_location is None:
@@ -105,17 +105,17 @@ def location_of(options: WriteOptions) -> str:
 
 
 def staging_of(options: WriteOptions, query: str) -> Staging:
-    """The staging folder of one query and target."""
+    """Return the staging folder of one query and target."""
     return Staging(location_of(options), query, options.topic or "topics-of-rows")
 
 
 def _sink_of(options: WriteOptions, query: str) -> str:
-    """The name of a stream's sink, unless its staging folder keeps another."""
+    """Return the default name of a stream's sink, used if its staging folder keeps no other."""
     return options.sink_name or f"geminga-sink-{query}"
 
 
 def query_id(options: WriteOptions) -> str:
-    """In a task: the streaming query that it works for; the checkpoint stands for it outside of Spark."""
+    """Return, in a task, its streaming query; outside of Spark the checkpoint."""
     return query_of_task(options.checkpoint_location or "")
 
 
@@ -150,7 +150,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         if decided is not None and not decided.is_same(mine):
             raise _another(self.options, batchId, decided, mine)
         if staging.is_done(batchId):
-            # Spark died between our commit and its own: this attempt's files are not needed.
+            # Spark died between our commit and its own: the files of this attempt are not needed.
             staging.discard(names)
             return
         name = staging.sink_name(self.options.sink_name, _sink_of(self.options, query))
@@ -160,7 +160,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             info=self.info, partitions=partitions, is_repeated=decided is not None,
         )  # fmt: skip
         if decided is None:
-            # What is decided is taken for begun from now on, and duplicates for its own.
+            # From now on the decision counts as begun, and duplicates as this micro-batch's own.
             publication.check_unused(partitions)
             staging.keep_name(name)
             decided = replace(
@@ -183,7 +183,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
 
 def _another(options: WriteOptions, number: int, decided: Epoch, mine: Epoch) -> StoreDamaged:
-    """The number of a micro-batch says what it holds as long as its checkpoint is one."""
+    """Return the error for a number that already belongs to another micro-batch of the checkpoint."""
     rows = "" if decided.rows is None else f" of {decided.rows} rows"
     return StoreDamaged(
         f"micro-batch {number}{rows} was published before, and this one of {mine.rows} rows is another: "
@@ -201,7 +201,7 @@ class StagedWriter(DataSourceArrowWriter):
         Staging(location_of(options))
         self.options = options
         self.schema = schema
-        # Spark hands this object, with what it holds now, to the tasks and to the commit.
+        # Spark sends this object, in its present state, to the tasks and to the commit.
         self.job = f"job-{uuid.uuid4().hex}"
         self.name = options.sink_name or f"geminga-{self.job}"
 
@@ -229,7 +229,7 @@ def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedCommit
 
 
 def _partitions(messages: Iterable[StagedCommit]) -> dict[str, int]:
-    """How many partitions each topic has: what tasks saw last, since they never get fewer."""
+    """Return the number of partitions of each topic: the largest that a task saw, since it never shrinks."""
     found: dict[str, int] = {}
     for message in messages:
         for topic, count in message.partitions.items():
@@ -240,7 +240,7 @@ def _partitions(messages: Iterable[StagedCommit]) -> dict[str, int]:
 def _stage(
     options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch], query: str, sink: str
 ) -> StagedCommit:
-    """A task's work: its rows as one staged file."""
+    """Stage a task's rows as one file."""
     commit = StagedCommit(query=query)
     frame = OutgoingFrame(options, schema)
     encoder = _Encoder(options, client_for(options.connection), frame.info, sink)
@@ -272,7 +272,7 @@ class _Encoder:
         self.partitions: dict[str, int] = {}
         self.turns: dict[str, int] = {}
         self.size_max: int | None = None
-        # A checkpoint keeps the name it had, which may be longer than the default.
+        # A checkpoint keeps its sink's name, which may be longer than the default.
         self.sink = name_field(sink.ljust(PRODUCER_NAME_SIZE_GUESS))
         reader = public_keys(options)
         found = encryptor(None, options.encryption_keys, reader, ProducerCryptoFailureAction.FAIL)
@@ -342,12 +342,12 @@ class _Encoder:
         return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
 
     def _version(self, topic: str) -> bytes | None:
-        """The version of the payloads' schema on the topic, which is registered there if it is new."""
+        """Return the version of the payloads' schema on the topic; register a new schema there."""
         if self.info is not None and topic not in self.versions:
             try:
                 self.versions[topic] = self._registered(topic, self.info)
             except TopicNotFound:
-                # A producer makes the topic, where the broker allows it.
+                # A producer creates the topic, where the broker allows it.
                 with kept.borrowed(self.options, topic, info=self.info):
                     self.versions[topic] = self._registered(topic, self.info)
             except IncompatibleSchema as error:
@@ -377,7 +377,7 @@ class _Encoder:
         return known
 
     def _size_max(self, topic: str) -> int:
-        """Return the largest entry that a broker takes, in bytes; those of a cluster have one limit."""
+        """Return the largest entry that a broker accepts, in bytes; a cluster's brokers have one limit."""
         (name, *_) = self.client.get_topic_partitions(topic)
         return self.client.runtime.call(self.client.context.connection_to(name)).max_message_size
 
@@ -392,15 +392,15 @@ def _row_too_big(topic: str, row: EncodedBatch, operation: SendOperation, size_m
 
 
 class _Target:
-    """One topic of a publication: its producer, and the sequence ids given out so far."""
+    """One topic of a publication: its producer, and the sequence ids assigned so far."""
 
     def __init__(self, topic: str, producer: Producer[Any], published: Callable[[int], int]) -> None:
         self.topic = topic
         self.producer = producer
         self.published = published
-        """The highest sequence id that is in a partition already, and that the broker would not tell."""
+        """Highest sequence id already in a partition, when the broker does not remember it."""
         self.is_new = producer.last_sequence_id() < 0
-        """The broker has nothing of this sink's yet, or does not remember."""
+        """The broker has no rows of this sink, or has forgotten the sink."""
         self.rows: dict[int, int] = {}
         self.group: list[ReadyBatch] = []
         self.size = 0
@@ -425,7 +425,7 @@ class _Target:
                 compression=batch["compression"],
                 partition_key=batch["partition_key"],
                 ordering_key=batch["ordering_key"],
-                # Batches that an older release has staged lack these.
+                # Batches staged by an older release lack these.
                 deliver_at_ms=batch.get("deliver_at_ms", 0),
                 schema_version=batch.get("schema_version"),
                 sealed=batch.get("sealed"),
@@ -441,9 +441,10 @@ class _Target:
         self.group, self.size = [], 0
 
     def settled(self) -> tuple[int, int]:
-        """Rows, and how many of them the broker had from somebody else; waits for all receipts.
+        """Wait for all receipts; return the number of rows, and how many of them another producer had
+        published.
 
-        A connection may end between a batch and its receipt: what is sent again then is no other's.
+        A connection may end between a batch and its receipt: duplicates among batches sent again are our own.
         """
         self.submit()
         results = [future.result() for future in self.results]
@@ -451,7 +452,7 @@ class _Target:
         return sum(result.rows for result in results), foreign
 
     def newest(self) -> dict[int, MessageId]:
-        """By partition, the last message that was published now."""
+        """Return the last message published now, by partition."""
         found: dict[int, MessageId] = {}
         for future in self.results:
             found.update({partition: last for partition, (_, last) in future.result().ranges.items()})
@@ -459,7 +460,7 @@ class _Target:
 
 
 class _Publication:
-    """The publishing half of one commit: all topics in one pass over the staged files."""
+    """Publishing half of one commit: all topics in one pass over the staged files."""
 
     def __init__(
         self,
@@ -485,8 +486,7 @@ class _Publication:
         self._partition_names: dict[str, list[str]] = {}
 
     def check_unused(self, topics: Iterable[str]) -> None:
-        """Raise unless nobody has published anything under the sink's name that would make the broker take
-        what is published for the first time for duplicates."""
+        """Raise if another producer used the sink's name: the broker would drop new rows as duplicates."""
         for topic in topics:
             count = self.partitions.get(topic, 0)
             with kept.borrowed(self.options, topic, self.name, self.info, partitions=count) as producer:
@@ -498,8 +498,8 @@ class _Publication:
                 raise self._taken(topic, "has rows under the numbers")
 
     def places(self, known: Mapping[str, str]) -> dict[str, str]:
-        """Places in the topics behind which everything will lie that is published now: those that are known,
-        and of the other partitions their newest messages."""
+        """Return offsets after which all rows published now will be: the known ones, and the newest messages
+        of the other partitions."""
         wanted = [name for topic in self.partitions for name in self._names(topic)]
         new = [name for name in wanted if name not in known]
         return {**known, **(self._tails().places(new) if new else {})}
@@ -509,14 +509,14 @@ class _Publication:
         return TopicTails(connect(connection), self.name, RetryPolicy(connection.operation_timeout_ms / 1000))
 
     def _names(self, topic: str) -> list[str]:
-        """The full names of its partitions."""
+        """Return the full names of the topic's partitions."""
         if topic not in self._partition_names:
             self._partition_names[topic] = client_for(self.options.connection).get_topic_partitions(topic)
         return self._partition_names[topic]
 
     def _published(self, topic: str, producer: Producer[Any], decided: Epoch) -> Callable[[int], int]:
-        """Tells of a partition up to which sequence id an interrupted attempt has published there; -1 where
-        nothing is, or where the broker remembers the sink and drops what it has."""
+        """Return a function from a partition to the highest sequence id that an interrupted attempt published
+        there; -1 if it published none, or if the broker remembers the sink and drops duplicates."""
         if not self.is_repeated:
             return lambda partition: -1
         remembered = [each.last_sequence_id for each in producer.statistics().partitions]
@@ -529,11 +529,11 @@ class _Publication:
         def published(partition: int) -> int:
             since = decided.since.get(names[partition])
             if since is None or remembered[partition] >= 0:
-                return -1  # None: decided by a release that noted no places
+                return -1  # None: decided by a release that stored no offsets
             through = self._tails().through(names[partition], since, ids, is_old=is_old)
             if through is None:
                 raise StoreDamaged(
-                    f"{names[partition]}: nobody can tell how much of micro-batch {self.epoch} is published "
+                    f"{names[partition]}: cannot determine how much of micro-batch {self.epoch} is published "
                     f"there: the broker does not remember the sink {self.name!r}, and the messages from "
                     f"{since} on, where it would lie, are gone or may be. To publish the micro-batch again, "
                     f"all of it, delete {self.staging.root}/epochs/{self.epoch}.json"
@@ -543,8 +543,7 @@ class _Publication:
         return published
 
     def publish(self, decided: Epoch) -> dict[str, str]:
-        """Publish what is staged, but for what an interrupted attempt has published; returns places before
-        which all of it is."""
+        """Publish the staged rows that are not published yet; return offsets up to which all are."""
         targets: dict[str, _Target] = {}
         since = decided.since
         places = dict(since)
@@ -556,7 +555,7 @@ class _Publication:
                     if target is None:
                         count = self.partitions.get(topic, 0)
                         if self.is_repeated:
-                            # One that was kept says what it has published, not what the broker remembers.
+                            # A reused producer knows what it has published, not what the broker remembers.
                             kept.drop(self.options, topic, self.name, self.info)
                         producer = borrowed.enter_context(
                             kept.borrowed(self.options, topic, self.name, self.info, partitions=count)
@@ -594,7 +593,7 @@ class _Publication:
     def _check_duplicates(self, topic: str, rows: int, duplicates: int) -> None:
         if duplicates and not self.is_repeated:
             if not self.is_batch:
-                # Were it decided, the next attempt would take the other's rows for its own.
+                # If it stayed decided, the next attempt would take the other's rows for its own.
                 self.staging.revoke(self.epoch)
             raise self._taken(topic, f"takes {duplicates} of {rows} rows for duplicates: those")
 
@@ -614,7 +613,7 @@ class _Publication:
             )
 
     def _check_after(self, topic: str) -> None:
-        """With deduplication on, the broker now remembers this producer's sequence ids."""
+        """Check that the broker now remembers this producer's sequence ids: deduplication is on."""
         kept.drop(self.options, topic, self.name, self.info)
         with kept.borrowed(self.options, topic, self.name, self.info) as producer:
             if producer.last_sequence_id() >= 0:
@@ -627,7 +626,7 @@ class _Publication:
             )  # fmt: skip
             return
         raise NotAllowedError(
-            f"{topic}: the broker does not deduplicate, so that exactlyOnce=true can't be kept. Turn it on "
+            f"{topic}: the broker does not deduplicate, which exactlyOnce=true requires. Turn it on "
             f"for the namespace ({command}) before the query starts; micro-batch {self.epoch} was published "
             "and may be published again"
         )

@@ -30,7 +30,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "LessThanOrEqual": pc.less_equal,
 }
 _VALUES = (bool, int, str, bytes, dt.datetime)
-"""Kinds of values that Arrow compares as Spark does."""
+"""Types of values that Arrow compares as Spark does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RowTest:
     values: tuple[Any, ...] = ()
 
     def mask(self, column: pa.Array) -> pa.Array:
-        """Which rows pass; a comparison with null does not."""
+        """Return the mask of the rows that pass; a comparison with null does not."""
         if self.operation == "IsNull":
             return pc.is_null(column)
         if self.operation == "IsNotNull":
@@ -54,14 +54,14 @@ class RowTest:
 
 
 def pushes_down() -> bool:
-    """Whether Spark plans this query with filters. A reader that takes them when it does not fails the query,
-    so only the process that hands them over is given one."""
+    """Return whether Spark plans this query with filters. Otherwise a reader with `pushFilters` would fail
+    the query, so only the planning process gets one."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _WORKER in sys.modules or getattr(main, "name", None) == _WORKER
 
 
 def understood(filters: Iterable[datasource.Filter], columns: Sequence[str]) -> list[RowTest]:
-    """What of the filters means something here, for a read of ``columns``."""
+    """Return the filters that apply to a read of ``columns``."""
     known = {name.lower(): name for name in columns}
     found = []
     for each in filters:
@@ -78,7 +78,7 @@ def understood(filters: Iterable[datasource.Filter], columns: Sequence[str]) -> 
 
 
 def wanted_partitions(tests: Iterable[RowTest], partitions: Iterable[Partition]) -> list[Partition]:
-    """Those that the filters on ``__partition`` and ``__topic`` leave."""
+    """Return the partitions that pass the filters on ``__partition`` and ``__topic``."""
     found = list(partitions)
     for test in tests:
         if test.operation in ("EqualTo", "In") and test.column == "__partition":
@@ -89,7 +89,7 @@ def wanted_partitions(tests: Iterable[RowTest], partitions: Iterable[Partition])
 
 
 def kept(tests: Sequence[RowTest], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that pass all tests. A test that Arrow can't make for the column leaves all of them."""
+    """Return the rows that pass all tests. Skip a test that Arrow can't evaluate for the column."""
     mask: pa.Array | None = None
     for test in tests:
         try:

@@ -1,4 +1,4 @@
-"""How the rows of a frame become messages: which columns are the message's, and which its payload."""
+"""Conversion of a frame's rows to messages: the message's own columns and those of its payload."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from geminga.spark.payloads.writing import PayloadWriter
 
 TABLE_ROWS = 50_000
-"""Rows after which a table is handed to the producer: whole batches come out of it."""
+"""Rows after which a table is handed to the producer, which makes whole batches of it."""
 
 TABLE_BYTES = 8 * 1024 * 1024
 
 
 class OutgoingFrame:
-    """The rows of one frame. Made where a query is planned, which checks it, and again in each task.
+    """Encoder of one frame's rows. Created at planning time, which checks the frame, and again in each task.
 
-    ``info``: the schema that payloads have; None for bytes. Raises `InvalidConfiguration` for columns that
-    can't be written and `IncompatibleSchema` for those that don't fit the schema.
+    ``info``: the payloads' schema; None for bytes. Raises `InvalidConfiguration` for columns that can't be
+    written and `IncompatibleSchema` for those that don't fit the schema.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -46,7 +46,7 @@ class OutgoingFrame:
                 raise IncompatibleSchema(f"valueSchema={options.value_schema}: {error}") from None
 
     def messages(self, batch: pa.RecordBatch) -> pa.Table:
-        """The message table of a record batch. Raises `InvalidMessage` naming what can't be sent."""
+        """Return the message table of a record batch. Raises `InvalidMessage` naming the fault."""
         arrays = to_messages(batch, self.layout, int(time.time() * 1000))
         if self._payloads is not None:
             columns = [batch.column(number) for number in self.layout.payload_columns]
@@ -54,7 +54,7 @@ class OutgoingFrame:
         return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
 
     def tables(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Message tables of a useful size; Spark's own batches may be small."""
+        """Yield message tables of a useful size; Spark's own batches may be small."""
         pending: list[pa.Table] = []
         rows = size = 0
         for batch in batches:
@@ -81,6 +81,6 @@ def _schema_of(options: WriteOptions, payload: StructType) -> SchemaInfo:
     info = retry_policy.call(f"asking for the schema of {topic}", lambda: client.get_schema_info(topic))
     if info is None:
         raise IncompatibleSchema(
-            f"{topic} has no schema for valueSchema=TOPIC to follow: valueSchema=JSON or AVRO registers one"
+            f"{topic} has no schema, which valueSchema=TOPIC requires: valueSchema=JSON or AVRO registers one"
         )
     return info

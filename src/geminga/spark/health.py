@@ -35,7 +35,7 @@ from geminga.spark.options import ACCESS, ConnectionOptions, access_options
 
 TOPICS_PER_TASK = 500
 CALLS_AT_ONCE = 8
-"""Admin calls that one task has under way."""
+"""Admin calls of one task in parallel."""
 _OPTIONS = {
     "path": "Namespaces, separated by commas.",
     "admin.url": "`http://host:port` or `https://host:port` of the admin REST.",
@@ -53,16 +53,16 @@ COLUMNS = pa.schema(
         pa.field("type", pa.string()),
         pa.field("consumers", pa.int64()),
         pa.field("backlog", pa.int64()),  # entries
-        pa.field("ack_holes", pa.int64()),  # ranges that are acknowledged behind what is not
+        pa.field("ack_holes", pa.int64()),  # ranges acknowledged after an unacknowledged entry
         pa.field("unacked_messages", pa.int64()),
-        pa.field("is_blocked", pa.bool_()),  # too much is unacknowledged for more to be delivered
+        pa.field("is_blocked", pa.bool_()),  # delivery stopped: too many unacknowledged messages
         pa.field("delivered_messages", pa.int64()),  # counters since the broker loaded the topic
         pa.field("last_acknowledged_at", _US),
         pa.field("mark_delete_position", pa.string()),
         pa.field("published_messages", pa.int64()),
         pa.field("published_entries", pa.int64()),
         pa.field("published_bytes", pa.int64()),
-        pa.field("batch_fill", pa.float64()),  # messages an entry, since the topic was loaded
+        pa.field("batch_fill", pa.float64()),  # messages per entry since the topic was loaded
         pa.field("stored_bytes", pa.int64()),
     ]
 )
@@ -70,7 +70,7 @@ COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StatsOptions:
-    """The options of the source, checked."""
+    """The checked options of the source."""
 
     admin_url: str
     namespaces: tuple[str, ...]
@@ -107,7 +107,7 @@ class StatsOptions:
 
 
 def _number(name: str, text: str, least: float) -> float:
-    """A number, or one of seconds (`10 seconds`)."""
+    """Parse a number, or a duration in seconds (`10 seconds`)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:s|seconds?)?\s*", text)
     if match is None or float(match[1]) < least:
         refuse(name, text, f"a number of at least {least:g}")
@@ -116,7 +116,7 @@ def _number(name: str, text: str, least: float) -> float:
 
 @dataclass
 class TaskTopics(InputPartition):
-    """The topics that one task asks about, by their full names."""
+    """Topics that one task queries, by their full names."""
 
     names: tuple[str, ...]
 
@@ -138,7 +138,7 @@ class SubscriptionStatsSource(DataSource):
 
 
 class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset counts samples. A micro-batch that Spark runs again looks again, at its own time."""
+    """Reader whose offset is the number of samples. A rerun micro-batch takes new samples."""
 
     clock = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
@@ -179,11 +179,11 @@ class StatsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield sample(self.options, partition.names)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is to be kept."""
+        """Do nothing: the reader keeps no state."""
 
 
 def topics_of(options: StatsOptions) -> list[str]:
-    """Persistent topics and partitions whose local name matches, in order."""
+    """Return the persistent topics and partitions whose local name matches, in order."""
     wanted = re.compile(options.pattern)
     found: set[str] = set()
     with open_admin(options.access, options.admin_url) as admin:
@@ -195,7 +195,7 @@ def topics_of(options: StatsOptions) -> list[str]:
 
 
 def sample(options: StatsOptions, topics: Sequence[str]) -> pa.RecordBatch:
-    """What admin REST says of these topics now, as rows of `COLUMNS`."""
+    """Return the statistics of these topics from admin REST, as rows of `COLUMNS`."""
     with open_admin(options.access, options.admin_url) as admin, ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         rows = [row for found in pool.map(lambda name: _rows(admin, name), topics) for row in found]
     return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)

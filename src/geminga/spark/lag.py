@@ -1,8 +1,8 @@
-"""How far a query is behind its topics: in entries, which can be counted, and in messages and bytes, which
-go by the entries that were looked at.
+"""Lag of a query behind its topics: entries, which are counted, and messages and bytes, which are estimated
+from sampled entries.
 
-Entries of one ledger are counted by their ids. Of closed ledgers the last entry has to be looked for, once
-each; while more of them lie behind than `LEDGERS_MAX`, the others are taken to be as long.
+Entries of one ledger are counted by their ids. For closed ledgers the last entry is searched for, once each;
+if more than `LEDGERS_MAX` are unread, the others are assumed to have the average length.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from geminga.spark.offsets import EARLIEST, Offset, Offsets, Partition, entries_
 from geminga.spark.search import Search, before_first, last_entry, ledgers_after
 
 LEDGERS_MAX = 32
-"""Closed ledgers of one partition whose size is looked for."""
+"""Maximum closed ledgers of one partition whose size is determined."""
 LAG = "lag"
 """The key in ``latestOffset`` of a query's progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """The entries between two offsets of a partition."""
+    """Number of entries between two offsets of a partition."""
 
     entries: float
     is_exact: bool = True
@@ -31,12 +31,12 @@ class OffsetSpan:
 
 @dataclass(slots=True)
 class ClosedLedgers:
-    """What is known about the closed ledgers of a query's partitions: how many entries each has."""
+    """Cache of the sizes of closed ledgers in a query's partitions, in entries."""
 
     _ends: dict[Partition, dict[int, int]] = field(default_factory=dict)
 
     def span(self, partition: Partition, start: Offset, end: Offset) -> Search[OffsetSpan]:
-        """Count; `geminga.spark.search.run` takes many partitions forward together."""
+        """Count the entries; `geminga.spark.search.run` runs the searches of many partitions together."""
         begin = yield from before_first(start)
         if begin is None or begin >= end:
             return OffsetSpan(0)
@@ -58,7 +58,7 @@ class ClosedLedgers:
 
 
 def by_topic(spans: Mapping[Partition, OffsetSpan], gauge: EntryCostEstimate) -> dict[str, dict[str, Any]]:
-    """The lag of each topic as JSON: ``entries``, ``messages``, ``bytes`` (None: no entry was looked at)."""
+    """Return the lag of each topic as JSON: ``entries``, ``messages``, ``bytes`` (None: unknown)."""
     found: dict[str, dict[str, Any]] = {}
     for partition, span in sorted(spans.items()):
         one = found.setdefault(partition[0], {"entries": 0, "messages": 0, "bytes": 0})
@@ -75,7 +75,7 @@ def by_topic(spans: Mapping[Partition, OffsetSpan], gauge: EntryCostEstimate) ->
 
 
 def behind(begin: Offsets, latest: Offsets) -> dict[Partition, tuple[Offset, Offset]]:
-    """The partitions that have something new."""
+    """Return the start and end of the partitions that have new messages."""
     return {
         partition: (begin.get(partition, EARLIEST), place)
         for partition, place in sorted(latest.items())

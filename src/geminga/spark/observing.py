@@ -1,4 +1,4 @@
-"""What streaming queries tell about themselves: their lag, as Python values and in Prometheus' text format.
+"""Metrics of streaming queries: their lag, as Python values and in Prometheus' text format.
 
 ::
 
@@ -52,13 +52,13 @@ FAMILIES = (
     (*_SKIPPED, "counter", ("query", "id", "topic", "reason")),
     (*_OBSERVED, "gauge", ("query", "id", "metrics", "field")),
 )
-"""Name, meaning, type and labels of what `serve_metrics` shows of streaming queries."""
+"""Name, help text, type and labels of the metrics of `serve_metrics`."""
 QUERIES_MAX = 1000
-"""Queries whose last progress is kept; those that ended are forgotten at once."""
+"""Maximum queries whose last progress is kept; terminated queries are removed at once."""
 
 
 def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
-    """The lag of each Pulsar topic that a query reads, from its progress (``query.lastProgress``).
+    """Return the lag of each Pulsar topic that a query reads, from its progress (``query.lastProgress``).
 
     By topic: ``entries``, ``messages`` and ``bytes`` behind the end of the last micro-batch; the last two are
     None before an entry was looked at, and ``isEstimate`` is true where not all ledgers were counted.
@@ -70,12 +70,11 @@ def query_lag(progress: Any) -> dict[str, dict[str, Any]]:
 
 
 def query_skipped(progress: Any) -> dict[str, dict[str, int]]:
-    """What a query has left out of its rows since it was started, from its progress.
+    """Return the counts of messages that a query has left out since it was started, from its progress.
 
-    By topic: ``malformed`` messages (``mode=DROPMALFORMED``), ``deadLetters``, which may be the same ones,
-    ``undecryptable`` entries (``cryptoFailureAction=DISCARD``), and ``lostIntervals``, places where messages
-    may be lost (``failOnDataLoss=false``). What a micro-batch left out shows in the progress
-    after it.
+    By topic: ``malformed`` messages (``mode=DROPMALFORMED``), ``deadLetters``, which may include those,
+    ``undecryptable`` entries (``cryptoFailureAction=DISCARD``), and ``lostIntervals``, offset ranges in which
+    messages may be lost (``failOnDataLoss=false``). Counts of a micro-batch appear in the progress after it.
     """
     found: dict[str, dict[str, int]] = {}
     for latest in _latest_offsets(progress):
@@ -84,7 +83,7 @@ def query_skipped(progress: Any) -> dict[str, dict[str, int]]:
 
 
 def _latest_offsets(progress: Any) -> Iterator[Mapping[str, Any]]:
-    """What each source tells of itself."""
+    """Yield the ``latestOffset`` of each source."""
     for source in _as_json(progress).get("sources", ()):
         latest = source.get("latestOffset")
         if isinstance(latest, str):
@@ -94,12 +93,12 @@ def _latest_offsets(progress: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def observed(frame: DataFrame, name: str = "pulsar", *, corrupt_column: str = "_corrupt_record") -> DataFrame:
-    """``frame``, counted as it is read.
+    """Return ``frame`` with metrics collected while it is read.
 
-    ``observedMetrics[name]`` of a query's progress then has ``rows``, ``malformed`` (rows with something in
-    ``corrupt_column``, where the frame has it) and ``newestPublishTime`` (where it has ``__publishTime``). Of
-    a batch query, ``pyspark.sql.Observation`` is the way to them. Messages that ``mode=DROPMALFORMED`` leaves
-    out are in no row: read with ``PERMISSIVE``, count, and drop them behind this.
+    ``observedMetrics[name]`` of a query's progress then has ``rows``, ``malformed`` (rows with a value in
+    ``corrupt_column``, if the frame has it) and ``newestPublishTime`` (if it has ``__publishTime``). For a
+    batch query, read them with ``pyspark.sql.Observation``. Messages that ``mode=DROPMALFORMED`` leaves out
+    are in no row: read with ``PERMISSIVE``, count, and drop them afterwards.
     """
     from pyspark.sql import functions as F
 
@@ -124,19 +123,19 @@ class MetricsListener(StreamingQueryListener):
     """Keeps the newest progress of each query of a session; `text` is what Prometheus scrapes."""
 
     def __init__(self, newest: Callable[[str], Any] = lambda query: None) -> None:
-        """``newest`` gives a query's last progress by its id; what an idle query tells is there alone."""
+        """``newest`` returns a query's last progress by its id, needed for idle queries."""
         self._newest = newest
         self._lock = threading.Lock()
         self._progress: dict[str, Mapping[str, Any]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing is known yet."""
+        """Do nothing: there is no progress yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         self.saw(_as_json(event.progress))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """No micro-batch, but what the last one has left out may be known by now."""
+        """Update from the last progress: counts of the last micro-batch may have arrived since."""
         progress = _as_json(self._newest(str(event.id)))
         if progress:
             self.saw(progress)
@@ -152,7 +151,7 @@ class MetricsListener(StreamingQueryListener):
                 self._progress.pop(next(iter(self._progress)))
 
     def text(self) -> str:
-        """All numbers in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         with self._lock:
             kept = list(self._progress.values())
         lines: list[str] = []
@@ -205,7 +204,7 @@ def _escaped(value: str) -> str:
 
 
 class MetricsServer:
-    """``http://host:port/metrics`` for Prometheus, until it is closed."""
+    """HTTP server of ``http://host:port/metrics`` for Prometheus, until it is closed."""
 
     def __init__(self, spark: SparkSession, host: str, port: int) -> None:
         self.listener = MetricsListener(self._newest)
@@ -239,9 +238,9 @@ class MetricsServer:
 
 
 def serve_metrics(spark: SparkSession, port: int = 0, host: str = "127.0.0.1") -> MetricsServer:
-    """Serve the streaming queries' numbers for Prometheus; ``url`` of what is returned says where.
+    """Serve the streaming queries' metrics for Prometheus; ``url`` of the returned server is its address.
 
-    ``port`` 0 takes a free one. ``host`` is this machine alone unless told otherwise.
+    ``port`` 0 takes a free one. ``host`` is the loopback address by default.
     """
     return MetricsServer(spark, host, port)
 
@@ -260,6 +259,6 @@ def _handler(listener: MetricsListener) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """A scrape is no news."""
+            """Do not log scrapes."""
 
     return Handler

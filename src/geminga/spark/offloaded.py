@@ -1,11 +1,10 @@
-"""Offloaded ledgers in Spark's scans: read as files by the tasks, the broker's entries around them.
+"""Offloaded ledgers in Spark's scans: tasks read them as files, and all other entries from the broker.
 
-The driver reads the manifests (`geminga.offload.manifest`) and gives each range the ledgers that lie in it;
-what is offloaded later is read from the broker, which is as good. A task goes through its range by place, the
-id of the next entry: in an offloaded ledger it is read from the file, anywhere else the broker is asked from
-there on. So every entry comes once, whichever side of the seam it is on, and a range that lies in files alone
-asks the broker nothing. Where a file's columns say all of its entries, which is almost always, they are taken
-as they are; else the entries are put together, byte for byte as the broker would have given them.
+The driver reads the manifests (`geminga.offload.manifest`) and gives each range its offloaded ledgers;
+ledgers offloaded later are read from the broker. A task tracks the id of the next entry: in an offloaded
+ledger it is read from the file, otherwise from the broker. So every entry is read once, and a range that is
+entirely in files needs no broker. If a file's columns represent all of its entries, which is almost always
+so, they are used directly; otherwise the entries are rebuilt byte for byte.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ logger = logging.getLogger("geminga.spark")
 
 _COLUMNS = frozenset((*COLUMNS, *DERIVED))
 LOOK_AGAIN_SECONDS = 30.0
-"""A query that goes on looks at a manifest again after this."""
+"""Age after which a streaming query rereads a manifest."""
 CHECKED_AT_ONCE = 16
-"""Files that are looked into at once, to find out whether they are the broker's."""
+"""Files checked in parallel against the broker's entries."""
 
 
 class Manifests:
-    """What is offloaded of the partitions of a query; on the driver."""
+    """Offloaded ledgers of a query's partitions; on the driver."""
 
     def __init__(self, location: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises `InvalidConfiguration`."""
+        """Raises `InvalidConfiguration` for a faulty location."""
         self._place = ArrowStorage(location)
         self._clock = clock
         self._found: dict[Partition, tuple[float, tuple[OffloadedLedger, ...]]] = {}
 
     def within(self, partition: Partition, start: Offset, end: Offset) -> tuple[OffloadedLedger, ...]:
-        """The offloaded ledgers of which something may lie in a range. Raises `ReadError`."""
+        """Return the offloaded ledgers that may have entries of a range. Raises `ReadError`."""
         looked, ledgers = self._found.get(partition, (float("-inf"), ()))
         if self._clock() - looked > LOOK_AGAIN_SECONDS:
             ledgers = self._load(partition)
@@ -61,8 +60,8 @@ class Manifests:
         return ledgers[first : bisect_right(ledgers, end.ledger, lo=first, key=lambda each: each.ledger)]
 
     def confirmed(self, asked: Sequence[tuple[Partition, OffloadedLedger, RawEntry | None]]) -> list[bool]:
-        """Whether each ledger is what the broker has, by its last entry as the broker gives it; None: it has
-        none such. A place of another cluster, or of a store that is no more, names the same ledgers."""
+        """Return whether each ledger is the broker's, by comparing its last entry with the broker's (None:
+        the broker lacks it). Storage of another cluster, or of a deleted store, has the same ledger ids."""
         with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
             return list(threads.map(lambda each: self._is_confirmed(*each), asked))
 
@@ -75,19 +74,19 @@ class Manifests:
             with contextlib.closing(source):
                 is_same = LedgerFile(source).has(last, bytes(entry.entry))
         except (OSError, pa.ArrowException, NotOffloaded, CorruptPayload) as error:
-            logger.warning("%s of %s: %s; its entries are asked of the broker", ledger.file, topic, error)
+            logger.warning("%s of %s: %s; reading its entries from the broker", ledger.file, topic, error)
             return False
         if not is_same:
             logger.warning(
-                "option offloadLocation: in %s, the entry %d:%d of %s is another than the broker's: that is "
-                "of another cluster, or of a store that is no more. The broker is asked for all entries",
+                "option offloadLocation: in %s, the entry %d:%d of %s differs from the broker's: it belongs "
+                "to another cluster, or a deleted store. Reading all entries from the broker",
                 self._place.location, ledger.ledger, last, topic,
             )  # fmt: skip
         return is_same
 
     def undamaged(self, asked: Sequence[tuple[Partition, OffloadedLedger]]) -> list[bool]:
-        """Whether the file of each ledger is there, with the size and the footer that were written. Parquet
-        has no checksum for footers: with a flipped bit there, rows are missing without a word."""
+        """Return whether the file of each ledger exists with the size and footer that were written. Parquet
+        has no checksum for footers: a flipped bit there would silently drop rows."""
         with ThreadPoolExecutor(min(CHECKED_AT_ONCE, len(asked) or 1)) as threads:
             return list(threads.map(lambda each: self._is_undamaged(*each), asked))
 
@@ -103,7 +102,7 @@ class Manifests:
                 problem = "its footer is damaged" if has_size else f"it is not {ledger.file_bytes} bytes long"
         except (OSError, pa.ArrowException) as error:
             problem = str(error)
-        logger.warning("%s of %s: %s; format('pulsar') reads what it holds", ledger.file, topic, problem)
+        logger.warning("%s of %s: %s; reading it with format('pulsar') instead", ledger.file, topic, problem)
         return False
 
     def _load(self, partition: Partition) -> tuple[OffloadedLedger, ...]:
@@ -111,34 +110,34 @@ class Manifests:
         try:
             found = load(self._place, topic)
         except OSError as error:
-            raise ReadError(f"what is offloaded of {topic} cannot be read now: {error}") from error
+            raise ReadError(f"the offloaded ledgers of {topic} cannot be read now: {error}") from error
         except ManifestUnreadable as error:
             raise InvalidConfiguration(f"option offloadLocation: {error}") from error
         if found is None:
             return ()
         if found.topic != topic:
             raise InvalidConfiguration(
-                f"option offloadLocation: the manifest in {self._place.location}/{folder_of(topic)} is of "
-                f"{found.topic}"
+                f"option offloadLocation: the manifest in {self._place.location}/{folder_of(topic)} belongs "
+                f"to {found.topic}"
             )
         return found.ledgers
 
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """The messages of entries that follow each other in a ledger, as columns."""
+    """Messages of consecutive entries of a ledger, as columns."""
 
     ledger_id: int
     entry_id: int
-    """The first entry."""
+    """Id of the first entry."""
     last_entry_id: int
     batch: pa.RecordBatch
     entries: Callable[[], list[RawEntry]]
-    """The entries themselves; to be asked before the source reads on."""
+    """Returns the entries themselves; call it before reading on."""
 
 
 class OffloadedSource:
-    """The entries of one partition from a place on: an `EntrySource` over files and another one."""
+    """Entries of one partition from an offset on: an `EntrySource` over files and a broker's source."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class OffloadedSource:
         start: MessageId,
         open_broker: Callable[[MessageId], EntrySource],
     ) -> None:
-        """``open_broker`` opens a source of the broker at a place, that entry included."""
+        """``open_broker`` opens a broker's source that starts with the given entry."""
         self._place = ArrowStorage(location)
         self._partition = partition
         self._folder = folder_of(partition_topic(partition))
@@ -162,7 +161,7 @@ class OffloadedSource:
         self._entries: list[bytes] = []
         self._first = 0
         self._without_columns: tuple[int, int] | None = None
-        """The last group, by ledger and number, that columns alone do not tell."""
+        """The last group, by ledger and number, that its columns do not represent completely."""
 
     def read(self, max_entries: int, timeout: float) -> list[RawEntry]:
         while True:
@@ -174,8 +173,8 @@ class OffloadedSource:
                 return found
 
     def read_messages(self, columns: Sequence[str], last: tuple[int, int]) -> MessageColumns | None:
-        """What comes next, as columns, where the next entries lie in a file whose columns say all of them;
-        none behind the entry ``last``. None: `read` has it. Raises `ReadError`."""
+        """Return the next messages as columns, if the next entries are in a file whose columns represent them
+        completely, up to the entry ``last``. None: use `read`. Raises `ReadError`."""
         ledger = self._at()
         if ledger is None or not _COLUMNS.issuperset(columns):
             return None
@@ -212,13 +211,13 @@ class OffloadedSource:
         return found[0] if found else None
 
     def _at(self) -> OffloadedLedger | None:
-        """The offloaded ledger that the next entry is in; None where nobody but the broker knows."""
+        """Return the offloaded ledger of the next entry; None if only the broker knows it."""
         found = self._ledgers.get(self._next.ledger_id)
         if found is None or self._next.entry_id < found.entries:
             return found
         following = self._by_offset.get(found.offset + found.entries)
         if following is not None:
-            # Nothing lies between them, or ever did: places in a topic are never given twice.
+            # No entry was ever between them: offsets in a topic are never reused.
             self._next = MessageId(self._index, following.ledger, 0)
         return following
 
@@ -238,21 +237,21 @@ class OffloadedSource:
         ]
 
     def _from(self, ledger: OffloadedLedger, first: int, take: Callable[[], None]) -> bool:
-        """Take something out of a ledger's file; False where the broker has to be asked instead, from the
-        entry ``first`` on. Raises `ReadError`."""
+        """Read from a ledger's file; return False if the broker must be read instead, from the entry
+        ``first`` on. Raises `ReadError`."""
         try:
             take()
             return True
         except FileNotFoundError:
-            # Deleted since the manifest was read: what is left, or that nothing is, the broker knows.
-            logger.warning("%s is gone: its entries are asked of the broker", ledger.file)
+            # Deleted since the manifest was read: the broker knows whether entries are left.
+            logger.warning("%s was deleted: reading its entries from the broker", ledger.file)
         except (OSError, pa.ArrowException) as error:
             self._close_file()
             raise ReadError(f"{ledger.file} of {self._topic} cannot be read now: {error}") from error
         except (NotOffloaded, CorruptPayload) as error:
-            # The broker has checked the file before it let go of its own entries, and says what is lost.
+            # The broker checked the file before deleting its own entries, and reports a loss.
             logger.warning(
-                "%s of %s: %s; its entries are asked of the broker", ledger.file, self._topic, error
+                "%s of %s: %s; reading its entries from the broker", ledger.file, self._topic, error
             )
             self._close_file()
         del self._ledgers[ledger.ledger]
@@ -260,7 +259,7 @@ class OffloadedSource:
         return False
 
     def _has(self, ledger: OffloadedLedger, entry_id: int) -> bool:
-        """Whether the entry is among those at hand."""
+        """Return whether the entry is loaded already."""
         return self._is_open(ledger) and self._first <= entry_id < self._first + len(self._entries)
 
     def _is_open(self, ledger: OffloadedLedger) -> bool:
@@ -277,7 +276,7 @@ class OffloadedSource:
                 raise
             self._file = ledger.ledger, file
             if (file.summary.uuid, file.summary.entries) != (ledger.uuid, ledger.entries):
-                raise NotOffloaded("the file is another one")
+                raise NotOffloaded("the file was replaced")
         assert self._file is not None
         return self._file[1]
 
@@ -304,7 +303,7 @@ class OffloadedSource:
         found = self._broker.read(max_entries, timeout)
         for number, entry in enumerate(found):
             if entry.ledger_id in self._ledgers:
-                # From here on it is in files.
+                # The following entries are in files.
                 closed_quietly(self._broker)
                 self._broker = None
                 self._next = MessageId(self._index, entry.ledger_id, entry.entry_id)

@@ -1,16 +1,16 @@
-"""Offsets: how far a query has read each partition, as JSON that any later run understands.
+"""Offsets: positions up to which a query has read each partition, as JSON for any later run.
 
-An offset is the place of the last message that was read: ``"ledger:entry"`` (the whole entry), or
-``"ledger:entry:index"`` (up to that position of a batch). ``"-1:-1"`` lies before the first message,
-``"7:-1"`` before the first entry of ledger 7. A range between two offsets excludes its start and includes
-its end, so that the end of one micro-batch is the start of the next. Offsets of a source::
+An offset is the position of the last message read: ``"ledger:entry"`` (the whole entry), or
+``"ledger:entry:index"`` (up to that index of a batch). ``"-1:-1"`` is before the first message, ``"7:-1"``
+before the first entry of ledger 7. A range between two offsets excludes its start and includes its end, so
+that the end of one micro-batch is the start of the next. Offsets of a source::
 
     {"persistent://public/default/flights": {"0": "5:1041", "1": "6:988"}}
 
-A topic without partitions has the partition ``"-1"``. In a checkpoint the key ``"query"`` holds what else a
-restart needs: the query's ``"subscription"``; for the first micro-batch, its ``"start"``; as long as a
-partition is read from its first message on, the place before the one that was its ``"first"``; and where more
-was there than the micro-batch takes, how far that went in ``"waiting"``.
+A topic without partitions has the partition ``"-1"``. In a checkpoint the key ``"query"`` holds the rest of a
+restart's state: the query's ``"subscription"``; for the first micro-batch, its ``"start"``; in ``"first"``,
+while a partition is read from its first message on, the offset before that message; and in ``"waiting"`` the
+end of the backlog that the micro-batch did not take.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from geminga.errors import InvalidConfiguration
 from geminga.ids import MessageId, TopicName
 
 WHOLE_ENTRY = (1 << 31) - 1
-"""The batch index of an offset behind every message of its entry."""
+"""The batch index of an offset after every message of its entry."""
 
 _UNKNOWN_END = (1 << 63) - 1
 
 
 class Offset(NamedTuple):
-    """A place in one partition; offsets order like the messages they follow."""
+    """Position in one partition; offsets order like the messages they follow."""
 
     ledger: int
     entry: int
@@ -42,7 +42,7 @@ class Offset(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Offset:
-        """Raises `InvalidConfiguration` naming the text and the form."""
+        """Raises `InvalidConfiguration` naming the text and the allowed form."""
         parts = str(text).split(":")
         try:
             if len(parts) not in (2, 3):
@@ -59,7 +59,7 @@ class Offset(NamedTuple):
 
     @staticmethod
     def through(message_id: MessageId) -> Offset:
-        """Everything up to and with ``message_id`` is read."""
+        """Return the offset after ``message_id``."""
         index = message_id.batch_index if message_id.batch_index >= 0 else WHOLE_ENTRY
         return Offset(message_id.ledger_id, message_id.entry_id, index)
 
@@ -69,7 +69,7 @@ class Offset(NamedTuple):
 
     @property
     def inclusive_start(self) -> Offset:
-        """The offset from which the message at this place is the next to be read."""
+        """Return the offset after which the message at this position is the next."""
         if self in (EARLIEST, LATEST):
             return self
         if 0 < self.batch_index < WHOLE_ENTRY:
@@ -78,8 +78,8 @@ class Offset(NamedTuple):
 
     @property
     def next_place(self) -> MessageId:
-        """Where a reader opens for what follows: at the entry behind this offset, or at its own entry when
-        messages of that are left."""
+        """Return the start of a reader for the next messages: the entry after this offset, or its own entry
+        if some of its messages are unread."""
         if self.ledger < 0:
             return MessageId.earliest
         return MessageId(-1, self.ledger, self.entry + (self.batch_index == WHOLE_ENTRY))
@@ -90,15 +90,15 @@ LATEST = Offset(_UNKNOWN_END, _UNKNOWN_END)
 
 
 def entries_between(start: Offset, end: Offset) -> int | None:
-    """Entries after ``start`` up to ``end``; None when they lie in different ledgers."""
+    """Return the number of entries after ``start`` up to ``end``; None when they are in different ledgers."""
     if start.ledger != end.ledger or start.ledger < 0:
         return None
     return end.entry - start.entry + (start.batch_index != WHOLE_ENTRY)
 
 
 def is_another_topic(place: Offset, newest: Offset) -> bool:
-    """Whether ``place`` was read in another topic than the one whose newest message is at ``newest``: what a
-    topic has never ends before what was read of it. One that is empty (`EARLIEST`) may be the same."""
+    """Return whether the topic was recreated since ``place`` was read: its newest message, at ``newest``, is
+    before ``place``, which is impossible in one topic. An empty topic (`EARLIEST`) may be the old one."""
     return place.entry >= 0 <= newest.entry and newest[:2] < place[:2]
 
 
@@ -106,19 +106,19 @@ Partition = tuple[str, int]
 """(topic without partition suffix, partition index or -1)"""
 
 OTHERS: Partition = ("*", -1)
-"""In the offsets of an option, every partition that they do not name: no topic's full name is this."""
+"""Stands for all partitions that an option's offsets do not name; no topic has this full name."""
 
 Offsets = dict[Partition, Offset]
 
 
 def partition_topic(partition: Partition) -> str:
-    """The full name of the partition's own topic."""
+    """Return the full name of the partition's own topic."""
     topic, index = partition
     return topic if index < 0 else str(TopicName.parse(topic).partition_name(index))
 
 
 def to_json(offsets: Mapping[Partition, Offset]) -> dict[str, dict[str, str]]:
-    """The JSON form, in a fixed order: Spark compares offsets by their text."""
+    """Return the JSON form, in a fixed order: Spark compares offsets by their text."""
     found: dict[str, dict[str, str]] = {}
     for (topic, index), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(index)] = str(offset)
@@ -126,11 +126,11 @@ def to_json(offsets: Mapping[Partition, Offset]) -> dict[str, dict[str, str]]:
 
 
 def from_json(value: Mapping[str, Any] | str) -> Offsets:
-    """Offsets of a checkpoint or of an option. Raises `InvalidConfiguration` naming what is wrong.
+    """Parse the offsets of a checkpoint or of an option. Raises `InvalidConfiguration` naming the fault.
 
-    For a topic, besides a map of its partitions, one offset, or one message id as a list of bytes (the
-    form that the Scala connector takes), stands for the topic without partitions or for the partition
-    that its name says. ``"*"`` instead of a topic's name is `OTHERS`.
+    Instead of a map of its partitions, a topic may have one offset, or one message id as a list of bytes (the
+    form of the Scala connector), for the topic without partitions or for the partition that its name
+    contains. ``"*"`` instead of a topic's name is `OTHERS`.
     """
     if isinstance(value, str):
         try:
@@ -188,24 +188,24 @@ def _named_end(message_id: MessageId) -> Offset:
     return Offset.through(message_id)
 
 
-_QUERY = "query"  # names of topics in a checkpoint are full, so that none is called so
+_QUERY = "query"  # topic names in a checkpoint are full, so none equals this key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What Spark keeps of a query's progress: one end of a micro-batch."""
+    """State of a query that Spark stores for one end of a micro-batch."""
 
     offsets: Offsets
     subscription: str | None = None
     """The query's own subscription."""
     start: Offsets | None = None
-    """Where the micro-batch that ends here begins: of the first one, which Spark has no other note of."""
+    """Start of the first micro-batch, which Spark does not store otherwise; None for later ones."""
     first: Offsets = field(default_factory=dict)
-    """Of partitions that the micro-batch reads from `EARLIEST` on, or leaves there: the place before the
-    message that was the first one when the query first saw any. Where that is gone, it was not read."""
+    """For partitions read from `EARLIEST`: the offset before the first message that the query saw. If that
+    message is gone before it was read, messages were lost."""
     waiting: Offsets = field(default_factory=dict)
-    """Of partitions that have more than the micro-batch takes, where the query has a subscription: behind the
-    newest message. Until that is read, the subscription stands before it."""
+    """For partitions with more messages than the micro-batch takes, if the query has a subscription: the
+    offset after the newest message. Until it is read, the subscription's cursor is before it."""
 
     def to_json(self) -> dict[str, Any]:
         query: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Names that users bring along: of Java's client configuration, the Scala connector, Spark's Kafka source.
+"""Option names of other programs: Java's client configuration, the Scala connector, Spark's Kafka source.
 
-Those with a counterpart here are aliases in `geminga.spark.options`. The others are accepted and do nothing,
-because what they tune does not exist here or does not matter, or refused, because leaving them out would
-change what is read, written or trusted.
+Names with a counterpart here are aliases in `geminga.spark.options`. The others are accepted without effect,
+because the feature they tune does not exist or does not matter here; or refused, because ignoring them would
+change which messages are read or written, or which certificates are trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_EFFECT: frozenset[str] = frozenset(
     )
     for name in (f"{prefix}{each}" for each in group)
 )  # fmt: skip
-"""Accepted in lower case, without effect. Every ``pulsar.admin.`` name is too: admin REST is not needed."""
+"""Lower-case names accepted without effect, like every ``pulsar.admin.`` name: admin REST is not needed."""
 
 REFUSED: dict[str, str] = {
     "kafka.bootstrap.servers": "the option is 'service.url', like pulsar://localhost:6650",
@@ -53,4 +53,4 @@ REFUSED: dict[str, str] = {
     "pulsar.producer.accessmode": "tasks share the topic: they publish at the same time",
     "pulsar.producer.chunkingenabled": "a row must fit into one message of the broker's maxMessageSize",
 }
-"""Why an option is not taken, by its lower-case name."""
+"""Reasons why options are refused, by lower-case name."""

@@ -1,4 +1,4 @@
-"""How the text of an option is read: each function takes its name and its text, and refuses by name."""
+"""Parsers of option texts: each takes an option's name and text, and raises an error naming both."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _PLUGINS = ("token", "tls", "basic", "oauth2")
 
 
 def plugin(name: str, value: str) -> str:
-    """An authentication by its short name, or by that of its Java class."""
+    """Return an authentication plug-in by its short name, or by the name of its Java class."""
     short = value.strip().rpartition(".")[2].lower().removeprefix("authentication")
     if short not in _PLUGINS:
         raise refused(
@@ -95,7 +95,7 @@ def plugin(name: str, value: str) -> str:
 
 
 def secret(name: str, value: str) -> str:
-    """A token or other parameters of an authentication: never shown."""
+    """Parse a token or other authentication parameters; errors never show them."""
     if not value.strip().removeprefix("token:"):
         raise InvalidConfiguration(f"option {name} holds no token; allowed: a JSON web token")
     return value.strip()
@@ -129,7 +129,7 @@ def topics(name: str, value: str) -> tuple[str, ...]:
 
 
 def pattern(name: str, value: str) -> str:
-    """``tenant/namespace/regular expression``, as `TopicName` completes it."""
+    """Parse ``tenant/namespace/regular expression``, as `TopicName` completes it."""
     found = one_topic(name, value)
     try:
         re.compile(TopicName.parse(found).local)
@@ -139,7 +139,7 @@ def pattern(name: str, value: str) -> str:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a topic is one of the namespace and local names that ``pattern`` has, in full."""
+    """Return whether a topic is in the pattern's namespace and its whole local name matches."""
     wanted, found = TopicName.parse(pattern), TopicName.parse(topic).base
     return (
         wanted.namespace_name == found.namespace_name and re.fullmatch(wanted.local, found.local) is not None
@@ -157,8 +157,7 @@ def _by_topic(name: str, value: str, example: str) -> dict[str, Any]:
 
 
 def assigned(name: str, value: str) -> tuple[str, ...]:
-    """The partitions of a Kafka-like assignment, as topics: ``{"topic": [0, 2]}``. As in offsets, -1 is a
-    topic without partitions."""
+    """Parse Kafka's assignment to partition topics: ``{"topic": [0, 2]}``; -1: no partitions."""
     found = []
     for each, partitions in _by_topic(name, value, '{"topic": [0, 2]}').items():
         base = TopicName.parse(one_topic(name, each))
@@ -174,7 +173,7 @@ def assigned(name: str, value: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- places --------------------------------------------------------------------------------------
+# --- positions -----------------------------------------------------------------------------------
 
 
 def places(name: str, value: str) -> str | offsets.Offsets:
@@ -190,15 +189,15 @@ def places(name: str, value: str) -> str | offsets.Offsets:
 
 
 def named_places(name: str, value: str) -> str | offsets.Offsets:
-    """The same, of named partitions alone."""
+    """Parse offsets, without ``"*"``."""
     found = places(name, value)
     if not isinstance(found, str) and offsets.OTHERS in found:
-        raise InvalidConfiguration(f"option {name}: '*' names no topic; allowed: '*' in startingOffsets")
+        raise InvalidConfiguration(f"option {name}: '*' is allowed in startingOffsets only")
     return found
 
 
 def firsts(name: str, value: str) -> offsets.Offsets:
-    """The same, and only as JSON."""
+    """Parse offsets in JSON, without ``"*"``."""
     if not value.lstrip().startswith("{"):
         raise refused(name, value, 'JSON like {"topic": {"0": "5:12"}}')
     found = named_places(name, value)
@@ -207,7 +206,7 @@ def firsts(name: str, value: str) -> offsets.Offsets:
 
 
 def times(name: str, value: str) -> Times:
-    """Milliseconds since 1970 by partition: ``{"topic": {"0": 1700000000000}}``, or for a whole topic."""
+    """Parse milliseconds since 1970 by partition or topic: ``{"topic": {"0": 1700000000000}}``."""
     example = '{"topic": {"0": 1700000000000}}'
     found: Times = {}
     for each, partitions in _by_topic(name, value, example).items():

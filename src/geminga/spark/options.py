@@ -28,7 +28,7 @@ logger = logging.getLogger("geminga.spark")
 
 _CLIENT = ClientSettings(service_url="pulsar://localhost")
 _PRODUCER = ProducerSettings()
-"""What clients and producers do without options, they do here."""
+"""Defaults of the client and the producer, which the options share."""
 
 READ = "read"
 WRITE = "write"
@@ -56,25 +56,25 @@ _TABLE = (
            text="``pulsar://host:port`` or ``pulsar+ssl://host:port`` of the cluster, several hosts "
                 "separated by commas. Required."),
     Option(name="admin.url", field="admin_url", use=BOTH, parse=values.text,
-           text="``http://host:port`` of the admin REST, by which an exactly-once stream turns deduplication "
-                "on. Default: port 8080 (8443) of a broker on port 6650 (6651)."),
+           text="``http://host:port`` of the admin REST API; an exactly-once stream turns deduplication on "
+                "through it. Default: port 8080 (8443) of a broker on port 6650 (6651)."),
     Option(name="auth.token", field="token", use=BOTH, parse=values.secret,
-           text="JSON web token to authenticate with, or ``file:///path`` or ``env:NAME`` of one."),
+           text="JSON web token to authenticate with, or its source: ``file:///path`` or ``env:NAME``."),
     Option(name="auth.plugin", field="auth_plugin", use=BOTH, parse=values.plugin,
            aliases=("pulsar.client.authPluginClassName",),
-           text="``token`` (default), ``tls``, ``basic`` or ``oauth2``, or the Java class of that name."),
+           text="``token`` (default), ``tls``, ``basic`` or ``oauth2``, or the name of the Java class."),
     Option(name="auth.params", field="auth_params", use=BOTH, parse=values.secret,
            aliases=("pulsar.client.authParams",),
-           text="What the plug-in is given: ``token:<JWT>``, ``tlsCertFile:/path,tlsKeyFile:/path``, or "
+           text="Parameters of the plug-in: ``token:<JWT>``, ``tlsCertFile:/path,tlsKeyFile:/path``, or "
                 "JSON."),
     Option(name="tls.trustCertsFilePath", field="tls_trust_certs_file_path", use=BOTH, parse=values.text,
            aliases=("pulsar.client.tlsTrustCertsFilePath",),
            text="PEM file of trusted certificates, present on every machine; default: the system's."),
     Option(name="tls.certificateFilePath", field="tls_certificate_file_path", use=BOTH, parse=values.text,
            aliases=("pulsar.client.tlsCertificateFilePath",),
-           text="PEM file of the certificate that connections show; with ``tls.keyFilePath``."),
+           text="PEM file of the client certificate; requires ``tls.keyFilePath``."),
     Option(name="tls.keyFilePath", field="tls_key_file_path", use=BOTH, parse=values.text,
-           aliases=("pulsar.client.tlsKeyFilePath",), text="PEM file of that certificate's private key."),
+           aliases=("pulsar.client.tlsKeyFilePath",), text="PEM file of its private key."),
     Option(name="tls.allowInsecureConnection", field="tls_allow_insecure_connection", use=BOTH,
            parse=values.flag, aliases=("pulsar.client.tlsAllowInsecureConnection",),
            text="Trust any certificate: for tests only. Default false."),
@@ -83,17 +83,17 @@ _TABLE = (
            text="Check the host name in the certificate. Default true."),
     Option(name="operationTimeoutMs", field="operation_timeout_ms", use=BOTH, parse=values.number(1),
            aliases=("pulsar.client.operationTimeoutMs",),
-           text="The most that lookups, opening and closing take, and how long a broker that can't be "
-                "reached is waited for. Default 30000."),
+           text="Time-out of lookups, opening and closing, and of waiting for an unreachable broker. "
+                "Default 30000."),
     Option(name="connectionTimeoutMs", field="connection_timeout_ms", use=BOTH, parse=values.number(1),
            aliases=("pulsar.client.connectionTimeoutMs",),
-           text="The most that connecting to a broker takes. Default 10000."),
+           text="Time-out of connecting to a broker. Default 10000."),
     Option(name="keepAliveIntervalSeconds", field="keep_alive_interval_seconds", use=BOTH,
            parse=values.number(1), aliases=("pulsar.client.keepAliveIntervalSeconds",),
-           text="How long a connection may be silent until it is probed. Default 30."),
+           text="Interval of keep-alive probes on a silent connection. Default 30."),
     Option(name="listenerName", field="listener_name", use=BOTH, parse=values.text,
            aliases=("pulsar.client.listenerName",),
-           text="Which of the brokers' advertised listeners to connect to."),
+           text="Name of the brokers' advertised listener to connect to."),
     Option(name="topic", field="topics", use=BOTH, parse=values.topic,
            aliases=("path", "pulsar.producer.topicName"), text="The topic to read or write."),
     Option(name="topics", field="topics", use=READ, parse=values.topics, aliases=("subscribe",),
@@ -105,45 +105,45 @@ _TABLE = (
            text='Single partitions to read, as JSON: ``{"topic": [0, 2]}``; -1 is a topic without '
                 "partitions."),
     Option(name="columns", field="columns", use=READ, parse=values.names,
-           text="Columns to deliver, separated by commas: Spark does no column pruning here, and each column "
-                "that nobody needs costs time."),
+           text="Columns to deliver, separated by commas. Spark does no column pruning for Python data "
+                "sources: leaving out unused columns saves time."),
     Option(name="valueSchema", field="value_schema", use=BOTH,
            parse=values.choice("BYTES", "TOPIC", "JSON", "AVRO"),
-           text="What the payload is. ``BYTES`` (default): the column ``value``. Reading, ``TOPIC`` (or "
-                "``AVRO``): the columns of the topics' registered schemas, each message by the version that "
-                "it was written with; ``JSON``: the same, and messages that name no schema are read as "
-                "JSON. Writing, ``JSON`` and ``AVRO``: the frame's columns are the payload, with a schema "
-                "that is registered on the topic; ``TOPIC``: the same, as the topic's newest schema says."),
+           text="Payload format. ``BYTES`` (default): the column ``value``. Reading, ``TOPIC`` (or "
+                "``AVRO``): the columns of the topics' registered schemas; each message is decoded with the "
+                "version it was written with. ``JSON``: as ``TOPIC``, and messages without a schema are read "
+                "as JSON. Writing, ``JSON`` and ``AVRO``: the frame's columns are the payload, and their "
+                "schema is registered on the topic. ``TOPIC``: they are encoded with the newest schema."),
     Option(name="mode", field="payload_mode", use=READ,
            parse=values.choice("FAILFAST", "PERMISSIVE", "DROPMALFORMED"),
-           text="What happens to a message whose payload can't be read by its schema: ``FAILFAST`` (default) "
-                "fails the query, ``PERMISSIVE`` delivers it without values and with its payload in "
-                "``columnNameOfCorruptRecord``, ``DROPMALFORMED`` leaves it out, with a warning."),
+           text="Handling of messages whose payload can't be decoded: ``FAILFAST`` (default) fails the "
+                "query, ``PERMISSIVE`` delivers nulls with the payload in ``columnNameOfCorruptRecord``, "
+                "``DROPMALFORMED`` leaves the message out, with a warning."),
     Option(name="deadLetterPath", field="dead_letter_path", use=READ, parse=values.text,
-           text="Folder, seen by all machines, that keeps such messages with their bytes, ids and errors, as "
-                "Parquet; the default of ``mode`` is then ``DROPMALFORMED``."),
+           text="Folder, shared by all machines, for messages whose payload can't be decoded: bytes, ids and "
+                "errors, as Parquet. ``mode`` then defaults to ``DROPMALFORMED``."),
     Option(name="deadLetterTopic", field="dead_letter_topic", use=READ, parse=values.one_topic,
-           text="Topic that keeps them likewise, with the properties ``REAL_TOPIC``, ``ORIGIN_MESSAGE_ID`` "
-                "and ``DEAD_LETTER_ERROR``."),
+           text="Topic for messages whose payload can't be decoded, with the properties ``REAL_TOPIC``, "
+                "``ORIGIN_MESSAGE_ID`` and ``DEAD_LETTER_ERROR``."),
     Option(name="columnNameOfCorruptRecord", field="corrupt_column", use=READ, parse=values.text,
-           text="Column that holds such a payload, binary or string. Default ``_corrupt_record``."),
+           text="Column (binary or string) for payloads that can't be decoded. Default ``_corrupt_record``."),
     Option(name="mergeSchema", field="merge_schema", use=READ, parse=values.flag,
-           text="The columns of all versions of the topics' schemas, not of the newest alone. Default "
+           text="Deliver the columns of all versions of the topics' schemas, not only of the newest. Default "
                 "false."),
     Option(name="schemaEvolutionMode", field="schema_evolution", use=READ,
            parse=values.choice("none", "failOnNewColumns"),
-           text="What a message does whose schema has fields that the topic did not have when the query "
-                "began: ``none`` (default) leaves them out, with a warning; ``failOnNewColumns`` fails the "
-                "query, which reads them when it is started again."),
+           text="Handling of fields added to the topic's schema after the query started: ``none`` (default) "
+                "leaves them out, with a warning; ``failOnNewColumns`` fails the query, which reads them "
+                "when it is restarted."),
     Option(name="startingOffsets", field="starting_offsets", use=READ, parse=values.places,
-           text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON of the "
-                "first message a partition, with ``\"*\": \"earliest\"`` or ``\"latest\"`` for those that it "
-                "does not name. A restarted stream goes on from its checkpoint."),
+           text="``earliest`` (default of batch queries), ``latest`` (default of streams) or JSON with the "
+                "first message of each partition; ``\"*\": \"earliest\"`` or ``\"latest\"`` applies to all "
+                "other partitions. A restarted stream resumes from its checkpoint."),
     Option(name="endingOffsets", field="ending_offsets", use=READ, parse=values.named_places,
-           text="``latest`` (default) or JSON of the last message a partition. Batch queries only."),
+           text="``latest`` (default) or JSON with the last message of each partition. Batch queries only."),
     Option(name="firstOffsets", field="first_offsets", use=READ, parse=values.firsts,
-           text="What the first message of partitions was that are read from ``earliest`` on, as JSON of the "
-                "same form: where that is gone, messages are lost. Batch queries; snapshots say it."),
+           text="JSON with the expected first message of partitions read from ``earliest``; if it is gone, "
+                "messages were lost. Batch queries only; snapshots set this option."),
     Option(name="startingTime", field="starting_time_ms", use=READ, parse=values.number(0),
            aliases=("startingTimestamp",),
            text="Start at the first message published at or after this time, in milliseconds since 1970, not "
@@ -152,118 +152,116 @@ _TABLE = (
            aliases=("endingTimestamp",),
            text="End before the first message published at or after this time. Batch queries only."),
     Option(name="startingOffsetsByTimestamp", field="starting_times", use=READ, parse=values.times,
-           text="``startingTime`` by partition, as JSON: ``{\"topic\": {\"0\": 1700000000000}}``; the others "
-                "start as without it."),
+           text="``startingTime`` by partition, as JSON: ``{\"topic\": {\"0\": 1700000000000}}``; other "
+                "partitions start at the default."),
     Option(name="endingOffsetsByTimestamp", field="ending_times", use=READ, parse=values.times,
-           text="``endingTime`` by partition likewise."),
+           text="``endingTime`` by partition, as JSON."),
     Option(name="startingOffsetsByTimestampStrategy", field="future_is_latest", use=READ,
            parse=lambda name, value: values.choice("error", "latest")(name, value) == "latest",
-           text="What a starting time in the future is: ``error`` (default) or ``latest``."),
+           text="Meaning of a starting time in the future: ``error`` (default) or ``latest``."),
     Option(name="failOnDataLoss", field="fail_on_data_loss", use=READ, parse=values.flag,
-           text="Fail when messages that were to be read may have been removed by retention, or a topic was "
-                "deleted. Default true."),
+           text="Fail if retention may have removed unread messages or a topic was deleted. Default true."),
     Option(name="minPartitions", field="min_partitions", use=READ, parse=values.number(1),
-           text="Split partitions into at least this many tasks, as far as they have entries. A stream that "
-                "splits a partition does not keep its order."),
+           text="Minimum number of tasks; partitions are split to reach it, if they have enough entries. A "
+                "stream that splits a partition does not keep its order."),
     Option(name="maxEntriesPerSplit", field="max_entries_per_split", use=READ, parse=values.number(1),
-           text="Entries (batches) that one task reads at the most; more is split. Default of batch queries "
-                "10000; a stream splits nothing, unless this or ``maxBytesPerSplit`` is given."),
+           text="Maximum entries (batches) per task; larger ranges are split. Default of batch queries: "
+                "10000; streams split only if this or ``maxBytesPerSplit`` is set."),
     Option(name="maxBytesPerSplit", field="max_bytes_per_split", use=READ, parse=values.size,
-           text="Stored bytes that one task reads, about, judged by some entries of the range. Default of "
-                "batch queries 64m; a stream splits nothing, unless this or ``maxEntriesPerSplit`` is "
-                "given."),
+           text="Approximate stored bytes per task, estimated from sampled entries. Default of batch "
+                "queries: 64m; streams split only if this or ``maxEntriesPerSplit`` is set."),
     Option(name="maxRowsPerTrigger", field="max_rows_per_trigger", use=READ, parse=values.number(1),
            aliases=("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
-           text="Messages that one micro-batch takes at the most; one batch of a producer is never cut."),
+           text="Maximum messages per micro-batch; a producer's batch is never split."),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", use=READ, parse=values.size,
-           text="Stored bytes that one micro-batch takes at the most (``64m``)."),
+           text="Maximum stored bytes per micro-batch, e.g. ``64m``."),
     Option(name="maxEntriesPerTrigger", field="max_entries_per_trigger", use=READ, parse=values.number(1),
-           text="Entries (batches) that one micro-batch takes at the most: the cheapest of the limits, since "
-                "nothing has to be looked at to keep it."),
+           text="Maximum entries (batches) per micro-batch: the cheapest limit, since no entry has to be "
+                "read while planning."),
     Option(name="minRowsPerTrigger", field="min_rows_per_trigger", use=READ, parse=values.number(1),
            aliases=("minOffsetsPerTrigger", "minMessagesPerTrigger"),
-           text="Wait until about so many messages are there, but no longer than ``maxTriggerDelay``."),
+           text="Minimum messages per micro-batch (approximate): wait for them up to ``maxTriggerDelay``."),
     Option(name="maxTriggerDelay", field="max_trigger_delay_ms", use=READ, parse=values.duration_ms,
-           text="How long ``minRowsPerTrigger`` may hold messages back (``30s``). Default 15m."),
+           text="Longest wait for ``minRowsPerTrigger``, e.g. ``30s``. Default 15m."),
     Option(name="pollTimeoutMs", field="poll_timeout_ms", use=READ, parse=values.number(1),
            aliases=("kafkaConsumer.pollTimeoutMs",),
-           text="How long a task waits for the next message of its range. Default 120000."),
+           text="Longest wait of a task for the next message of its range. Default 120000."),
     Option(name="offloadLocation", field="offload_location", use=READ, parse=values.text,
-           text="Where the broker offloads closed ledgers to (its ``--offload-location``), as the tasks "
-                "reach it: they read them there, as files. Credentials come from the environment."),
+           text="Offload storage of the broker (its ``--offload-location``), as an address that tasks can "
+                "reach: they read offloaded ledgers from its files. Credentials come from the environment."),
     Option(name="receiverQueueSize", field="receiver_queue_size", use=READ, parse=values.number(1),
            aliases=("pulsar.reader.receiverQueueSize",),
-           text="Messages that a task asks the broker for in advance. Default 20000."),
+           text="Messages that a task prefetches from the broker. Default 20000."),
     Option(name="subscriptionPrefix", field="subscription_prefix", use=READ, parse=values.text,
            aliases=("subscriptionNamePrefix", "pulsar.reader.subscriptionRolePrefix", "groupIdPrefix"),
-           text="Prefix of the names of readers, which leave nothing behind, and of the durable "
-                "subscription. Default ``spark``."),
+           text="Prefix of the names of the temporary reader subscriptions and of the durable subscription. "
+                "Default ``spark``."),
     Option(name="predefinedSubscription", field="subscription", use=READ, parse=values.text,
-           text="Streams: a durable subscription of this query alone, which is kept at what Spark has "
-                "committed. Without a starting option the query starts where it stands."),
+           text="Streams: a durable subscription used by this query alone; its cursor follows Spark's "
+                "committed offsets. Without a starting option a new query starts at the cursor."),
     Option(name="durableSubscription", field="durable_subscription", use=READ, parse=values.flag,
-           text="Streams: such a subscription with a name made from ``subscriptionPrefix``, which the "
-                "checkpoint remembers. Default false."),
+           text="Streams: create a durable subscription for this query, named after ``subscriptionPrefix``; "
+                "the checkpoint stores the name. Default false."),
     Option(name="readCompacted", field="read_compacted", use=READ, parse=values.flag,
            aliases=("pulsar.reader.readCompacted",),
-           text="Read what compaction has left of the topics, and what came after it as it is. A stream does "
-                "so with what is there when it begins, in one micro-batch. Default false."),
+           text="Read the compacted topics, then the messages published after compaction. A stream reads the "
+                "compacted messages in its first micro-batch. Default false."),
     Option(name="waitingForNonExistedTopic", field="wait_for_topics", use=READ, parse=values.flag,
-           text="Go on with no data while a topic does not exist. Default false: the query fails."),
+           text="Treat a missing topic as empty. Default false: the query fails."),
     Option(name="includeHeaders", field="include_headers", use=READ, parse=values.flag,
-           text="Accepted: properties are in the column ``__messageProperties``."),
+           text="No effect: properties are always in the column ``__messageProperties``."),
     Option(name="crypto.privateKeyPath", field="crypto_private_key_path", use=READ, parse=values.text,
-           text="PEM file, present on every machine, of the private key that encrypted messages are opened "
-                "with. Without it they fail the query."),
+           text="PEM file, present on every machine, of the private key that decrypts messages. Without it "
+                "encrypted messages fail the query."),
     Option(name="cryptoFailureAction", field="crypto_failure_action", use=READ,
            parse=values.choice("FAIL", "DISCARD"), aliases=("pulsar.reader.cryptoFailureAction",),
-           text="What happens to a message that can't be decrypted: ``FAIL`` (default) the query, or "
-                "``DISCARD`` the message, with a warning."),
+           text="Handling of messages that can't be decrypted: ``FAIL`` (default) fails the query, "
+                "``DISCARD`` leaves them out, with a warning."),
     Option(name="compression", field="compression", use=WRITE, parse=values.choice(*COMPRESSIONS),
            aliases=("pulsar.producer.compressionType",),
-           text="``NONE`` (default), ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."),
+           text="Codec: ``NONE`` (default), ``LZ4``, ``ZLIB``, ``ZSTD`` or ``SNAPPY``."),
     Option(name="compressionLevel", field="compression_level", use=WRITE, parse=values.number(0),
-           text="How hard ``ZSTD`` (1 to 19) and ``ZLIB`` (1 to 9) try. Default 0: 3 and 6."),
+           text="Level of ``ZSTD`` (1 to 19) or ``ZLIB`` (1 to 9). Default 0: level 3 or 6."),
     Option(name="hashingScheme", field="hashing", use=WRITE, parse=values.choice(*HASHINGS),
            aliases=("pulsar.producer.hashingScheme",),
-           text="How a key decides the partition: ``JavaStringHash`` (default, as the Scala connector), "
+           text="Hash that maps keys to partitions: ``JavaStringHash`` (default, as the Scala connector), "
                 "``Murmur3_32Hash``, or ``BoostHash`` (as ``pulsar-client``)."),
     Option(name="batchingMaxMessages", field="batching_max_messages", use=WRITE, parse=values.number(1),
-           aliases=("pulsar.producer.batchingMaxMessages",), text="Messages in a batch. Default 1000."),
+           aliases=("pulsar.producer.batchingMaxMessages",),
+           text="Maximum messages per batch. Default 1000."),
     Option(name="batchingMaxBytes", field="batching_max_bytes", use=WRITE, parse=values.size,
            aliases=("pulsar.producer.batchingMaxBytes",),
-           text="Payload bytes in a batch. Default 131072."),
+           text="Maximum payload bytes per batch. Default 131072."),
     Option(name="batchingEnabled", field="batching_enabled", use=WRITE, parse=values.flag,
            aliases=("pulsar.producer.batchingEnabled",),
-           text="False: an entry for each message, as single messages are sent. Default true."),
+           text="Send messages in batches; false sends each message as its own entry. Default true."),
     Option(name="settingsFile", field="settings_file", use=WRITE, parse=values.text,
-           text="A settings file, as ``geminga tune advise --apply`` writes it, read where the query is "
-                "started: compression, hashing, batch limits and send time-out, unless they are given."),
+           text="Settings file written by ``geminga tune advise --apply``, read on the driver: defaults for "
+                "compression, hashing, batch limits and send time-out."),
     Option(name="sendTimeoutMs", field="send_timeout_ms", use=WRITE, parse=values.number(1),
            aliases=("pulsar.producer.sendTimeoutMs",),
-           text="How long a receipt may take until the task fails. Default 30000."),
+           text="Time-out of a send receipt; after it the task fails. Default 30000."),
     Option(name="crypto.publicKeyPath", field="crypto_public_key_path", use=WRITE, parse=values.text,
-           text="PEM file of the public key that messages are encrypted with; with ``encryptionKeys``."),
+           text="PEM file of the public key that encrypts messages; requires ``encryptionKeys``."),
     Option(name="encryptionKeys", field="encryption_keys", use=WRITE, parse=values.names,
            aliases=("pulsar.producer.encryptionKeys",),
-           text="Names of that key, separated by commas, that travel with the messages."),
+           text="Names of the public key, separated by commas, stored in the messages' metadata."),
     Option(name="recordName", field="record_name", use=WRITE, parse=values.text,
-           text="Name of the record that a frame is registered as. Default ``topLevelRecord``, as in Spark's "
-                "``to_avro``."),
+           text="Record name of the registered schema. Default ``topLevelRecord``, as in ``to_avro``."),
     Option(name="recordNamespace", field="record_namespace", use=WRITE, parse=values.text,
-           text="Its namespace. Default: none."),
+           text="Record namespace of the registered schema. Default: none."),
     Option(name="exactlyOnce", field="exactly_once", use=WRITE, parse=values.flag,
-           text="Stage the rows and publish them in the commit: of a stream's micro-batches with sequence "
-                "ids that the broker's deduplication recognises, of a batch query when all tasks have "
+           text="Stage the rows and publish them in the commit. Streams use sequence ids, so that the "
+                "broker's deduplication drops repeated rows; batch queries publish when all tasks have "
                 "succeeded. Default false."),
     Option(name="sinkName", field="sink_name", use=WRITE, parse=values.text,
            aliases=("pulsar.producer.producerName",),
-           text="Producer name of the exactly-once sink. Default: made from the query's id."),
+           text="Producer name of the exactly-once sink. Default: derived from the query's id."),
     Option(name="stagingLocation", field="staging_location", use=WRITE, parse=values.text,
-           text="Folder, seen by all machines, where the exactly-once sink stages. Default: the "
-                "checkpoint's; a batch query has none."),
+           text="Folder, shared by all machines, for the exactly-once sink's staged rows. Default: below the "
+                "checkpoint; required for batch queries."),
     Option(name="checkpointLocation", field="checkpoint_location", use=BOTH, parse=values.text,
-           text="Spark's own option; the exactly-once sink stages below it."),
+           text="Spark's checkpoint folder; the exactly-once sink stages rows below it."),
 )  # fmt: skip
 
 OPTIONS: dict[str, Option] = {option.name: option for option in _TABLE}
@@ -278,7 +276,7 @@ _SPARK_ITS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """What a client is made from; the key of the cache of clients."""
+    """Settings of a client; also the key of the process's client cache."""
 
     service_url: str
     auth_plugin: str | None = None
@@ -342,7 +340,7 @@ class ReadOptions:
             for name, field_name in _OF_SCHEMAS.items():
                 if getattr(self, field_name) != ReadOptions.__dataclass_fields__[field_name].default:
                     raise InvalidConfiguration(
-                        f"option {name} is for payloads that are read by a schema: give valueSchema=TOPIC too"
+                        f"option {name} requires payloads with a schema: set valueSchema=TOPIC too"
                     )
         if bool(self.topics) == bool(self.topics_pattern):
             raise InvalidConfiguration(
@@ -367,15 +365,15 @@ class ReadOptions:
             self.says_end or self.starting_times or self.starting_time_ms is not None
         ):
             raise InvalidConfiguration(
-                "readCompacted=true reads a topic as compaction leaves it: times and endingOffsets, which "
-                "speak of all its messages, are not for that"
+                "readCompacted=true reads only the compacted messages of a topic: it does not allow "
+                "endingOffsets, nor starting and ending times"
             )
         _one_of("endingOffsets", self.ending_offsets != "latest", "endingTime", self.ending_time_ms)
         _one_of("endingTime", self.ending_time_ms is not None, "endingOffsetsByTimestamp", self.ending_times)
         first, last = self.starting_time_ms, self.ending_time_ms
         if first is not None and last is not None and first > last:
             raise InvalidConfiguration(
-                f"option startingTime={first} is after endingTime={last}; allowed: a time up to that"
+                f"option startingTime={first} is after endingTime={last}; allowed: a time <= endingTime"
             )
 
     @property
@@ -385,15 +383,15 @@ class ReadOptions:
     def _check_dead_letters(self) -> None:
         if self.has_dead_letters and self.payload_mode == "FAILFAST":
             raise InvalidConfiguration(
-                "mode=FAILFAST fails a query with its first dead letter: leave it out, or say DROPMALFORMED "
-                "or PERMISSIVE, where deadLetterPath or deadLetterTopic is given"
+                "mode=FAILFAST fails a query at its first dead letter: with deadLetterPath or "
+                "deadLetterTopic, leave it out or set DROPMALFORMED or PERMISSIVE"
             )
         topic = self.dead_letter_topic
         if topic is None:
             return
         if topic in self.topics or (self.topics_pattern and matches(self.topics_pattern, topic)):
             raise InvalidConfiguration(
-                f"option deadLetterTopic={topic!r} is a topic that this query reads; allowed: another one"
+                f"option deadLetterTopic={topic!r} is read by this query; allowed: another topic"
             )
 
     @property
@@ -444,10 +442,10 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         if self.value_schema == "TOPIC" and not self.topics:
-            raise InvalidConfiguration("valueSchema=TOPIC asks for the topic's schema: give the option topic")
+            raise InvalidConfiguration("valueSchema=TOPIC uses the topic's schema: set the option topic")
         if bool(self.encryption_keys) != (self.crypto_public_key_path is not None):
             raise InvalidConfiguration(
-                "encryptionKeys and crypto.publicKeyPath go together: give both or none"
+                "encryptionKeys and crypto.publicKeyPath belong together: set both or none"
             )
         codec = CompressionType(COMPRESSIONS.index(self.compression))
         check_compression_level("compressionLevel", self.compression_level, codec)
@@ -467,7 +465,7 @@ _UNUSED_FIELDS = frozenset({"admin_url", "include_headers"})
 
 
 def without(options: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
-    """``options`` without those that fill these fields of `ReadOptions`, whatever they are called."""
+    """Return ``options`` without those, by any alias, that fill these fields of `ReadOptions`."""
     return {
         name: value
         for name, value in options.items()
@@ -492,7 +490,7 @@ def _parsed(options: Mapping[str, str], use: str) -> dict[str, Any]:
             raise _unknown(name, option, use)
         if option.field in given:
             raise InvalidConfiguration(
-                f"options {given[option.field]!r} and {name!r} both say {option.name!r}: give one of them"
+                f"options {given[option.field]!r} and {name!r} both set {option.name!r}: keep one of them"
             )
         given[option.field] = name
         found[option.field] = option.parse(option.name, str(value))
@@ -519,9 +517,9 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
     url = found.get("service_url")
     if url is None:
         raise InvalidConfiguration(
-            "the option service.url is missing, like pulsar://localhost:6650 (Spark gives a table's options "
-            "to no query: SELECT ... FROM t WITH ('service.url' = '...', topic = '...'), INSERT INTO t WITH "
-            "(...), writeTo('t').options(...))"
+            "the option service.url is missing, e.g. pulsar://localhost:6650 (Spark does not pass a table's "
+            "options to queries: use SELECT ... FROM t WITH ('service.url' = '...', topic = '...'), INSERT "
+            "INTO t WITH (...), writeTo('t').options(...))"
         )
     try:
         ServiceUrl.parse(url)
@@ -542,11 +540,11 @@ def _connection(found: dict[str, Any]) -> ConnectionOptions:
 _ACCESS = ("auth.token", "auth.plugin", "auth.params", "tls.trustCertsFilePath", "tls.certificateFilePath",
            "tls.keyFilePath", "tls.allowInsecureConnection", "tls.validateHostname")  # fmt: skip
 ACCESS: dict[str, Option] = {name: OPTIONS[name] for name in _ACCESS}
-"""The options that say who asks, and who is trusted."""
+"""Authentication and TLS options."""
 
 
 def access_options(options: Mapping[str, str]) -> ConnectionOptions:
-    """Those of the options that are in `ACCESS`, for what is reached by another URL than the service's."""
+    """Return the options in `ACCESS` alone, for endpoints other than the service URL."""
     wanted = {name.lower() for name in ACCESS}
     given = {name: value for name, value in options.items() if name.lower() in wanted}
     return _connection({**_parsed(given, READ), "service_url": "pulsar://elsewhere"})
@@ -569,7 +567,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     if path is not None:
         of_file = _from_file(path)
         if "compression" in found:
-            of_file.pop("compression_level", None)  # it goes with the file's codec
+            of_file.pop("compression_level", None)  # the level belongs to the file's codec
         found = {**of_file, **found}
     return WriteOptions(connection=_connection(found), **found)
 
@@ -582,7 +580,7 @@ _FIELD_OF_ARGUMENT = {
     "batching_max_allowed_size_in_bytes": "batching_max_bytes",
     "send_timeout_millis": "send_timeout_ms",
 }
-"""What of a settings file means something to a sink, which makes whole batches of what it is given."""
+"""Option fields that a sink takes from a settings file, by the file's names."""
 
 
 def _from_file(path: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Where a query starts and ends, what a micro-batch may take, and how ranges become tasks.
+"""Planning of a query: start and end, the size of micro-batches, and tasks for ranges.
 
-Everything here runs on the driver and holds no state that a restart would miss. Questions to the cluster
-are put for all partitions at once (`geminga.spark.watch`), and again while a broker restarts.
+Everything here runs on the driver and holds no state that a restart would miss. Cluster queries cover all
+partitions at once (`geminga.spark.watch`), and are retried while a broker restarts.
 """
 
 from __future__ import annotations
@@ -61,41 +61,41 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.spark")
 
 LOOK_AGAIN_SECONDS = 60.0
-"""So old may be what is known about the size of entries; looks for a limit count too."""
+"""Maximum age of the known entry sizes; reading entries for a limit renews them."""
 LOOKS_MAX = 8
-"""Partitions that are looked at then, one entry each; or when tasks are cut."""
+"""Maximum partitions sampled then, one entry each; also when tasks are cut."""
 SAMPLES = 3
-"""Entries of a large range that are looked at to tell what one holds."""
+"""Entries of a large range that are sampled to estimate its average entry."""
 ENTRIES_PER_SPLIT = 10_000
 """Default of ``maxEntriesPerSplit`` in queries that are split."""
 BYTES_PER_SPLIT = 64 * 1024 * 1024
-"""Default of ``maxBytesPerSplit`` there."""
+"""Default of ``maxBytesPerSplit`` in queries that are split."""
 ENTRIES_MIN = 16
-"""Entries that a task has at least, of a range that has them."""
+"""Minimum entries of a task, if its range has them."""
 CLOCK_DIFFERENCE_MS_MAX = 5_000
-"""So far in the driver's future a starting time may lie."""
+"""Maximum lead of a starting time over the driver's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What one task reads of a partition: after ``start``, up to and with ``end``."""
+    """Range of a partition that one task reads: after ``start``, up to and including ``end``."""
 
     partition: Partition
     start: Offset
     end: Offset
     head: tuple[RawEntry, ...] = ()
-    """The first entries of the range, where the planner has them at hand."""
+    """The first entries of the range, if the planner has read them."""
     beginning: Offset | None = None
-    """Where the query reads the partition from its first message on: the place before that."""
+    """For a partition read from its first message on: the offset before that message."""
     offloaded: tuple[OffloadedLedger, ...] = ()
     """The ledgers of the range that are read as files."""
     next_kept: tuple[int, int] | None = None
-    """The entry (by ledger and id) that came behind ``start``, in a later ledger, when this was planned and
-    the query's subscription had kept everything behind ``start``: nothing was between them. None: unknown."""
+    """The entry (ledger, id) that followed ``start``, in a later ledger, at planning time, when the query's
+    subscription had kept all messages after ``start``: so none was between them. None: unknown."""
     compacted: bool = False
-    """Of what lies here, what compaction has left is read; see `geminga.spark.compacted`."""
+    """Whether the range is read compacted; see `geminga.spark.compacted`."""
     goes_on: bool = False
-    """And everything behind ``end`` that is there when that was read."""
+    """Whether to read on after ``end``, to the newest message at that time."""
 
     def __str__(self) -> str:
         return f"{partition_topic(self.partition)} after {self.start} up to {self.end}"
@@ -120,7 +120,7 @@ class Planner:
         self.is_batch = is_batch
         given = (options.max_entries_per_split, options.max_bytes_per_split)
         self.splits = is_batch or given != (None, None)
-        """Whether one partition becomes several tasks; in a stream, whose order is then lost, by option."""
+        """Whether a partition may become several tasks; in a stream, by option only."""
         self.entries_per_split = options.max_entries_per_split or ENTRIES_PER_SPLIT
         self.bytes_per_split = options.max_bytes_per_split or BYTES_PER_SPLIT
         self.watch = cluster.watch(
@@ -134,7 +134,7 @@ class Planner:
         self.ledgers = ClosedLedgers()
         self._manifests: Manifests | None = None
         self._confirmed: set[Partition] = set()
-        """Partitions of which what is offloaded is known to be the broker's own."""
+        """Partitions whose offloaded ledgers are verified to be the broker's."""
         self._looked = float("-inf")
         self._heads: dict[Partition, tuple[Offset, list[RawEntry]]] = {}
         self._turn: Partition | None = None
@@ -163,7 +163,7 @@ class Planner:
         first: Offsets | None = None,
         waiting: Offsets | None = None,
     ) -> Offsets:
-        """Move the subscription to what Spark has committed; returns `latest`, which it tells too. See
+        """Move the subscription to Spark's committed offsets; return the same offsets as `latest`. See
         `geminga.spark.cursor.QueryCursor.follow`."""
         cursor, asked = self.cursor, list(partitions)
         assert cursor is not None
@@ -175,8 +175,8 @@ class Planner:
         )
 
     def still_there(self, places: Offsets) -> set[Partition]:
-        """The partitions in which the entry before each place, or the first one of its ledger, is there:
-        brokers remove whole ledgers, the oldest first, so that all that lies behind is there too."""
+        """Return the partitions that still have the entry before each offset, or the first one of its ledger.
+        Brokers remove whole ledgers, the oldest first, so all later entries exist too."""
         asked = [(p, at(place.ledger, place.entry)) for p, place in places.items() if place.ledger >= 0]
         return {
             partition
@@ -185,13 +185,13 @@ class Planner:
         }
 
     def lost(self, what: str) -> None:
-        """Messages may be lost: an error, unless ``failOnDataLoss`` says to go on."""
+        """Report a possible loss of messages: as an error, or as a warning if ``failOnDataLoss`` is false."""
         if self.options.fail_on_data_loss:
             raise refusal(what)
         logger.warning("%s", what)
 
     def position(self, partitions: Iterable[Partition]) -> Offsets:
-        """Where the subscription stands; it is made, behind the newest messages, where there is none."""
+        """Return the subscription's position; create it after the newest messages if it is missing."""
         cursor, asked = self.cursor, list(partitions)
         assert cursor is not None
         return self.retry_policy.call(
@@ -210,7 +210,7 @@ class Planner:
         )
 
     def latest(self, partitions: Iterable[Partition]) -> Offsets:
-        """The offset behind the newest message of each, `EARLIEST` for an empty topic."""
+        """Return the offset after the newest message of each partition, `EARLIEST` for an empty topic."""
         asked = list(partitions)
         found = self.retry_policy.call("asking for the newest messages", lambda: self.watch.newest(asked))
         return {partition: behind_message(message_id) for partition, message_id in found.items()}
@@ -225,19 +225,19 @@ class Planner:
         return run(searches, self._first)
 
     def firsts(self, partitions: Iterable[Partition]) -> Offsets:
-        """The place before the first message of each; without those that have none any more."""
+        """Return the offset before the first message of each partition, without empty partitions."""
         found = self._run({partition: before_first(EARLIEST) for partition in partitions})
         return {partition: place for partition, place in found.items() if place is not None}
 
     def begins(self, places: Offsets) -> Offsets:
-        """The same places within ledgers: before the first entry there is, for `EARLIEST`."""
+        """Return ``places`` with `EARLIEST` replaced by the offset before the first entry."""
         found = self._run({p: before_first(place) for p, place in places.items()})
         return {p: found[p] or place for p, place in places.items()}
 
-    # --- places -----------------------------------------------------------------------------------
+    # --- positions ----------------------------------------------------------------------------------
 
     def starting(self, default: str) -> Offsets:
-        """Where a new query starts, for every partition there is."""
+        """Return the start of a new query for every existing partition."""
         partitions, options = self.partitions(), self.options
         times = self._times(
             "startingOffsetsByTimestamp", options.starting_times, options.starting_time_ms, partitions
@@ -249,8 +249,8 @@ class Planner:
         return {**places, **self._before_times(times)}
 
     def ending(self, partitions: Iterable[Partition], known: Iterable[Partition] = ()) -> Offsets:
-        """Where a batch query ends; never behind the newest message. ``known``: what options may name too,
-        as filters rule it out."""
+        """Return the end of a batch query, at most the newest message. ``known``: partitions excluded by a
+        filter, which options may name too."""
         asked, options = list(partitions), self.options
         known = {*asked, *known}
         times = self._times("endingOffsetsByTimestamp", options.ending_times, options.ending_time_ms, known)
@@ -268,7 +268,7 @@ class Planner:
         all_ms: int | None,
         partitions: Collection[Partition],
     ) -> dict[Partition, int]:
-        """The time of each partition that has one."""
+        """Return the time of each partition that has one."""
         if all_ms is not None:
             return dict.fromkeys(partitions, all_ms)
         whole = {topic: time_ms for (topic, index), time_ms in given.items() if index < 0}
@@ -292,8 +292,8 @@ class Planner:
         time_ms = max(times.values(), default=now_ms)
         if time_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX and not self.options.future_is_latest:
             raise InvalidConfiguration(
-                f"option startingTime={time_ms} lies {(time_ms - now_ms) / 1000:g} s in the future: nothing "
-                "published until then could be told from what comes after; allowed: milliseconds since 1970, "
+                f"option startingTime={time_ms} is {(time_ms - now_ms) / 1000:g} s in the future: messages "
+                "published until then could not be excluded; allowed: milliseconds since 1970, "
                 f"up to now ({now_ms}), or startingOffsetsByTimestampStrategy=latest"
             )
 
@@ -306,8 +306,8 @@ class Planner:
         latest: Offsets | None = None,
         known: Collection[Partition] = (),
     ) -> Offsets:
-        """``latest`` of the partitions, where it is known: asking is what takes time. ``known``: others that
-        may be named."""
+        """Resolve offsets named by an option. ``latest``: newest offsets, if known, which saves a query.
+        ``known``: other partitions that may be named."""
         given = {} if isinstance(places, str) else places
         unknown = set(given) - {OTHERS, *partitions, *known}
         if unknown:
@@ -326,7 +326,7 @@ class Planner:
         return found
 
     def _check_start(self, places: Offsets) -> None:
-        """A start behind the newest message would wait for a message that may never come."""
+        """Reject a start after the newest message, which could wait forever."""
         given = self.options.starting_offsets
         if not isinstance(given, dict):
             return
@@ -335,13 +335,13 @@ class Planner:
             if places[partition] > newest and given[partition] != LATEST:
                 raise InvalidConfiguration(
                     f"option startingOffsets: {partition_topic(partition)} has no message "
-                    f"{given[partition]}, its newest is {newest}; say 'latest' to start behind it"
+                    f"{given[partition]}, its newest is {newest}; use 'latest' to start after it"
                 )
 
     # --- admission --------------------------------------------------------------------------------
 
     def limited(self, start: Offsets, latest: Offsets, limits: BatchLimits) -> Offsets:
-        """How far a micro-batch goes: fair shares of the limits over the partitions with a backlog."""
+        """Return the end of a micro-batch: fair shares of the limits over the partitions with a backlog."""
         self._heads.clear()
         if limits.needs_entries:
             self._looked = self._clock()
@@ -366,7 +366,7 @@ class Planner:
         return {**end, **{intake.partition: intake.at for intake in intakes}}
 
     def _in_turn(self, behind: list[Partition]) -> list[Partition]:
-        """Those that got nothing the last time come first."""
+        """Return the partitions in turn: those that got no share the last time come first."""
         turn = self._turn
         if turn is None:
             return behind
@@ -378,13 +378,13 @@ class Planner:
     # --- lag --------------------------------------------------------------------------------------
 
     def spans(self, start: Offsets, latest: Offsets) -> dict[Partition, OffsetSpan]:
-        """How many entries lie between, by partition."""
+        """Return the number of entries between the offsets, by partition."""
         waiting = behind(start, latest)
         found = self._run({p: self.ledgers.span(p, *places) for p, places in waiting.items()})
         return {**dict.fromkeys(latest, OffsetSpan(0)), **found}
 
     def _gauged(self, start: Offsets, latest: Offsets) -> EntryCostEstimate:
-        """The gauge, after a look at some entries where none was taken for a while."""
+        """Return the entry cost estimate, after sampling some entries if it is too old."""
         waiting = behind(start, latest)
         now = self._clock()
         if waiting and (self.gauge.all is None or now - self._looked > LOOK_AGAIN_SECONDS):
@@ -396,23 +396,23 @@ class Planner:
         return self.gauge
 
     def rows_between(self, start: Offsets, latest: Offsets) -> float:
-        """About how many messages lie between."""
+        """Return the approximate number of messages between the offsets."""
         gauge = self._gauged(start, latest)
         costs = ((span, gauge.of(partition)) for partition, span in self.spans(start, latest).items())
         return sum(span.entries * each.rows for span, each in costs if each is not None)
 
     def lag(self, end: Offsets, latest: Offsets) -> dict[str, dict[str, Any]]:
-        """How far ``end`` is behind, by topic; see `geminga.spark.lag.by_topic`."""
+        """Return the lag of ``end``, by topic; see `geminga.spark.lag.by_topic`."""
         return by_topic(self.spans(end, latest), self._gauged(end, latest))
 
     # --- tasks ------------------------------------------------------------------------------------
 
     def ranges(self, start: Offsets, end: Offsets, first: Offsets | None = None) -> list[Range]:
-        """The tasks that read everything between the offsets. ``first``: of partitions that are read from
-        `EARLIEST` on, the place before what was their first message: that has to be there still."""
+        """Return the tasks that read everything between the offsets. ``first``: for partitions read from
+        `EARLIEST` on, the offset before their first message, which must still exist."""
         first = first or {}
         if not self.is_batch:
-            # The end of a stream before its start is in a topic that was recreated: all of it is read.
+            # A stream's end before its start is in a recreated topic: all of it is read.
             start = {p: place for p, place in start.items() if place <= end.get(p, place)}
         behind = {p: (start.get(p, EARLIEST), end[p]) for p in sorted(end) if end[p] > start.get(p, EARLIEST)}
         compacted = [p for p, (begin, _) in behind.items() if self._is_compacted(begin)]
@@ -442,10 +442,10 @@ class Planner:
         ]
 
     def _sizes(self, wanted: Mapping[Partition, tuple[Offset, Offset]]) -> dict[Partition, int | None]:
-        """Return how many entries of each partition one task reads at the most; None: all of them.
+        """Return the maximum entries per task for each partition; None: no limit.
 
-        What an entry holds shows in the entry alone. A few of some large ranges are read, at positions that
-        follow from their ends: what is planned again is cut again where it was.
+        The size of an entry is known only after reading it. A few entries of large ranges are read, at
+        positions derived from the range's ends: planning a range again splits it in the same way.
         """
         if not self.splits:
             return dict.fromkeys(wanted)
@@ -470,22 +470,22 @@ class Planner:
         return sizes
 
     def _is_small(self, partition: Partition, begin: Offset, end: Offset) -> bool:
-        """Whether it is less than half of what a task reads, by entries that were looked at for a limit or
-        the lag: nobody needs to ask."""
+        """Return whether a range is less than half a task, by entries sampled for a limit or the lag: no
+        further sampling is needed."""
         entries, known = entries_between(begin, end), self.gauge.partitions.get(partition)
-        # Dead letters in a topic are told apart by the task that they are of, which a restart has to cut
-        # again as it was; what was looked at so far it does not know.
+        # Dead letters in a topic are identified by their task, which a restart must cut in the same way; it
+        # does not know the entries sampled so far.
         if entries is None or known is None or self.options.dead_letter_topic is not None:
             return False
         return entries * known.bytes < self.bytes_per_split / 2
 
     def _is_compacted(self, start: Offset) -> bool:
-        """Whether what lies behind ``start`` is read as compaction has left it: the whole of it in one
-        micro-batch and task. A stream reads what comes later as it is."""
+        """Return whether the messages after ``start`` are read compacted, in one micro-batch and task. A
+        stream reads later messages uncompacted."""
         return self.options.read_compacted and (self.is_batch or start == EARLIEST)
 
     def _known_start(self, partition: Partition, start: Offset) -> Offset:
-        """Before the first entry that was looked at, where the start says no more than 'the beginning'."""
+        """Return the offset before the first sampled entry, if the start is only `EARLIEST`."""
         known, head = self._heads.get(partition, (None, []))
         if start == known == EARLIEST and head:
             return Offset.after_entry(head[0].ledger_id, head[0].entry_id - 1)
@@ -497,7 +497,7 @@ class Planner:
         cut: dict[Partition, list[PartitionPiece]],
         sizes: Mapping[Partition, int | None],
     ) -> dict[Partition, list[PartitionPiece]]:
-        """Enough tasks for ``minPartitions``, as far as there are entries; none larger than ``sizes``."""
+        """Return enough tasks for ``minPartitions``, if possible; none larger than ``sizes``."""
         most = {p: sizes[p] or self.entries_per_split for p in cut}
         exact = self._run({p: pieces(*wanted[p], most[p], exact=True) for p in cut})
         entries = sum(piece.entries or 0 for found in exact.values() for piece in found)
@@ -532,9 +532,9 @@ class Planner:
         return parts
 
     def _nexts_kept(self, cut: Mapping[Partition, list[PartitionPiece]]) -> dict[Partition, tuple[int, int]]:
-        """See `Range.next_kept`. The subscription tells what no other can: that a ledger was done when it was
-        trimmed. It is asked after the entry that is next: whatever moves it until that is read, such as a
-        time to live, makes what was between a loss."""
+        """Return `Range.next_kept` by partition. Only the subscription shows that a trimmed ledger was read
+        to its end. It is queried after the next entry: if its cursor is moved meanwhile, for example by a
+        time to live, the messages between are a loss."""
         cursor = self.cursor
         if cursor is None:
             return {}
@@ -558,8 +558,8 @@ class Planner:
     def offloaded(
         self, cut: Mapping[Partition, list[PartitionPiece]]
     ) -> dict[Partition, dict[int, tuple[OffloadedLedger, ...]]]:
-        """The ledgers that are read as files, by partition and number of its piece. Once a query, the broker
-        is asked of each partition whether what is offloaded there is its own."""
+        """Return the ledgers to read as files, by partition and index of its piece. Once a query, each
+        partition's offloaded ledgers are verified to be the broker's."""
         location = self.options.offload_location
         if location is None:
             return {}
@@ -593,9 +593,9 @@ class Planner:
 
 
 def _samples(begin: Offset, end: Offset) -> list[MessageId]:
-    """Places that stand for the entries between; none where more tasks than one are not worth while."""
+    """Return sample positions for the entries between; none if the range is too small to split."""
     entries = entries_between(begin, end)
-    if entries is None:  # ledgers that nobody has counted
+    if entries is None:  # ledgers of unknown size
         return [begin.next_place, at(end.ledger, end.entry // 2)]
     if entries < 2 * ENTRIES_MIN:
         return []
@@ -609,13 +609,13 @@ def _not_read(option: str, partitions: Iterable[Partition]) -> InvalidConfigurat
 
 
 def _goes_on(piece: PartitionPiece) -> bool:
-    """Whether it may begin behind the last entry of a ledger."""
+    """Return whether the piece may begin after the last entry of a ledger."""
     start = piece.start
     return start.entry >= 0 and start.batch_index == WHOLE_ENTRY and piece.end.ledger > start.ledger
 
 
 def behind_message(message_id: MessageId) -> Offset:
-    """The offset behind a message, `EARLIEST` for none."""
+    """Return the offset after a message, `EARLIEST` for none."""
     if message_id.entry_id < 0:
         return EARLIEST
     return Offset.after_entry(message_id.ledger_id, message_id.entry_id)

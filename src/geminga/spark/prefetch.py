@@ -1,7 +1,7 @@
-"""Taking from an iterator ahead of whoever uses it, so that both work at the same time.
+"""Prefetching from an iterator in another thread, so that producer and consumer work in parallel.
 
 Between the JVM and a Python worker a batch goes through a socket that holds a fraction of it: while Python
-works on one batch, the JVM can't give the next one, and stands still.
+works on one batch, the JVM can't send the next one, and is idle.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 AHEAD_BYTES = 16 * 1024 * 1024
-"""Bytes that wait at the most, and one batch more."""
+"""Maximum bytes of prefetched batches, plus one batch."""
 
 
 def taken_ahead(batches: Iterator[pa.RecordBatch], bytes_max: int = AHEAD_BYTES) -> Iterator[pa.RecordBatch]:
-    """The same batches, in their order; another thread takes them. What the iterator raises is raised here.
+    """Yield the same batches in order, prefetched by a daemon thread; raise the iterator's error.
 
-    Once nobody wants more, that thread ends with the batch that it waits for; it keeps no process alive.
+    Once the consumer stops, the thread ends after the batch that it is reading.
     """
     return _Prefetch(batches, bytes_max).taken()
 

@@ -1,7 +1,7 @@
 """Producers that a Python worker keeps open between tasks and micro-batches.
 
-Spark reuses its workers, and opening a producer takes longer than publishing a small micro-batch. A
-producer that nobody borrows for a while is closed: its name is then free for another worker.
+Spark reuses its workers, and opening a producer takes longer than publishing a small micro-batch. A producer
+that stays unused is closed after `IDLE_SECONDS`: its name is then free for another worker.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.spark")
 
 IDLE_SECONDS = 10.0
-"""After so long without use a producer is closed."""
+"""Idle time after which a producer is closed."""
 PRODUCERS_MAX = 256
-"""Idle producers that one process keeps; the one that was used longest ago is closed first."""
+"""Maximum idle producers of one process; the least recently used one is closed first."""
 
 Key = tuple[object, ...]
 
@@ -43,7 +43,7 @@ class _Idle:
 
 @dataclass(slots=True)
 class KeptProducers:
-    """The idle producers of this process. Whoever borrows one has it alone."""
+    """Idle producers of this process, each lent to one user at a time."""
 
     idle_seconds: float = IDLE_SECONDS
     _idle: dict[Key, list[_Idle]] = field(default_factory=dict)
@@ -61,9 +61,9 @@ class KeptProducers:
         *,
         partitions: int = 0,
     ) -> Iterator[Producer[Any]]:
-        """A producer for the options; ``name`` fixes its name, for deduplication, ``info`` is the schema of
-        its payloads. Raises `IncompatibleSchema` naming the topic when that refuses it. It knows at least so
-        many ``partitions`` of the topic: one that was kept while there were fewer is opened anew.
+        """Lend a producer for the options; ``name`` fixes its name, for deduplication, ``info`` is its
+        payloads' schema. Raises `IncompatibleSchema` naming the topic that rejects it. The producer knows at
+        least ``partitions`` partitions of the topic: a kept one that knows fewer is reopened.
 
         It is kept for the next borrower, unless its work ends with an error.
         """
@@ -87,7 +87,7 @@ class KeptProducers:
         name: str | None = None,
         info: SchemaInfo | None = None,
     ) -> None:
-        """Close what is kept for these options."""
+        """Close the idle producers for these options."""
         producer = self._take(_key(options, topic, name, info))
         if producer is not None:
             _close(producer)
@@ -117,7 +117,7 @@ class KeptProducers:
             self._pid, self._idle, self._sweeper = os.getpid(), {}, None
 
     def _expired(self, now: float) -> list[Producer[Any]]:
-        """Take out what has been idle for too long, or is too much. The lock is held."""
+        """Remove producers that were idle for too long or exceed the limit. Call with the lock held."""
         everything = sorted(
             ((each.since, key, each) for key, kept in self._idle.items() for each in kept),
             key=lambda item: item[0],
@@ -148,7 +148,7 @@ class KeptProducers:
             _close(producer)
 
     def close(self) -> None:
-        """Close everything that is idle."""
+        """Close all idle producers."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for kept in idle.values():
@@ -157,7 +157,7 @@ class KeptProducers:
 
 
 kept = KeptProducers()
-"""This process's."""
+"""Idle producers of this process."""
 
 
 def _key(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Key:
@@ -169,7 +169,7 @@ def _key(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo |
 
 
 class _Registered(Schema):
-    """A schema whose payloads are encoded already."""
+    """A schema for payloads that are already encoded."""
 
     def __init__(self, info: SchemaInfo) -> None:
         kind = SchemaType(info.type)
@@ -183,7 +183,7 @@ class _Registered(Schema):
 
 
 def public_keys(options: WriteOptions) -> CryptoKeyReader | None:
-    """Return the reader of the keys to encrypt with; None where nothing is encrypted."""
+    """Return the reader of the encryption keys; None without encryption."""
     from geminga.client.crypto import CryptoKeyReader
 
     path = options.crypto_public_key_path
@@ -191,7 +191,7 @@ def public_keys(options: WriteOptions) -> CryptoKeyReader | None:
 
 
 def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInfo | None) -> Producer[Any]:
-    """A new producer; one whose name is in use is waited for as long as its other user may keep it."""
+    """Open a producer; while its name is in use, wait as long as another worker may keep it idle."""
     from geminga.client.enums import CompressionType, HashingScheme
 
     deadline = time.monotonic() + 2 * IDLE_SECONDS
@@ -228,7 +228,7 @@ def _opened(options: WriteOptions, topic: str, name: str | None, info: SchemaInf
 
 
 def _close(producer: Producer[Any]) -> None:
-    """Everything sent has its receipt, or its error was raised: closing tells nothing new."""
+    """Close a producer without raising: its receipts and errors were already handled."""
     try:
         producer.close()
     except PulsarException as error:

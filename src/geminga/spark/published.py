@@ -1,10 +1,10 @@
-"""What of an interrupted micro-batch is published already, told by the topics themselves.
+"""Published part of an interrupted micro-batch, determined from the topics themselves.
 
-The exactly-once sink has the broker's deduplication, which forgets a producer that was silent for long
-(``brokerDeduplicationProducerInactivityTimeoutMinutes``). Topics do not forget: what the sink published of
-a micro-batch lies behind the places that were noted when that was decided, under the sink's name and the
-micro-batch's sequence ids. That may have been trimmed as well, without any trace in a topic that had nothing
-when the place was noted: unless that is a short while ago, nobody can tell.
+The exactly-once sink relies on the broker's deduplication, which forgets an inactive producer
+(``brokerDeduplicationProducerInactivityTimeoutMinutes``). The topics still have the published rows: after the
+offsets noted when the micro-batch was decided, under the sink's name and the micro-batch's sequence ids. They
+may have been trimmed as well, which leaves no trace in a topic that was empty at the noted offset: unless
+that was recent, the published part is then unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAIT_SECONDS = 30.0
 
 
 class TopicTails:
-    """The newest messages of the partitions that one sink publishes to; they go by their full names."""
+    """The newest messages of the partitions, by full name, that one sink publishes to."""
 
     def __init__(self, cluster: Cluster, sink: str, retry_policy: RetryPolicy) -> None:
         self.cluster = cluster
@@ -33,7 +33,7 @@ class TopicTails:
         self.retry_policy = retry_policy
 
     def places(self, names: Iterable[str]) -> dict[str, str]:
-        """The places of the newest messages, as text."""
+        """Return the positions of the newest messages, as text."""
         partitions = [_partition(name) for name in names]
         watch = self.cluster.watch(name=self.sink)
         try:
@@ -45,10 +45,10 @@ class TopicTails:
         return {partition_topic(each): str(behind_message(found)) for each, found in newest.items()}
 
     def through(self, name: str, since: str, ids: range, *, is_old: bool = False) -> int | None:
-        """The highest of the sequence ids that the sink has published behind ``since``; -1: none.
+        """Return the highest of the sequence ids that the sink has published after ``since``; -1: none.
 
-        None: nobody can tell, for what was there at ``since`` is gone, and perhaps more. Where nothing was
-        there, nothing can be gone; but what came since may be, when that is long ago (``is_old``).
+        None: unknown, because messages at ``since`` and perhaps later ones are gone. An empty topic had none
+        to lose then, but later messages may be gone if that was long ago (``is_old``).
         """
         partition, place = _partition(name), Offset.parse(since)
         found = self.retry_policy.call(
@@ -71,7 +71,7 @@ class TopicTails:
         return self._highest(partition, place, newest, ids)
 
     def _highest(self, partition: Partition, place: Offset, newest: Offset, ids: range) -> int:
-        """Read from ``place`` to ``newest``."""
+        """Return the highest sequence id from ``place`` to ``newest``."""
         highest = -1
         source = self.cluster.open(
             partition, place.next_place, newest, queue_size=_QUEUE_MESSAGES, name=self.sink
@@ -80,7 +80,7 @@ class TopicTails:
             while place < newest:
                 entries = source.read(_READ_ENTRIES, _WAIT_SECONDS)
                 if not entries:
-                    raise Timeout(f"{partition_topic(partition)}: the messages behind {place} did not come")
+                    raise Timeout(f"{partition_topic(partition)}: the messages after {place} did not arrive")
                 for entry in entries:
                     head = peek_entry(entry.entry)
                     last = max(head.sequence_id, head.highest_sequence_id)
@@ -93,7 +93,7 @@ class TopicTails:
 
 
 def later(known: Mapping[str, str], published: Mapping[str, MessageId]) -> dict[str, str]:
-    """``known`` with the places of what was published since."""
+    """Return ``known`` updated with the positions of newly published messages."""
     found = dict(known)
     for name, last in published.items():
         place = Offset.after_entry(last.ledger_id, last.entry_id)

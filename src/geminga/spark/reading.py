@@ -1,4 +1,4 @@
-"""A task's work: the entries of one range, as record batches for Spark."""
+"""Work of a task: read the entries of one range and yield record batches for Spark."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.spark")
 
 BATCH_ROWS = 16_384
-"""Rows after which a record batch is handed to Spark; between 1,000 and 50,000 it makes no difference."""
+"""Rows per record batch handed to Spark; any value between 1,000 and 50,000 is equally fast."""
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""Stored bytes after which it is, however few its rows are."""
+"""Maximum stored bytes per record batch."""
 
 OPEN_CHUNKED_MAX = 10_000
-"""Chunked messages that may be open at once in one range."""
+"""Maximum incomplete chunked messages in one range."""
 
 _READ_ENTRIES = 1000
 _IDLE_SECONDS = 1.0
@@ -47,26 +47,26 @@ _LOOK_BACK_ENTRIES = (100, 1000, 10_000)
 
 
 Again = Callable[[list[str]], pa.RecordBatch]
-"""Message columns of messages that were decoded already."""
+"""Returns further message columns of messages that were decoded already."""
 
 
 class BatchConverter(Protocol):
-    """Turns decoded messages into what Spark asked for."""
+    """Converts decoded messages to the columns that Spark requested."""
 
     @property
     def columns(self) -> list[str]:
-        """The message columns that it needs."""
+        """Names of the required message columns."""
 
     def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
-        """``messages`` has those columns, perhaps with more behind them; ``again`` gives others of the same
-        messages, for the rare case that needs them."""
+        """Convert ``messages``, which has those columns, perhaps followed by others; ``again`` returns
+        further columns of the same messages, for the rare case that needs them."""
 
 
 class RangeReader:
     """Reads one range, once."""
 
     compacted = False
-    """Whether the broker gives what compaction has left."""
+    """Whether the broker sends the compacted topic."""
 
     def __init__(
         self,
@@ -92,16 +92,16 @@ class RangeReader:
         self._open_entries: Opener = opener(options, self.skip_counters)
         self._source: EntrySource | None = None
         self._place = part.start.next_place
-        """Where a reader that has to be opened anew goes on."""
+        """Position at which a reopened reader resumes."""
         self._read_through = part.start
         self._told_missing = False
         # Ends inside a batch are cut by row; no other range needs the extra columns.
         self.cuts_batches = any(WHOLE_ENTRY != place.batch_index >= 0 for place in (part.start, part.end))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of the schema that Spark asked for.
+        """Yield record batches of the schema that Spark requested.
 
-        Raises `DataLossError` when retention overtook the range, `Timeout` when its messages do not arrive.
+        Raises `DataLossError` when retention removed unread messages, `Timeout` when messages do not arrive.
         """
         try:
             pending: list[RawEntry] = []
@@ -149,7 +149,7 @@ class RangeReader:
         )
 
     def _ask(self, what: str, question: Callable[[EntrySource], T]) -> T:
-        """Put a question to the reader; to one that is opened anew where it left off, if it broke."""
+        """Call ``question`` with the reader; if the reader broke, with a new one that resumes there."""
 
         def ask() -> T:
             if self._source is None:
@@ -170,7 +170,7 @@ class RangeReader:
     # --- entries ------------------------------------------------------------------------------
 
     def _entries(self) -> Iterator[RawEntry | MessageColumns]:
-        """The entries of the range: first those that came with it, then those of the broker, or of files."""
+        """Yield the range's entries: first the planner's, then those of the broker or of files."""
         start, end = self.part.start, self.part.end
         after = start
         for entry in self.part.head:
@@ -197,7 +197,7 @@ class RangeReader:
             previous = Offset.after_entry(*place)
 
     def _arriving(self, after: Offset) -> Iterator[RawEntry | MessageColumns]:
-        """The entries behind ``after``, until nothing comes any more."""
+        """Yield the entries after ``after``, until none arrives any more."""
         poll_seconds = self.options.poll_timeout_ms / 1000
         deadline = time.monotonic() + poll_seconds
         self._place = after.next_place
@@ -216,7 +216,7 @@ class RangeReader:
                 return
 
     def _take_messages(self) -> MessageColumns | None:
-        """What comes next as columns, where it lies in a file that has it so."""
+        """Return the next messages as columns, if they are in a file with such columns."""
         if not self.part.offloaded or self.compacted or self.cuts_batches:
             return None
         from geminga.spark.offloaded import OffloadedSource
@@ -233,7 +233,7 @@ class RangeReader:
         return found
 
     def _take(self, idle_seconds: float) -> list[RawEntry]:
-        """The entries that are there; waits ``idle_seconds`` for the first one."""
+        """Return the available entries; wait ``idle_seconds`` for the first one."""
         entries = self._ask("reading", lambda source: source.read(_READ_ENTRIES, idle_seconds))
         if entries:
             last = entries[-1]
@@ -242,11 +242,11 @@ class RangeReader:
         return entries
 
     def _check_follows(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
-        """``entry`` is the first one behind ``place``; where it is not, ask why.
+        """Check that no entry between ``place`` and ``entry`` is missing; otherwise look for the cause.
 
-        An entry in a later ledger may follow, if ``place`` is the last entry of its own: that it still is
-        there says so. When its ledger is gone, nobody knows what lay behind it: retention that overtakes a
-        reader in the midst of a ledger shows in no other way.
+        An entry in a later ledger may follow if ``place`` is the last entry of its own ledger, which is
+        verified if that ledger still exists. If the ledger is gone, its later entries are unknown: that may
+        be retention overtaking the reader.
         """
         wanted = place.next_place
         if (
@@ -270,9 +270,9 @@ class RangeReader:
         )
 
     def _check_missing(self, place: Offset, entry: RawEntry | MessageColumns) -> None:
-        """Entries behind ``place`` did not come, and their ledger is there, of which retention removes all or
-        nothing. A damaged store takes single ones; or Apache Pulsar's broker keeps them to itself, which no
-        reader can tell from that."""
+        """Handle missing entries after ``place`` whose ledger exists. Retention removes whole ledgers only,
+        so either a damaged store lost single entries, or Apache Pulsar's broker withholds them (markers of
+        transactions and replication); a reader can't distinguish the two."""
         what = (
             f"the entry {place.ledger}:{place.entry + 1} of {self.topic} is gone, the first one left is "
             f"{entry.ledger_id}:{entry.entry_id}"
@@ -282,13 +282,13 @@ class RangeReader:
         elif not self._told_missing:
             self._told_missing = True
             logger.warning(
-                "%s: the broker keeps the ends of transactions and what replication notes to itself, or the "
-                "entries between are lost; this task tells of no more like them", what,
+                "%s: the broker withholds markers of transactions and replication, or the "
+                "entries between are lost; this task logs no further gaps", what,
             )  # fmt: skip
 
     def _follows_by_manifest(self, wanted: MessageId, entry: RawEntry | MessageColumns) -> bool:
-        """Whether nothing was ever between the place behind an offloaded ledger and ``entry``: where one
-        ledger's offset is the end of another's. That needs no broker to know."""
+        """Return whether ``entry`` directly follows an offloaded ledger that ends at ``wanted``: one ledger's
+        offset is then the end of the other. No broker is needed for that."""
         offloaded = self.part.offloaded
         ends = {
             each.offset + each.entries
@@ -300,7 +300,7 @@ class RangeReader:
         )
 
     def _ends_early(self) -> MessageId | None:
-        """The topic's newest message, when the range goes further."""
+        """Return the topic's newest message, if it is before the range's end."""
         last = self._ask("asking for the newest message of", lambda source: source.last_message_id())
         return last if (last.ledger_id, last.entry_id) < self.part.end[:2] else None
 
@@ -326,7 +326,7 @@ class RangeReader:
     # --- rows ---------------------------------------------------------------------------------
 
     def _shaped(self, found: MessageColumns) -> Iterator[pa.RecordBatch]:
-        """The messages of a file in steps of about `BATCH_ROWS` rows."""
+        """Yield the messages of a file in steps of about `BATCH_ROWS` rows."""
         from geminga.wire.columnar import decode_entries
 
         def again(first: int, rows: int, columns: list[str]) -> pa.RecordBatch:
@@ -376,7 +376,7 @@ class RangeReader:
         return messages
 
     def _cut(self, messages: pa.RecordBatch, first_extra: int) -> pa.RecordBatch:
-        """Drop the rows of the first and last batch that lie outside the range."""
+        """Drop the rows of the first and last batch that are outside the range."""
         ledger, entry, index = (messages.column(first_extra + number) for number in range(3))
         start, end = self.part.start, self.part.end
 
@@ -389,7 +389,7 @@ class RangeReader:
 
     def _look_back(self, entries: list[RawEntry], chunks: ChunkCarry) -> bool:
         """Fetch the chunks before this range of messages that end in it: a chunked message belongs to the
-        range that holds its last chunk. True when ``chunks`` now holds more."""
+        range that holds its last chunk. Return whether ``chunks`` now holds more."""
         from geminga.wire.columnar import decode_entries
 
         first = entries[0]
@@ -417,8 +417,8 @@ class RangeReader:
         return False
 
     def _begins_so(self) -> bool:
-        """Whether the partition begins where it did when the query did, which reads it from there on: what
-        is missing before was not there."""
+        """Return whether the partition still begins as it did at the query's start, and is read from there
+        on: earlier messages were then never part of the query."""
         beginning = self.part.beginning
         if beginning is None or beginning == self.part.start:
             return beginning is not None or self.part.start.ledger < 0
@@ -431,7 +431,7 @@ class RangeReader:
         return run({partition: search}, self._firsts)[partition]
 
     def _firsts(self, places: list[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """What is rarely asked in a task: the first entry at or after each place."""
+        """Return the first entry at or after each position, by a rarely needed `Watch` of this task."""
         watch = self.cluster.watch(name=self.options.subscription_prefix)
         try:
             return self.retry_policy.call(f"looking for entries of {self.topic}", lambda: watch.first(places))
@@ -439,7 +439,7 @@ class RangeReader:
             watch.close()
 
     def _carry_from(self, start: MessageId, end: RawEntry, chunks: ChunkCarry) -> ChunkCarry:
-        """``chunks`` and those of the entries from ``start`` on, before ``end``."""
+        """Return ``chunks`` plus those of the entries from ``start`` on, before ``end``."""
         from geminga.wire.columnar import decode_entries
 
         carry = chunks.copy()
@@ -449,7 +449,7 @@ class RangeReader:
                 entries = source.read(_READ_ENTRIES, self.options.poll_timeout_ms / 1000)
                 if not entries:
                     raise Timeout(
-                        f"{self.topic}: the entries before {end.ledger_id}:{end.entry_id} did not come"
+                        f"{self.topic}: the entries before {end.ledger_id}:{end.entry_id} did not arrive"
                     )
                 for entry in entries:
                     if (entry.ledger_id, entry.entry_id) >= (end.ledger_id, end.entry_id):
@@ -466,7 +466,7 @@ def read_range(
     converter: BatchConverter,
     skip_counters: SkipCounters | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read ``part``; errors name the range. ``skip_counters`` counts what is left out."""
+    """Read ``part``; errors name the range. ``skip_counters`` counts the messages left out."""
     try:
         if part.compacted:
             from geminga.spark.compacted import read_compacted

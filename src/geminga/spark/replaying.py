@@ -1,13 +1,13 @@
-"""``format("pulsar_replay")``: a table of a lake as a stream, in the order of its time and at a pace.
+"""``format("pulsar_replay")``: a table of a lake as a stream, in time order and at a given pace.
 
 ::
 
     spark.readStream.format("pulsar_replay").option("time", "__publishTime").option("speed", "60").load(table)
 
-A table is a folder of Parquet, as streams or others write it (see `geminga.spark.pipelines.lake`). A
-micro-batch holds what lies between two points of that time, sorted; so a query goes on where it stood even
-when the table's files were put together meanwhile. A row that comes into the table behind the point that was
-reached can't follow in order any more: it fails the next run, or is left out.
+A table is a folder of Parquet files, written by streams or others (see `geminga.spark.pipelines.lake`). A
+micro-batch holds the rows between two times, sorted; so a query resumes correctly even when the table's files
+were merged meanwhile. A row added later with a time that was already replayed can't follow in order: it fails
+the next run, or is left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BUCKETS_MAX = 1 << 22
-"""Places of time that are counted apart: a micro-batch ends at the end of one."""
+"""Maximum number of time buckets that are counted; a micro-batch ends at the end of a bucket."""
 ROWS_MAX = 500_000
-"""Rows that a micro-batch has at the most, unless more have one and the same time."""
+"""Maximum rows of a micro-batch, unless more have the same time."""
 BATCH_ROWS = 10_000
 EVERY_SECONDS = 0.5
-"""A micro-batch takes what has become due in so long, or since the last one."""
+"""Interval of micro-batches: each takes the rows that became due in it, or since the last micro-batch."""
 _MICROSECONDS = 1_000_000
 BEFORE_ALL = -(1 << 62)
 _OPTIONS = {
@@ -58,7 +58,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """The options of a replay, checked. Times are microseconds since 1970."""
+    """The checked options of a replay. Times are microseconds since 1970."""
 
     path: str
     time: str
@@ -125,7 +125,7 @@ def _moment(name: str, text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ReplayFile:
-    """A file of the table and the times in it: microseconds, both included."""
+    """A file of the table and its first and last time, in microseconds."""
 
     path: str
     first: int
@@ -133,7 +133,7 @@ class ReplayFile:
 
 
 class ReplayTimes:
-    """When a table has how many rows: counted once, in as much memory as `BUCKETS_MAX` needs."""
+    """Row counts of a table by time, counted once, in memory for `BUCKETS_MAX` buckets."""
 
     def __init__(self, options: ReplayOptions) -> None:
         from geminga.spark.pipelines import lake
@@ -165,7 +165,7 @@ class ReplayTimes:
 
     @staticmethod
     def _times(system: Any, path: str, options: ReplayOptions) -> tuple[NDArray[np.int64], int]:
-        """The wanted times of one file, and how many rows have none."""
+        """Return the selected times of one file, and the number of rows without a time."""
         schema = parquet.read_schema(path, filesystem=system)
         if options.time not in schema.names:
             check_choice("time", options.time, tuple(schema.names))
@@ -183,13 +183,13 @@ class ReplayTimes:
         return micros, column.null_count
 
     def rows_until(self, moment: int) -> int:
-        """Rows with a time up to the end of the bucket that ``moment`` lies in."""
+        """Return the number of rows up to the end of the bucket of ``moment``."""
         if moment < self.first or not self.files:
             return 0
         return int(self._until[min((moment - self.first) // self.width, len(self._until) - 1)])
 
     def exactly_until(self, moment: int) -> int:
-        """Rows with a time up to ``moment`` itself; reads the table's times once more."""
+        """Return the number of rows up to ``moment`` itself; rereads the table's times."""
         system, _ = resolve(self.options.path)
         return sum(
             int(np.count_nonzero(self._times(system, file.path, self.options)[0] <= moment))
@@ -198,23 +198,23 @@ class ReplayTimes:
         )
 
     def whole_buckets(self, moment: int) -> int:
-        """The end of the last bucket that ends at ``moment`` or before."""
+        """Return the end of the last bucket that ends at ``moment`` or before."""
         return min(self.last, self.first + (moment - self.first + 1) // self.width * self.width - 1)
 
     def moment_of(self, rows: int) -> int:
-        """The last moment up to which there are no more than ``rows``; at least one bucket with rows."""
+        """Return the last time up to which there are at most ``rows`` rows; at least one bucket with rows."""
         bucket = int(np.searchsorted(self._until, rows, side="right"))
         return self.first + bucket * self.width - 1
 
     def next_after(self, moment: int) -> int:
-        """The end of the first bucket that has rows after ``moment``."""
+        """Return the end of the first bucket that has rows after ``moment``."""
         bucket = int(np.searchsorted(self._until, self.rows_until(moment), side="right"))
         return min(self.last, self.first + (bucket + 1) * self.width - 1)
 
 
 @dataclass
 class ReplaySlice(InputPartition):
-    """Rows after ``begin`` up to and with ``through``, in these files."""
+    """Rows after ``begin`` up to and including ``through``, in these files."""
 
     begin: int
     through: int
@@ -241,7 +241,7 @@ class LakeReplaySource(DataSource):
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the time through which everything was replayed, and so the same in any later run."""
+    """Reader whose offset is the time up to which all rows were replayed, valid in any later run."""
 
     clock = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
@@ -252,7 +252,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: ReplayTimes | None = None
         self._is_available_now = False
         self._began: tuple[float, int] | None = None
-        """When this run began by the clock, and at which moment of the table."""
+        """Clock time at which this run began, and the table's time then."""
         self._went_on = 0.0
         self._is_checked = False
 
@@ -263,7 +263,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        # The same whatever the table holds: Spark asks again where the first micro-batch began.
+        # Constant, independent of the table: Spark calls this again for the start of the first micro-batch.
         return {"through": BEFORE_ALL}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -273,7 +273,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """What is due next. Waits for it, since a run of `AvailableNow` ends when nothing is."""
+        """Return the end of the rows due next; wait for them, as `AvailableNow` ends without any."""
         begin = int(start["through"])
         times = self.times
         self._check_late(start)
@@ -284,7 +284,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         wanted = times.next_after(begin)
         if self._began is None:
-            # Nobody waits for the first row, nor for the first behind what an earlier run has replayed.
+            # Replay the first row of this run immediately, also when it resumes.
             self._began = (self.clock(), wanted)
         elif self.options.is_paced:
             self.sleep(max(0.0, self._went_on + EVERY_SECONDS - self.clock()))
@@ -298,7 +298,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"through": through, "rows": times.rows_until(through)}
 
     def _check_late(self, start: dict[str, Any]) -> None:
-        """Once a run: whether the table has got rows behind the point that an earlier run has reached."""
+        """Check once a run whether rows were added with times that an earlier run has already replayed."""
         if self._is_checked or self.options.skip_late_rows or "rows" not in start:
             return
         begin = int(start["through"])
@@ -306,8 +306,8 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if late > 0:
             reached = datetime.fromtimestamp(begin / _MICROSECONDS, UTC).isoformat()
             raise InvalidConfiguration(
-                f"{self.options.path}: {late} rows with a {self.options.time} up to {reached} came into the "
-                "table after it was replayed up to there, and can't follow in order. lateRows=skip leaves "
+                f"{self.options.path}: {late} rows with a {self.options.time} up to {reached} were added to "
+                "the table after that time was replayed, and can't follow in order. lateRows=skip leaves "
                 "them out; a new query replays the whole table"
             )
         self._is_checked = True
@@ -326,7 +326,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, through = int(start["through"]), int(end["through"])
         paths = [file.path for file in self.times.files if file.first <= through and file.last > begin]
-        # One task: the order of its rows is the order in which a sink gets them.
+        # One task, since a sink gets the rows in the task's order.
         return [ReplaySlice(max(begin, self.times.first - 1), through, tuple(paths))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -335,14 +335,14 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read_slice(self.options, self.schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the offsets in Spark's checkpoint say it all."""
+        """Do nothing: the offsets in Spark's checkpoint are the whole state."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": None, "_began": None, "_is_checked": False}
 
 
 def read_slice(options: ReplayOptions, schema: StructType, part: ReplaySlice) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice, sorted by their time; of those with the same one, as their files have them."""
+    """Yield the rows of a slice, sorted by time; those with equal times in the order of their files."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     system, _ = resolve(options.path)

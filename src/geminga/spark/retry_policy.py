@@ -1,4 +1,4 @@
-"""Going on while the cluster can't be reached: a restarted broker must not end a query."""
+"""Retries while the cluster is unreachable, so that a restarted broker does not end a query."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.spark")
 
 DELAY_SECONDS = 0.1
-"""Before the second attempt; it doubles with each further one, up to `DELAY_SECONDS_MAX`."""
+"""Seconds before the second attempt; doubled for each further one, up to `DELAY_SECONDS_MAX`."""
 DELAY_SECONDS_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Repeats what failed for a reason that passes, until ``seconds`` after it was begun."""
+    """Retries calls that fail with a retriable error, for up to ``seconds``."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def call(self, what: str, attempt: Callable[[], T]) -> T:
-        """``attempt()``, again as long as its errors are passing ones.
+        """Return ``attempt()``, retried while its errors are retriable.
 
-        An unreachable service URL counts as one: brokers restart. ``what`` names the work in the log and in
-        a note on the error that is raised in the end.
+        An unreachable service URL is retriable: brokers restart. ``what`` names the work in the log and in a
+        note on the final error.
         """
         deadline = self.clock() + self.seconds
         delay = DELAY_SECONDS
@@ -39,7 +39,7 @@ class RetryPolicy:
             try:
                 return attempt()
             except PulsarException as error:
-                # Another consumer has the subscription: perhaps our own, of a process that was killed.
+                # Another consumer has the subscription: perhaps one of our own killed process.
                 if not (error.retriable or isinstance(error, ConsumerBusy)):
                     raise
                 if self.clock() + delay > deadline:

@@ -1,4 +1,4 @@
-"""Columns of the source and the sink: names, Spark types, and their way from and to Arrow."""
+"""Columns of the source and the sink: names, Spark types, and conversion from and to Arrow."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ COLUMNS: dict[str, SourceColumn] = {
     "__batchIndex": SourceColumn(IntegerType(), "batch_index"),
     "__redeliveryCount": SourceColumn(IntegerType(), "redelivery_count"),
 }
-"""Every column that the source has. The first seven, those of the Scala connector, are the default."""
+"""All columns of the source. The first seven, those of the Scala connector, are the default."""
 
 DEFAULT_COLUMNS = tuple(COLUMNS)[:7]
 
@@ -63,7 +63,7 @@ _ALWAYS_PRESENT = frozenset(COLUMNS) - {"value", "__key", "__eventTime", "__orde
 
 
 def _known(name: str) -> str:
-    """The column's own spelling; Spark's names are case-insensitive by default."""
+    """Return the column's own spelling; Spark's names are case-insensitive by default."""
     for known in COLUMNS:
         if known.lower() == name.lower():
             return known
@@ -72,7 +72,7 @@ def _known(name: str) -> str:
 
 
 def source_schema(columns: Sequence[str] | None) -> StructType:
-    """The schema for the option ``columns``, or the default one."""
+    """Return the schema for the option ``columns``, or the default one."""
     names = DEFAULT_COLUMNS if columns is None else tuple(_known(name) for name in columns)
     if not names:
         raise InvalidConfiguration("option columns names no column")
@@ -82,7 +82,7 @@ def source_schema(columns: Sequence[str] | None) -> StructType:
 
 
 def message_columns(schema: StructType) -> list[str]:
-    """The message columns behind ``schema``; checks a schema that the user gave."""
+    """Return the message columns for ``schema``; check a schema that the user gave."""
     found = []
     for field in schema.fields:
         column = COLUMNS[_known(field.name)]
@@ -97,7 +97,7 @@ def message_columns(schema: StructType) -> list[str]:
 
 
 class ArrowBatchConverter:
-    """Turns decoded messages into record batches of exactly the Arrow schema that Spark asks for."""
+    """Converts decoded messages to record batches of exactly the Arrow schema that Spark expects."""
 
     def __init__(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -106,17 +106,17 @@ class ArrowBatchConverter:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def shape(self, messages: pa.RecordBatch, again: object = None) -> pa.RecordBatch:
-        """``messages`` has the columns `columns`, perhaps with more behind them."""
+        """Convert ``messages``, which has the columns `columns`, perhaps followed by others."""
         arrays = [as_type(messages.column(number), field.type) for number, field in enumerate(self.schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A message column as the Arrow type that Spark asks for."""
+    """Return a message column as the Arrow type that Spark expects."""
     if array.type == kind:
         return array
     if pa.types.is_map(kind):
-        # Only the names and nullability inside the type differ: the buffers are taken as they are.
+        # Only names and nullability inside the type differ: the buffers are reused.
         words = pa.StructArray.from_arrays(
             [array.keys, array.items], fields=[kind.key_field, kind.item_field]
         )
@@ -124,7 +124,7 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
             kind, len(array), array.buffers()[:2], array.null_count, children=[words]
         )
     if pa.types.is_timestamp(kind):
-        # Unchecked: one producer's absurd event time must not stop the query.
+        # Unchecked: an out-of-range event time must not stop the query.
         return array.cast(kind, safe=False)
     try:
         return array.cast(kind)
@@ -149,11 +149,11 @@ _WRITTEN = {
     "__deliverat": "deliver_at",
     "__deliverafter": "deliver_after",
 }
-"""The message column of a column of the frame that is written, by its lower-case name."""
+"""Message columns of a written frame's columns, by lower-case name."""
 
 _IGNORED = frozenset(
     name.lower() for name in COLUMNS if name.lower() not in _WRITTEN
-)  # what the source gives and the broker makes anew
+)  # columns of the source that the broker sets when a message is written
 
 _WRITTEN_KINDS = {
     "value": (BinaryType(), StringType()),
@@ -169,7 +169,7 @@ _WRITTEN_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """Where a frame that is written has what: ``columns`` by message column, ``payload`` in their order."""
+    """Columns of a written frame: indices by message column, and of the payload in order."""
 
     columns: dict[str, int]
     payload: StructType
@@ -177,7 +177,7 @@ class FrameLayout:
 
 
 def _is_one_of(kind: DataType, allowed: Iterable[DataType]) -> bool:
-    # INTERVAL '15' MINUTES is a type of its own beside DAY TO SECOND; Arrow has one duration for all of them.
+    # INTERVAL '15' MINUTES has its own type beside DAY TO SECOND; Arrow has one duration for all of them.
     return any(
         isinstance(kind, DayTimeIntervalType) if isinstance(each, DayTimeIntervalType) else kind == each
         for each in allowed
@@ -185,9 +185,9 @@ def _is_one_of(kind: DataType, allowed: Iterable[DataType]) -> bool:
 
 
 def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = False) -> FrameLayout:
-    """Raises `InvalidConfiguration` for a frame that can't be written.
+    """Return the layout of a frame. Raises `InvalidConfiguration` if the frame can't be written.
 
-    ``by_schema``: all columns but those of the message (``__key`` and its like) make up the payload.
+    ``by_schema``: all columns but those of the message (such as ``__key``) make up the payload.
     """
     found: dict[str, int] = {}
     payload, places = StructType(), []
@@ -220,17 +220,19 @@ def written_columns(schema: StructType, topic: str | None, *, by_schema: bool = 
     if not by_schema and "value" not in found:
         raise InvalidConfiguration("the frame has no column 'value' (binary or string)")
     if topic is None and "topic" not in found:
-        raise InvalidConfiguration("neither the option topic nor a column __topic says where to write")
+        raise InvalidConfiguration(
+            "neither the option topic nor a column __topic names the topic to write to"
+        )
     if "deliver_at" in found and "deliver_after" in found:
         raise InvalidConfiguration("the frame has both __deliverAt and __deliverAfter: give one of them")
     return FrameLayout(found, payload, tuple(places))
 
 
 def to_messages(batch: pa.RecordBatch, layout: FrameLayout, now_ms: int) -> dict[str, pa.Array]:
-    """The message columns of a record batch of the frame; the column ``topic`` stays beside the others.
+    """Return the message columns of a record batch of the frame, including ``topic``.
 
-    ``now_ms``, since 1970: what ``__deliverAfter`` counts from. A key of bytes must be text: Pulsar's keys
-    are. Raises `InvalidMessage` otherwise.
+    ``now_ms``, since 1970: start of ``__deliverAfter``. Raises `InvalidMessage` for a key of bytes that is no
+    text, which Pulsar's keys are.
     """
     arrays = {name: batch.column(number) for name, number in layout.columns.items()}
     key = arrays.get("key")
@@ -240,7 +242,7 @@ def to_messages(batch: pa.RecordBatch, layout: FrameLayout, now_ms: int) -> dict
         except pa.ArrowInvalid as error:
             raise InvalidMessage(
                 f"a key is not UTF-8 text ({error}), and the sink writes keys of text only: filter such rows "
-                "out, or write another key in its place, such as base64(__key)"
+                "out, or write another key instead, such as base64(__key)"
             ) from None
     after = arrays.pop("deliver_after", None)
     if after is not None:

@@ -1,12 +1,12 @@
-"""Finding places in a partition by one question: which is the first entry at or after a place?
+"""Searches in a partition by one query: the first entry at or after a position.
 
-Pulsar tells clients where a topic ends and nothing about what lies before; that question, put by opening a
-reader, answers everything else. Entry ids are contiguous within a ledger, ledger ids grow with gaps, so
-the entry at a place exists exactly if the first one at or after the place is it.
+Pulsar reports the end of a topic to clients, but nothing about earlier entries; opening a reader, and so
+asking for the first entry at a position, answers everything else. Entry ids are contiguous within a ledger,
+ledger ids grow with gaps, so an entry exists exactly if it is the first one at or after its id.
 
-A search is a generator without I/O: it yields places, several at once, is sent the entries that were found
-there (None: nothing lies there any more), and returns its result. `run` takes the searches of many
-partitions forward together, and puts each round of their questions at once.
+A search is a generator without I/O: it yields several positions at once, is sent the entries found there
+(None: no entry at or after the position), and returns its result. `run` advances the searches of many
+partitions together, and sends each round of their queries at once.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ Search = Generator[list[MessageId], Answers, T]
 Ask = Callable[[list[tuple[Partition, MessageId]]], Answers]
 
 WALKERS = 16
-"""Ledgers are looked for from so many places at once, when the first few steps did not find all."""
+"""Number of parallel searches for ledgers, after the first few steps did not find all."""
 STEPS_MAX = 64
-"""Ledgers that one walker finds at the most; what lies behind them up to the next walker is not split."""
+"""Maximum ledgers found by one such search; the ledgers after them, up to the next search, are not split."""
 _FIRST_STEPS = 4
 _DOUBLED_MAX = 8
-"""Cuts of a ledger that are looked for at once, each twice as far as the one before."""
+"""Maximum cuts of a ledger that are probed at once, each twice as far as the one before."""
 
 
 def run(searches: Mapping[Partition, Search[T]], ask: Ask) -> dict[Partition, T]:
-    """The results of all searches; every round of questions is one call of ``ask``."""
+    """Return the results of all searches; every round of queries is one call of ``ask``."""
     found: dict[Partition, T] = {}
     waiting: dict[Partition, list[MessageId]] = {}
 
     def go_on(partition: Partition, answers: Answers | None) -> None:
         try:
-            # A generator that has not begun takes nothing but None.
+            # A new generator accepts only None.
             waiting[partition] = searches[partition].send(answers)  # type: ignore[arg-type]
         except StopIteration as stop:
             found[partition] = stop.value
@@ -60,7 +60,7 @@ def run(searches: Mapping[Partition, Search[T]], ask: Ask) -> dict[Partition, T]
 
 
 def at(ledger: int, entry: int) -> MessageId:
-    """The place to ask at."""
+    """Return the position of an entry, for a query."""
     return MessageId(-1, ledger, max(entry, 0))
 
 
@@ -75,7 +75,7 @@ def _exists(ledger: int, entry: int) -> Search[bool]:
 
 
 def before_first(start: Offset) -> Search[Offset | None]:
-    """``start`` as a place within a ledger: right before the first entry there is, for `EARLIEST`."""
+    """Return ``start``; for `EARLIEST` the offset within a ledger right before the first entry."""
     if start.ledger >= 0:
         return start
     first = yield from _one(MessageId.earliest)
@@ -86,9 +86,9 @@ def before_first(start: Offset) -> Search[Offset | None]:
 
 
 def before_time(newest: Offset, time_ms: int) -> Search[Offset]:
-    """The offset before the first entry published at or after ``time_ms``, by bisection.
+    """Return the offset before the first entry published at or after ``time_ms``, by bisection.
 
-    Publish times grow with the position, but for clock differences between producers.
+    Publish times grow with the position, except for clock differences between producers.
     """
     from geminga.wire.metadata import peek_entry
 
@@ -130,14 +130,14 @@ def before_time(newest: Offset, time_ms: int) -> Search[Offset]:
 
 @dataclass(slots=True)
 class _Walker:
-    """Steps from ledger to ledger within ``place <= id < stop``."""
+    """Search that steps from ledger to ledger within ``place <= id < stop``."""
 
     place: int
     stop: int
     steps_left: int
 
     def found(self, ledger: int | None) -> bool:
-        """Go on behind ``ledger``; False when it is not this walker's any more."""
+        """Continue after ``ledger``; return False when it is beyond this search's part."""
         if ledger is None or ledger >= self.stop:
             self.place = self.stop
             return False
@@ -150,9 +150,9 @@ class _Walker:
 
 
 def ledgers_after(ledger: int, last: int) -> Search[dict[int, int]]:
-    """The ledgers behind ``ledger`` up to ``last`` that hold entries, with the first entry id of each.
+    """Return the ledgers after ``ledger`` up to ``last`` that hold entries, with the first entry id of each.
 
-    All of them up to a number, then as many as `STEPS_MAX` in each of `WALKERS` even parts.
+    All of them up to a number, then at most `STEPS_MAX` in each of `WALKERS` even parts.
     """
     found: dict[int, int] = {}
     walkers = [_Walker(ledger + 1, last + 1, _FIRST_STEPS)]
@@ -173,7 +173,7 @@ def ledgers_after(ledger: int, last: int) -> Search[dict[int, int]]:
 
 
 def last_entry(ledger: int, known: int) -> Search[int]:
-    """The last entry of a closed ledger that has the entry ``known`` (or -1: perhaps none)."""
+    """Return the last entry of a closed ledger that has the entry ``known`` (or -1: perhaps none)."""
     step, grows = 1, True
     while step:
         if (yield from _exists(ledger, known + step)):
@@ -189,7 +189,7 @@ def last_entry(ledger: int, known: int) -> Search[int]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPiece:
-    """Part of a partition: after ``start``, up to and with ``end``. ``entries``: how many, None: unknown."""
+    """Part of a partition: after ``start``, up to and including ``end``. ``entries`` None: unknown."""
 
     start: Offset
     end: Offset
@@ -199,9 +199,9 @@ class PartitionPiece:
 def pieces(
     start: Offset, end: Offset, size: int | None, *, exact: bool = False
 ) -> Search[list[PartitionPiece]]:
-    """Cut ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
+    """Split ``start`` to ``end`` at the ends of ledgers, and ledgers into pieces of at most ``size`` entries.
 
-    ``size`` None: nothing is cut. ``exact``: also find out how many entries the closed ledgers have.
+    ``size`` None: no split. ``exact``: also determine the number of entries of closed ledgers.
     """
     begin = yield from before_first(start)
     if begin is None or begin >= end:
@@ -220,7 +220,7 @@ def pieces(
 
 
 def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[list[PartitionPiece]]:
-    """Pieces of what is left of a ledger before ``boundary``, where the next one begins."""
+    """Return the pieces of the rest of a ledger before ``boundary``, where the next one begins."""
     if exact:
         last = yield from last_entry(start.ledger, start.entry)
         if last <= start.entry and start.batch_index == WHOLE_ENTRY:
@@ -235,9 +235,9 @@ def _closed(start: Offset, boundary: Offset, size: int, exact: bool) -> Search[l
 
 
 def _cuts(start: Offset, size: int) -> Search[int]:
-    """How many cuts of ``size`` entries each a closed ledger takes behind ``start``: a piece begins behind an
-    entry, so the one after a cut has to be there too. What is there is there up to some cut."""
-    low, high = 0, None  # cut `low` is there, cut `high` is not
+    """Return the number of cuts of ``size`` entries each in a closed ledger after ``start``. A piece begins
+    after an entry, so the entry after a cut must exist too. Entries exist up to some cut."""
+    low, high = 0, None  # the entry after cut `low` exists, the one after cut `high` does not
     asked = [1]
     while asked:
         answers = yield [at(start.ledger, start.entry + number * size + 1) for number in asked]
@@ -254,7 +254,7 @@ def _cuts(start: Offset, size: int) -> Search[int]:
 
 
 def _cut(start: Offset, end: Offset, size: int) -> list[PartitionPiece]:
-    """Even pieces of at most ``size`` entries; one piece where the number of entries is unknown."""
+    """Return even pieces of at most ``size`` entries; one piece if the number of entries is unknown."""
     entries = entries_between(start, end)
     if entries is None or entries <= size:
         return [PartitionPiece(start, end, entries)]
@@ -268,7 +268,7 @@ def _cut(start: Offset, end: Offset, size: int) -> list[PartitionPiece]:
 
 
 def stepped_ahead(start: Offset, end: Offset, entries: int) -> Search[Offset]:
-    """The offset ``entries`` behind ``start``; the end of its ledger, or ``end``, when that comes first."""
+    """Return the offset ``entries`` after ``start``, at most the end of its ledger or ``end``."""
     begin = yield from before_first(start)
     while begin is not None and begin.ledger < end.ledger:
         wanted = Offset.after_entry(begin.ledger, begin.entry + entries)
@@ -280,7 +280,7 @@ def stepped_ahead(start: Offset, end: Offset, entries: int) -> Search[Offset]:
         boundary = min(Offset.after_entry(there.ledger_id, there.entry_id - 1), end)
         if next_one is not None and next_one.ledger_id == begin.ledger:
             return boundary
-        begin = boundary  # nothing is left of the old ledger: that would be no step
+        begin = boundary  # the old ledger has no entries left: continue in the next one
     return end if begin is None else min(Offset.after_entry(begin.ledger, begin.entry + entries), end)
 
 
@@ -288,7 +288,7 @@ def stepped_ahead(start: Offset, end: Offset, entries: int) -> Search[Offset]:
 
 
 def stepped_back(ledger: int, entry: int, entries: int) -> Search[MessageId]:
-    """The place about ``entries`` before an entry; `MessageId.earliest` when there are not so many."""
+    """Return the position about ``entries`` before an entry; `MessageId.earliest` when there are fewer."""
     while entries > entry:
         previous = yield from _ledger_before(ledger)
         if previous is None:
@@ -300,7 +300,7 @@ def stepped_back(ledger: int, entry: int, entries: int) -> Search[MessageId]:
 
 
 def _ledger_before(ledger: int) -> Search[RawEntry | None]:
-    """The first entry of the last ledger before ``ledger`` that holds any; None when there is none."""
+    """Return the first entry of the last ledger before ``ledger`` with entries; None without one."""
     distance = 1
     found: RawEntry | None = None
     while found is None:

@@ -1,4 +1,4 @@
-"""Sessions that know ``format("pulsar")``."""
+"""Spark sessions with ``format("pulsar")``."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOCAL_CONFIGURATION = {
-    # Workers are forked from a process that has loaded what they need.
+    # Workers are forked from a process that has loaded the modules they need.
     "spark.python.daemon.module": "geminga.spark.daemon",
     # Workers run the interpreter that has this package, not the first python3 of the PATH.
     "spark.pyspark.python": sys.executable,
-    # Half the time of a micro-batch goes into TCP between the JVM and its Python workers.
+    # TCP between the JVM and its Python workers takes half the time of a micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Of a local session that is made here. What workers elsewhere run is for their owners to say."""
+"""Settings of a local session created here. Workers on other machines are configured by their owners."""
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``format("pulsar")`` known to ``spark``; returns it."""
+    """Register ``format("pulsar")`` in ``spark``; return it."""
     from geminga.spark.datasource import PulsarDataSource
 
     _use_this_interpreter(spark)
@@ -40,14 +40,14 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _use_this_interpreter(spark: SparkSession) -> None:
-    """Let the workers of a local session run this interpreter, unless somebody chose one.
+    """Let the workers of a local session run this interpreter, unless another one is configured.
 
-    Spark's default is the first python3 of the PATH; in an environment that is not activated that one
-    knows neither this package nor Arrow.
+    Spark's default is the first python3 of the PATH; in an environment that is not activated it has neither
+    this package nor Arrow.
     """
     try:
         context = spark.sparkContext
-    except Exception:  # a Spark Connect session has none, and its workers run elsewhere
+    except Exception:  # a Spark Connect session has none; its workers are remote
         return
     chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if str(context.master).startswith("local") and not chosen:
@@ -57,12 +57,12 @@ def _use_this_interpreter(spark: SparkSession) -> None:
 def session(
     master: str | None = None, app_name: str = "geminga", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session in which ``format("pulsar")`` works: this process's, made if there is none.
+    """Return this process's session, created if missing, with ``format("pulsar")`` registered.
 
     ``master`` defaults to Spark's configuration, else to ``local[*]``; ``sc://host:port`` is a Spark Connect
-    server. A local session that is made here is tuned: its workers run this interpreter and start with
-    everything loaded, talk to the JVM through Unix domain sockets, and the time zone is UTC. Any other
-    session gets ``config`` and nothing else. Raises `InvalidConfiguration` when Java is missing.
+    server. A local session created here is tuned: its workers run this interpreter and start with all modules
+    loaded, use Unix domain sockets to the JVM, and the time zone is UTC. Any other session gets ``config``
+    and nothing else. Raises `InvalidConfiguration` when Java is missing.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def session(
     given = dict(config or {})
     if master is not None and master.startswith("sc://"):
         return _configured(SparkSession.builder.remote(master), app_name, given).getOrCreate()
-    if is_remote():  # SPARK_REMOTE, or a server that was connected to before
+    if is_remote():  # SPARK_REMOTE, or a server connected to before
         return _connected(app_name, given)
     if SparkContext._active_spark_context is not None:
         return register(_configured(SparkSession.builder, None, given).getOrCreate())
@@ -108,7 +108,7 @@ def _connected(app_name: str, config: Mapping[str, str]) -> SparkSession:
 
 
 def _configured_master() -> str | None:
-    """The master that Spark's own configuration names, as far as that is known before a JVM runs."""
+    """Return the master that Spark's own configuration names, if known before a JVM runs."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: its JVM knows
         from pyspark import SparkConf, SparkContext
 
@@ -127,9 +127,9 @@ def _configured_master() -> str | None:
 
 
 def _made(builder: SparkSession.Builder) -> SparkSession:
-    """``builder.getOrCreate()`` with Ctrl-C put off until the JVM is up; a second one ends the wait.
+    """Call ``builder.getOrCreate()`` with Ctrl-C deferred until the JVM is up; a second Ctrl-C ends the wait.
 
-    Interrupted while the JVM starts, PySpark forgets it, and it stays behind without a parent.
+    If interrupted while the JVM starts, PySpark would leave it running without a parent.
     """
     if threading.current_thread() is not threading.main_thread():
         return builder.getOrCreate()
@@ -145,7 +145,7 @@ def _made(builder: SparkSession.Builder) -> SparkSession:
     try:
         spark = builder.getOrCreate()
     finally:
-        if signal.getsignal(signal.SIGINT) is put_off:  # PySpark sets a handler of its own
+        if signal.getsignal(signal.SIGINT) is put_off:  # PySpark has set its own handler
             signal.signal(signal.SIGINT, before)
     if interrupted:
         spark.stop()

@@ -1,10 +1,10 @@
-"""What is in topics now, as one frame: offloaded ledgers by Spark's own Parquet source, the rest by ours.
+"""Snapshot of topics as one frame: offloaded ledgers by Spark's own Parquet source, the rest by ours.
 
-A Python data source hands Spark rows through a pipe, and no more than about half of what the JVM's own reader
-of Parquet gives comes through that. So whoever reads much history has Spark read the files: `snapshot` cuts
-each partition into ledgers whose rows say everything (``plain`` in the manifest) and the gaps between them,
-and joins the files of the ones with ``format("pulsar")`` over the others. The cut is by message ids and made
-once: whatever is offloaded, published or trimmed afterwards, each message is on one side.
+A Python data source sends rows to Spark through a pipe, which is at most about half as fast as the JVM's own
+Parquet reader. For reading much history, `snapshot` splits each partition into ledgers whose rows are
+complete (``plain`` in the manifest) and the gaps between them, and joins Spark's scan of the files with
+``format("pulsar")`` over the gaps. The split is by message ids and made once: each message stays on one side
+even if messages are offloaded, published or trimmed later.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.spark")
 
 GAPS_MAX = 4
-"""Pieces of one partition that are read by ``format("pulsar")``: each is a scan of its own in Spark's plan.
-Where there are more, the shortest runs of ledgers between them are read so, too."""
+"""Maximum pieces of one partition that ``format("pulsar")`` reads: each is a scan of its own in Spark's plan.
+If there are more, the shortest runs of ledgers between them are read that way, too."""
 MILLISECONDS_MAX = (1 << 63) // 1000 - 1
-"""Times beyond have no microseconds in 64 bits: Spark's reader fails at them, ours does not."""
+"""Maximum milliseconds that fit into 64 bits as microseconds: Spark's reader fails for larger times."""
 
 LISTING_TASKS_MAX = 32
-"""Tasks of the job in which Spark finds out how long the files are."""
+"""Tasks of the job in which Spark determines the sizes of the files."""
 _LISTING_LOCK = threading.Lock()
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
@@ -79,67 +79,67 @@ _FILE_COLUMNS = StructType(
         StructField("batch_size", IntegerType()),
     ]
 )
-"""The columns of an offloaded ledger's file that those of Spark are made of; Spark need not find them out."""
+"""Columns of an offloaded ledger's file, from which Spark's columns are computed."""
 
 _READING: Mapping[str, str] = {
     # Off by default. Without it a flipped bit is a wrong row, with it an error.
     "parquet.page.verify-checksum.enabled": "true",
-    # The session may say otherwise of other files: what is not read here is not told.
+    # Override session settings that would silently skip missing or corrupt files.
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
-    # Times before 1900 are in today's calendar; Spark would ask whose files these are.
+    # Times before 1900 are in the proleptic Gregorian calendar, like Spark's own files.
     "datetimeRebaseMode": "CORRECTED",
-    # A folder named `a=b` is a topic of that name, no column, and `[` in one is no pattern.
+    # A folder named `a=b` is a topic, not a partition column, and `[` in a name is no pattern.
     "recursiveFileLookup": "true",
     "__globPaths__": "false",
 }
-_SAID_ANEW = (
+_SET_BY_SCANS = (
     "topics", "topics_pattern", "starting_offsets", "ending_offsets", "starting_time_ms", "ending_time_ms",
     "starting_times", "ending_times", "future_is_latest", "first_offsets",
 )  # fmt: skip
-"""What the scans of gaps are told by themselves: partitions and places."""
+"""Options that the scans of gaps set themselves: partitions and offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What `snapshot` has found."""
+    """Result of `snapshot`."""
 
     frame: DataFrame
-    """The columns of ``format("pulsar")`` with the same options."""
+    """Frame with the columns of ``format("pulsar")`` with the same options."""
     following: str
-    """For ``startingOffsets`` of a query that goes on right behind the frame's last messages."""
+    """Value of ``startingOffsets`` for a query that continues right after the frame's last messages."""
     files: int
-    """Offloaded ledgers that Spark reads as Parquet, by itself."""
+    """Number of offloaded ledgers that Spark reads as Parquet itself."""
 
 
 @dataclass(slots=True)
 class _Cut:
-    """What is read of the partitions in which way: ``gaps`` has a scan's worth in each."""
+    """Files and offset ranges to read, by method: each of ``gaps`` is read by one scan."""
 
     files: list[str] = field(default_factory=list)
     ledgers: list[OffloadedLedger] = field(default_factory=list)
     partitions: set[int] = field(default_factory=set)
     gaps: list[dict[Partition, tuple[Offset, Offset]]] = field(default_factory=list)
     firsts: Offsets = field(default_factory=dict)
-    """Of partitions that are read from their first message on, the place before it."""
+    """For partitions read from their first message on, the offset before it."""
 
 
 def snapshot(
     spark: SparkSession, options: Mapping[str, str], *, files_location: str | None = None
 ) -> Snapshot:
-    """A frame of everything that the topics hold now, for batch work over much history.
+    """Return a frame of all messages currently in the topics, for batch work over much history.
 
-    ``options`` are those of ``spark.read.format("pulsar")``; ``spark`` knows it (`geminga.spark.session`).
-    What ``offloadLocation`` has is read by Spark's own Parquet source, at its speed, with its column pruning
-    and its filters on pages; everything else by ``format("pulsar")``: the live tail, ledgers with encrypted
-    messages, chunks or keys of bytes, and all of it where payloads are read by schema (``valueSchema``).
-    ``files_location`` is the same place as Spark's file systems call it (default: ``offloadLocation``, with
-    ``s3a:`` for ``s3:`` and without its options and keys); one that Spark cannot read costs speed, and a
-    warning.
+    ``options`` are those of ``spark.read.format("pulsar")``, which must be registered
+    (`geminga.spark.session`). Ledgers in ``offloadLocation`` are read by Spark's own Parquet source, at its
+    speed, with its column pruning and its filters on pages; the rest by ``format("pulsar")``: the live tail,
+    ledgers with encrypted messages, chunks or keys of bytes, and everything if payloads are read by schema
+    (``valueSchema``). ``files_location`` is the same location as Spark's file systems name it (default:
+    ``offloadLocation``, with ``s3a:`` for ``s3:`` and without its options and keys); if Spark cannot read it,
+    the snapshot is slower, and a warning is logged.
 
-    Where the frame begins and ends is decided here and now, and it gives the same rows whenever it is run;
-    what retention has removed meanwhile, and damaged files, fail the query. Raises `InvalidConfiguration`,
-    and what ``format("pulsar")`` raises.
+    The frame's start and end are fixed now, and it returns the same rows at every run; messages removed by
+    retention meanwhile, and damaged files, fail the query. Raises `InvalidConfiguration`, and the errors of
+    ``format("pulsar")``.
     """
     read = read_options(options)
     _check(read)
@@ -157,7 +157,7 @@ def snapshot(
             cut = _Cut(gaps=[_behind(start, end)], firsts=cut.firsts)
         else:
             frames.append(native)
-    rest = without(options, _SAID_ANEW)
+    rest = without(options, _SET_BY_SCANS)
     frames += [_scan(spark, rest, gaps, cut.firsts) for gaps in cut.gaps]
     if not frames:  # the topics are empty
         columns = spark.read.format("pulsar").options(**options).load().schema
@@ -170,8 +170,8 @@ def _check(options: ReadOptions) -> None:
         raise InvalidConfiguration("startingOffsets=latest gives a snapshot nothing to read")
     if options.read_compacted:
         raise InvalidConfiguration(
-            "option readCompacted=true: a snapshot ends where the topics end now, and what took the place of "
-            "a message may come later; allowed: false, or spark.read.format('pulsar')"
+            "option readCompacted=true: a snapshot ends at the topics' present end, and the replacement of "
+            "a message may be published later; allowed: false, or spark.read.format('pulsar')"
         )
 
 
@@ -217,7 +217,7 @@ def _cut(planner: Planner, options: ReadOptions, start: Offsets, end: Offsets) -
         for number, (before, behind) in enumerate(_gaps(runs.get(p, []), at_begin, place)):
             if number == len(found.gaps):
                 found.gaps.append({})
-            # A range that begins at the topic's beginning has nothing before it that could be missing.
+            # A range from the topic's beginning can't miss earlier messages.
             found.gaps[number][p] = begin if before == at_begin else before, behind
     return found
 
@@ -236,7 +236,7 @@ def _says_all(ledger: OffloadedLedger) -> bool:
 
 
 def _is_whole(ledger: OffloadedLedger, begin: Offset, end: Offset) -> bool:
-    """Whether a ledger's rows are what is to be read of it."""
+    """Return whether all rows of a ledger are to be read."""
     return (
         ledger.entries > 0
         and _says_all(ledger)
@@ -259,7 +259,7 @@ def _undamaged(
 
 
 def _runs(ledgers: Sequence[OffloadedLedger]) -> list[list[OffloadedLedger]]:
-    """The ledgers that are read as files, in runs in which nothing lies between two of them."""
+    """Return the ledgers to read as files, in runs without gaps."""
     runs: list[list[OffloadedLedger]] = []
     for each in ledgers:
         if runs and runs[-1][-1].offset + runs[-1][-1].entries == each.offset:
@@ -273,7 +273,7 @@ def _runs(ledgers: Sequence[OffloadedLedger]) -> list[list[OffloadedLedger]]:
 def _gaps(
     runs: Sequence[Sequence[OffloadedLedger]], begin: Offset, end: Offset
 ) -> list[tuple[Offset, Offset]]:
-    """What lies before, between and behind the runs, as (after, up to and with)."""
+    """Return the ranges before, between and after the runs, as (after, up to and including)."""
     edges = [begin, *(place for run in runs for place in (_first_place(run[0]), _last_place(run[-1]))), end]
     return [(before, behind) for before, behind in list(pairwise(edges))[::2] if before < behind]
 
@@ -287,7 +287,7 @@ def _scan(
     gaps: Mapping[Partition, tuple[Offset, Offset]],
     firsts: Mapping[Partition, Offset],
 ) -> DataFrame:
-    """``format("pulsar")`` over these pieces of partitions."""
+    """Return ``format("pulsar")`` over these pieces of partitions."""
     first: dict[str, dict[str, str]] = {}
     assigned: dict[str, list[int]] = {}
     starting: dict[str, dict[str, str]] = {}
@@ -308,7 +308,7 @@ def _scan(
 
 
 def _next(place: Offset) -> str:
-    """The place of the message behind, as ``startingOffsets`` has it."""
+    """Return the position of the next message, for ``startingOffsets``."""
     if place == EARLIEST:
         return "earliest"
     if place.batch_index == WHOLE_ENTRY:
@@ -320,14 +320,14 @@ def _following(end: Offsets) -> str:
     named: dict[str, dict[str, str]] = {}
     for (topic, index), place in sorted(end.items()):
         named.setdefault(topic, {})[str(index)] = _next(place)
-    # Partitions that are added from now on, and topics of a pattern, are new from their first message on.
+    # Partitions added from now on, and new topics of a pattern, are read from their first message on.
     return json.dumps({OTHERS[0]: "earliest", **named})
 
 
 def _native(
     spark: SparkSession, options: ReadOptions, cut: _Cut, files_location: str | None
 ) -> DataFrame | None:
-    """The ledgers by Spark's own Parquet source; None where Spark cannot open the place."""
+    """Return the ledgers by Spark's own Parquet source; None if Spark cannot open the location."""
     location = files_location or options.offload_location
     assert location is not None
     root = hadoop_location(location).rstrip("/")
@@ -340,8 +340,8 @@ def _native(
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] != "py4j":
             raise
         logger.warning(
-            "Spark cannot read %s by itself (%s); format('pulsar') reads it. files_location says where it is "
-            "for Spark's file systems", root, _first_line(error),
+            "Spark cannot read %s itself (%s); reading it by format('pulsar'). Set files_location to its "
+            "name in Spark's file systems", root, _first_line(error),
         )  # fmt: skip
         return None
     schema = source_schema(options.columns)
@@ -353,8 +353,8 @@ def _native(
 
 @contextlib.contextmanager
 def _few_listing_tasks(spark: SparkSession) -> Iterator[None]:
-    """Spark looks at more than a few files by a job with a task for each: 8 ms for what takes 0.1."""
-    with _LISTING_LOCK:  # what another thread has set for a moment is not what was set before
+    """Limit the tasks of Spark's job that lists many files: one for each takes 8 ms instead of 0.1."""
+    with _LISTING_LOCK:  # avoids restoring a value that another thread has set temporarily
         before = spark.conf.get(_LISTING, None)
         spark.conf.set(_LISTING, str(min(LISTING_TASKS_MAX, int(before or LISTING_TASKS_MAX))))
         try:
@@ -382,7 +382,7 @@ _IN_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The numbers that message ids are made of, at the least and at the most."""
+    """Smallest and largest values of the numbers in message ids."""
 
     ledgers: tuple[int, int]
     entries_max: int
@@ -410,7 +410,7 @@ _ALL_BYTES = bytes(range(256))
 
 
 def _message_id(sizes: _Sizes) -> Column:
-    """The bytes of ``MessageIdData``, as `geminga.ids.MessageId.serialize` writes them."""
+    """Return the bytes of ``MessageIdData``, as `geminga.ids.MessageId.serialize` writes them."""
     partition, index, size = F.col("partition"), F.col("batch_index"), F.col("batch_size")
     parts = [
         _field(0x08, F.col("ledger_id"), *sizes.ledgers),
@@ -428,7 +428,7 @@ def _if(condition: Column, part: Column) -> Column:
 
 
 def _field(tag: int, number: Column, least: int, most: int) -> Column:
-    """A tag and a varint of a number that lies between the two."""
+    """Return a tag and a varint of a number between the two bounds."""
     fewest, largest = _varint_bytes(least), _varint_bytes(most)
     found = _varint(tag, number, largest)
     for count in range(largest - 1, fewest - 1, -1):
@@ -441,7 +441,7 @@ def _varint_bytes(number: int) -> int:
 
 
 def _varint(tag: int, number: Column, count: int) -> Column:
-    """One of just so many bytes."""
+    """Return a varint of exactly ``count`` bytes."""
     groups = [F.shiftright(number, 7 * place) if place else number for place in range(count)]
     bits = [group.bitwiseAND(127).bitwiseOR(128) for group in groups[:-1]]
     return F.concat(F.lit(bytes([tag])), *(_byte(each) for each in [*bits, groups[-1]]))

@@ -1,15 +1,15 @@
-"""The folder where the exactly-once sink keeps what a micro-batch is about to publish.
+"""Staging folder of the exactly-once sink, for the rows that a micro-batch is about to publish.
 
 ::
 
-    sink.json          the sink's name: what its producers are called
+    sink.json          the sink's name: the name of its producers
     staged/<id>.arrow  the encoded batches of one task attempt
     epochs/<n>.json    the `Epoch` n: written once, before anything is published
     epochs/<n>.done    micro-batch n is published
 
-The folder belongs to one query and one target: below the location that the options name, it has a name
-made from both. The location may lie on any file system that `geminga.filesystems` knows, as long as
-the driver and all executors see the same one.
+The folder belongs to one query and one target: its name, below the location in the options, is made from
+both. The location may be on any file system that `geminga.filesystems` supports, as long as the driver and
+all executors access the same one.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ STAGED_SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""A staged batch: what `geminga.client.columnar_producer.ReadyBatch` needs but the sequence ids.
-``checksum``: CRC32C of the body. ``sealed``: metadata fields of an encrypted body, null for a plain one.
-A batch names the version of the topic's schema that it was encoded with: a stream that is started again may
-have another one when it publishes it."""
+"""Schema of a staged batch: the fields of `geminga.client.columnar_producer.ReadyBatch` except the sequence
+ids. ``checksum``: CRC32C of the body. ``sealed``: metadata fields of an encrypted body, null for a plain one.
+A batch names the schema version it was encoded with: a restarted stream may have another one when it
+publishes the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What a micro-batch publishes: the staged ``files``, with so many ``rows``.
+    """Content of a micro-batch: the staged ``files``, with their number of ``rows``.
 
-    ``plan`` stands for the offsets between which it was read, as Spark's checkpoint has them. None of either:
-    not known. ``since``: by partition's full name a place in the topic before which nothing of it lies, noted
-    at ``decided_ms``, milliseconds since 1970.
+    ``plan`` identifies the offsets between which it was read, as in Spark's checkpoint. None of either:
+    unknown. ``since``: by partition's full name an offset before which it has no rows, noted at
+    ``decided_ms``, milliseconds since 1970.
     """
 
     files: tuple[str, ...]
@@ -69,9 +69,9 @@ class Epoch:
     decided_ms: int | None = field(default=None, compare=False)
 
     def is_same(self, other: Epoch) -> bool:
-        """Whether both are the same micro-batch, and not another one with its number.
+        """Return whether both are the same micro-batch, not two with the same number.
 
-        Where the offsets are known they decide: rows may differ, since a query need not give the same ones
+        If the offsets are known they decide: the rows may differ, since a query need not return the same rows
         twice.
         """
         if self.plan is not None and other.plan is not None:
@@ -80,9 +80,9 @@ class Epoch:
 
 
 class Staging:
-    """The staging folder of one sink. Every write is complete under its name, or not there.
+    """The staging folder of one sink. Every write is atomic.
 
-    ``keys``: whose folder below ``location`` it is.
+    ``keys``: identify the owner of this folder below ``location``.
     """
 
     def __init__(self, location: str, *keys: str) -> None:
@@ -97,7 +97,7 @@ class Staging:
     # --- small files --------------------------------------------------------------------------
 
     def _write(self, path: str, content: bytes) -> None:
-        """A crash leaves the old state or the new one: write and rename, or what an object store does."""
+        """Write atomically: write and rename, or an object store's atomic write."""
         if self.puts_whole_files:
             with self.files.open_output_stream(path) as stream:
                 stream.write(content)
@@ -134,8 +134,8 @@ class Staging:
     # --- the sink and its micro-batches -----------------------------------------------------------
 
     def sink_name(self, wanted: str | None, default: str) -> str:
-        """The name of this sink: the one that was kept, or what is to be (`keep_name`). Raises
-        `InvalidConfiguration` when another was kept."""
+        """Return the name of this sink: the stored one, or the one to store (`keep_name`). Raises
+        `InvalidConfiguration` when another name is stored."""
         known = self._json("sink.json")
         if known is None:
             self._check_location()
@@ -148,22 +148,22 @@ class Staging:
         return str(known["name"])
 
     def keep_name(self, name: str) -> None:
-        """The sink has this name from now on."""
+        """Store the sink's name."""
         if self._json("sink.json") is None:
             self._write(self._path("sink.json"), json.dumps({"name": name}).encode())
 
     def _check_location(self) -> None:
-        """Staging whose owner is unknown would be taken for this query's, or be forgotten."""
+        """Reject staging of unknown owner, which could be mistaken for this query's, or be forgotten."""
         location = self.root.rsplit("/", 2)[0]
         for name in ("epochs", "staged"):
             if self.files.get_file_info(f"{location}/{name}").type != fs.FileType.NotFound:
                 raise InvalidConfiguration(
-                    f"{location} holds the staging of a query that is not named (its folder {name!r}): if "
+                    f"{location} holds the staging of an unknown query (its folder {name!r}): if "
                     "that query is done, delete the folders epochs and staged and the file sink.json there"
                 )
 
     def epoch(self, number: int) -> Epoch | None:
-        """What was decided for a micro-batch; None when nothing was yet."""
+        """Return the decision for a micro-batch; None before that."""
         known = self._json("epochs", f"{number}.json")
         if known is None:
             return None
@@ -176,26 +176,26 @@ class Staging:
         )
 
     def decide(self, number: int, epoch: Epoch) -> None:
-        """Fix what micro-batch ``number`` publishes; from now on every attempt publishes this."""
+        """Fix the content of micro-batch ``number``; from now on every attempt publishes this."""
         self._write(self._path("epochs", f"{number}.json"), json.dumps(asdict(epoch)).encode())
 
     def revoke(self, number: int) -> None:
-        """Nothing is decided for micro-batch ``number``: what is published under it is not its own."""
+        """Revoke the decision for micro-batch ``number``: the rows published under it are another query's."""
         self._delete(self._path("epochs", f"{number}.json"))
 
     def is_done(self, number: int) -> bool:
         return self._read(self._path("epochs", f"{number}.done")) is not None
 
     def places(self, number: int) -> dict[str, str]:
-        """What was told to `finish` of micro-batch ``number``; empty when it was nothing."""
+        """Return the offsets given to `finish` for micro-batch ``number``; empty if there were none."""
         path = self._path("epochs", f"{number}.done")
         content = self._read(path)
         return _parsed(path, content) if content else {}
 
     def finish(self, number: int, places: Mapping[str, str] | None = None) -> None:
-        """Micro-batch ``number`` is published: forget its files, and those of attempts that never counted.
+        """Mark micro-batch ``number`` as published; delete its files, and those of unused attempts.
 
-        ``places``: by partition's full name, of messages before which all is that was published so far.
+        ``places``: by partition's full name, offsets up to which all rows published so far are.
         """
         content = json.dumps(places).encode() if places else b""
         self._write(self._path("epochs", f"{number}.done"), content)
@@ -219,7 +219,7 @@ class Staging:
     # --- staged batches -----------------------------------------------------------------------------
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> str:
-        """Write the batches of one task attempt; returns the file's name."""
+        """Write the batches of one task attempt; return the file's name."""
         name = f"{uuid.uuid4().hex}.arrow"
         path = self._path("staged", name)
         if not self.puts_whole_files:
@@ -235,7 +235,7 @@ class Staging:
         return name
 
     def staged(self, name: str) -> Iterator[dict[str, Any]]:
-        """The batches of a staged file, checked. Raises `StoreDamaged` naming the file."""
+        """Yield the batches of a staged file, checked. Raises `StoreDamaged` naming the file."""
         path = self._path("staged", name)
         try:
             with self.files.open_input_stream(path) as stream, pa.ipc.open_stream(stream) as reader:
@@ -243,7 +243,7 @@ class Staging:
                     yield from _checked(batch)
         except FileNotFoundError:
             raise StoreDamaged(
-                f"{path} is gone: the micro-batch that it belongs to can't be published. Was it deleted, or "
+                f"{path} is missing: its micro-batch can't be published. Was it deleted, or "
                 "does the driver not see the folder that the executors write to (option stagingLocation)?"
             ) from None
         except (pa.ArrowInvalid, OSError, CorruptPayload) as error:
@@ -254,15 +254,15 @@ class Staging:
             self._delete(self._path("staged", name))
 
     def remove(self) -> None:
-        """Delete the folder with all that is in it."""
+        """Delete the folder with all of its files."""
         with contextlib.suppress(FileNotFoundError):
             self.files.delete_dir(self.root)
 
 
 def planned(checkpoint: str | None, number: int) -> str | None:
-    """What stands for the offsets between which Spark's checkpoint has micro-batch ``number``.
+    """Return a text that identifies the offsets of micro-batch ``number`` in Spark's checkpoint.
 
-    None where it can't be told: without a checkpoint, or with one where Arrow can't read.
+    None if unknown: without a checkpoint, or with one that Arrow can't read.
     """
     if checkpoint is None:
         return None
@@ -285,7 +285,7 @@ def _parsed(path: str, content: bytes) -> dict[str, Any]:
 
 
 def _offsets(files: fs.FileSystem, path: str) -> list[str] | None:
-    """A file of Spark's offset log without its time: a version, metadata, and a line for each source."""
+    """Return a file of Spark's offset log without its time: version, metadata, lines of sources."""
     try:
         with files.open_input_stream(path) as stream:
             lines: list[str] = stream.read().decode().splitlines()
@@ -295,7 +295,7 @@ def _offsets(files: fs.FileSystem, path: str) -> list[str] | None:
 
 
 def folder_name(key: str) -> str:
-    """A name that every file system takes; two keys never share one."""
+    """Return a name that every file system accepts, different for different keys."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", key)
     return (
         readable if readable == key else f"{readable[-40:]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"

@@ -1,7 +1,7 @@
 """Tables of Spark's catalog: ``CREATE TABLE messages (value BINARY) USING pulsar``.
 
-Spark gives the options of a table to no query of a Python data source. So a table has columns alone, and each
-query names its options: ``SELECT ... FROM messages WITH ('service.url' = '...', topic = 'flights')``.
+Spark does not pass a table's options to queries of a Python data source. So a table has columns only, and
+each query names its options: ``SELECT ... FROM messages WITH ('service.url' = '...', topic = 'flights')``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _OPTION = "option."
-"""Prefix of the names under which Spark's catalog keeps what ``OPTIONS`` of ``CREATE TABLE`` says."""
+"""Prefix under which Spark's catalog stores the ``OPTIONS`` of ``CREATE TABLE``."""
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:
-    """Return the columns that the options ask for, or the default ones of a table that is being created.
+    """Return the columns for the options, or the default ones of a table that is being created.
 
     Raises `InvalidConfiguration` for options that do not fit, and for a table with options.
     """
@@ -30,10 +30,10 @@ def read_schema(options: Mapping[str, str]) -> StructType:
         refused = sorted(name[len(_OPTION) :] for name in options if name.lower().startswith(_OPTION))
         if refused:
             raise InvalidConfiguration(
-                f"a table of Spark's catalog can have no options ({', '.join(refused)}): Spark gives them to "
-                "no query. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create the table "
-                "without OPTIONS and name them at each use, as in SELECT ... FROM t WITH ('service.url' = "
-                "'...', topic = '...') and INSERT INTO t WITH (...)"
+                f"a table of Spark's catalog can have no options ({', '.join(refused)}): Spark does not "
+                "pass them to queries. Use CREATE TEMPORARY VIEW ... USING pulsar OPTIONS (...); or create "
+                "the table without OPTIONS and name them at each use, as in SELECT ... FROM t WITH "
+                "('service.url' = '...', topic = '...') and INSERT INTO t WITH (...)"
             )
         return source_schema(None)
     found = read_options(options)

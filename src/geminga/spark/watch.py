@@ -1,8 +1,8 @@
-"""What the driver asks about a query's partitions, of all of them at once.
+"""Driver's queries about the partitions of a query, sent to all of them at once.
 
-One consumer a partition stays open to ask for the newest message. It receives nothing; or the first
-message, for a planner that asks for that next. Every question goes
-to all partitions before the first answer is waited for: five hundred cost little more than one.
+One consumer per partition stays open to query the newest message. It receives no messages; or only the first
+one, for a planner that needs it next. Every query goes to all partitions before the first answer is awaited:
+five hundred cost little more than one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 
 LOOK_SECONDS = 0.1
-"""After so long without an entry it is asked whether there is one; then after twice as long, and so on."""
+"""Seconds without an entry after which the topic's end is queried; doubled for each further query."""
 _PERMITS_MAX = 1000
-"""A look asks for so many messages ahead at the most, and for no entry that is not wanted."""
+"""Maximum permits of one reader; it requests no more entries than are wanted."""
 MANY = 64
-"""Questions from which on they are put without Python's garbage collector."""
+"""Number of queries from which on Python's garbage collector is paused."""
 READERS_MAX = 128
-"""Readers that are open at once to look at entries."""
+"""Maximum readers that are open at once."""
 
 
 class PulsarPartitions:
-    """The questions of one query's driver. May be used from one thread at a time."""
+    """Queries of one query's driver. Use it from one thread at a time."""
 
     def __init__(
         self, client: Client, name: str, *, from_first: bool = False, compacted: bool = False
@@ -55,7 +55,7 @@ class PulsarPartitions:
     # --- questions --------------------------------------------------------------------------------
 
     def newest(self, partitions: Iterable[Partition]) -> dict[Partition, MessageId]:
-        """The newest message of each; its entry id is -1 where there is none."""
+        """Return the newest message of each partition; its entry id is -1 if the partition is empty."""
         asked = list(partitions)
         found = dict(zip(asked, all_at_once(self.client, self._newest, asked), strict=True))
         if self._compacted:
@@ -65,18 +65,19 @@ class PulsarPartitions:
         return found
 
     def first(self, places: Sequence[tuple[Partition, MessageId]]) -> list[RawEntry | None]:
-        """The first entry at or after each place; None where nothing lies there any more.
+        """Return the first entry at or after each position; None if there is no later entry.
 
-        Raises `Timeout` when an entry that is there does not come: silence is no answer.
+        Raises `Timeout` when an existing entry does not arrive.
         """
         return all_at_once(self.client, self._first, places)
 
     def look(self, peeks: Sequence[EntrySample]) -> list[tuple[list[MeasuredEntry], bool]]:
-        """The entries of each peek, and whether they are all up to its end. Raises `Timeout` likewise."""
+        """Return the entries of each sample, and whether they are all the entries up to its end. Raises
+        `Timeout` when an existing entry does not arrive."""
         return all_at_once(self.client, self._look, peeks)
 
     def close(self) -> None:
-        """Nobody waits until all is closed; it is soon, or with the process."""
+        """Start closing without waiting: it completes soon, or with the process."""
         if not self.client.runtime.closed and not self.client.runtime.forked:
             self.client.runtime.call(self._close())
 
@@ -88,7 +89,7 @@ class PulsarPartitions:
             try:
                 return await consumer.get_last_message_id()
             except PulsarException:
-                # The reader ended, for example because the topic was deleted and made again.
+                # The reader ended, for example because the topic was deleted and recreated.
                 self._close_later(self._consumers.pop(partition))
         from_first = self._start == MessageId.earliest
         consumer = await self._open(partition, self._start, _PERMITS_MAX if from_first else 0)
@@ -96,7 +97,7 @@ class PulsarPartitions:
         return await consumer.get_last_message_id()
 
     async def _newest_compacted(self, partition: Partition) -> MessageId:
-        """Of a topic whose own ledgers hold nothing any more: who reads it as it is is told of nothing."""
+        """Return the newest message of a topic whose own ledgers are empty: only compacted readers get it."""
         async with self._readers:
             consumer = await self._open(partition, MessageId.earliest, 0, compacted=True)
             try:
@@ -141,7 +142,7 @@ class PulsarPartitions:
                     cost += one
                     if at == peek.end or not peek.wants_more(cost):
                         return seen, at == peek.end
-                    # No further than the rest of the budget, if the entries to come are like these.
+                    # Request no more than the rest of the budget, assuming similar entries.
                     more = max(1, int((peek.bytes - cost.bytes) / cost.each.bytes))
                     stop_at(consumer, MessageId(-1, place.ledger_id, entry.entry_id + more))
             finally:
@@ -165,7 +166,7 @@ class PulsarPartitions:
     async def _next(
         self, consumer: AsyncConsumer[Any], place: MessageId, *, take: bool = True
     ) -> RawEntry | None:
-        """The next entry of a reader at ``place``; None when there is none at or after it."""
+        """Return the next entry of a reader at ``place``; None if the topic has no later entry."""
         from geminga.client.entry_reader import next_entry
 
         context = self.client.context
@@ -181,12 +182,12 @@ class PulsarPartitions:
                 return None
             pause *= 2
         raise Timeout(
-            f"the first entry at {place.ledger_id}:{place.entry_id} of {consumer.topic()} is there and did "
-            f"not come for {limit:g} s: is the broker overloaded? The option operationTimeoutMs allows more"
+            f"the first entry at {place.ledger_id}:{place.entry_id} of {consumer.topic()} exists and did "
+            f"not arrive for {limit:g} s: is the broker overloaded? The option operationTimeoutMs allows more"
         )
 
     def _close_later(self, consumer: AsyncConsumer[Any]) -> None:
-        """Nobody waits for a reader to be closed; its connection sends the command in order."""
+        """Close a reader without waiting; its connection sends the command in order."""
         task = self.client.context.loop.create_task(consumer.close())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
@@ -212,7 +213,7 @@ class PulsarCursors:
         from_latest: Collection[Partition] = (),
         known: Collection[Partition] = (),
     ) -> dict[Partition, SubscriptionCursor | None]:
-        """See `geminga.spark.cursor.SubscriptionCursors`. Raises `ConsumerBusy` when another query has it."""
+        """Return the cursors. Raises `ConsumerBusy` when another query uses the subscription."""
         asked = [(partition, partition in from_latest, partition in known) for partition in partitions]
         found = all_at_once(self.client, self._state, asked)
         return {partition: state for (partition, *_), state in zip(asked, found, strict=True)}
@@ -266,7 +267,7 @@ class PulsarCursors:
                 raise
             topic = partition_topic(partition)
             raise Timeout(
-                f"{topic}: moving {self.subscription} was not receipted within {limit:g} s"
+                f"{topic}: no receipt for the new cursor of {self.subscription} within {limit:g} s"
             ) from None
 
     async def _rewind(self, question: tuple[Partition, MessageId]) -> None:
@@ -282,7 +283,7 @@ class PulsarCursors:
 
 
 def all_at_once(client: Client, answer: Callable[[Q], Awaitable[T]], questions: Sequence[Q]) -> list[T]:
-    """The answers to all questions, put together on the client's loop; the first error ends them all."""
+    """Run all queries together on the client's loop and return the answers; the first error ends them all."""
 
     async def ask() -> list[T]:
         tasks = [asyncio.ensure_future(answer(question)) for question in questions]
@@ -300,8 +301,8 @@ def all_at_once(client: Client, answer: Callable[[Q], Awaitable[T]], questions: 
 
 @contextlib.contextmanager
 def _collector_rests() -> Iterator[None]:
-    """So many tasks and futures at once have Python's collector walk the whole heap again and again, which
-    takes a third of the time; none of them is in a cycle, and all are gone a moment later."""
+    """Pause the garbage collector: with thousands of new tasks and futures it scans the whole heap
+    repeatedly, for a third of the time. None of them is in a cycle, and all are freed soon."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

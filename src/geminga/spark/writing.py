@@ -1,7 +1,7 @@
-"""The sink's tasks: Arrow batches from Spark go to the columnar producer as they are.
+"""Tasks of the sink: they pass Spark's Arrow batches to the columnar producer unchanged.
 
-At least once: a task publishes what it is given and ends when every row has its receipt. A task that
-Spark runs again publishes again; `geminga.spark.exactly_once` avoids that.
+At least once: a task ends when every row has its receipt. A task that Spark runs again publishes its rows
+again; `geminga.spark.exactly_once` avoids that.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.spark")
 
 TOPICS_MAX = 1000
-"""Topics that the rows of one task may name."""
+"""Maximum topics in the rows of one task."""
 
 
 @dataclass
 class PulsarCommit(WriterCommitMessage):
-    """What a task has published."""
+    """Counts of the rows, batches and bytes that a task has published."""
 
     rows: int = 0
     batches: int = 0
@@ -53,14 +53,14 @@ class PulsarCommit(WriterCommitMessage):
 
 
 def by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each topic, in their order. The option ``topic`` wins over the column."""
+    """Yield the rows of each topic, in their order. The option ``topic`` overrides the column."""
     if topic is not None or "topic" not in table.column_names:
         assert topic is not None
         yield topic, table
         return
     column = table.column("topic")
     if column.null_count:
-        raise InvalidMessage("a row has no __topic, and there is no option topic to fill in")
+        raise InvalidMessage("a row has no __topic, and the option topic is not set")
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
@@ -72,7 +72,7 @@ def by_topic(table: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table
         yield full[0], table
         return
     codes = coded.indices.to_numpy()
-    # One pass for all topics: rows of a topic come together, in their order.
+    # One pass for all topics: rows are grouped by topic, in their order.
     ordered = table.take(np.argsort(codes, kind="stable"))
     first = 0
     for topic, count in zip(full, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
@@ -89,7 +89,7 @@ def _full_name(name: str) -> str:
 
 
 class _Publication:
-    """One task's publishing: a producer a topic, results collected at the end."""
+    """Publishing of one task: a producer for each topic, results collected at the end."""
 
     def __init__(
         self, options: WriteOptions, info: SchemaInfo | None, borrowed: contextlib.ExitStack
@@ -123,7 +123,7 @@ class _Publication:
 
 
 def publish(options: WriteOptions, schema: StructType, batches: Iterator[pa.RecordBatch]) -> PulsarCommit:
-    """Publish a task's rows; returns when all have their receipts."""
+    """Publish a task's rows; return when all have their receipts."""
     frame = OutgoingFrame(options, schema)
     with contextlib.ExitStack() as borrowed:
         publication = _Publication(options, frame.info, borrowed)
@@ -162,7 +162,7 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
-    """The writer of a batch query that the options ask for."""
+    """Return the writer of a batch query for the options."""
     if not options.exactly_once:
         return PulsarWriter(options, schema)
     from geminga.spark.exactly_once import StagedWriter
@@ -171,7 +171,7 @@ def batch_writer(options: WriteOptions, schema: StructType) -> DataSourceWriter:
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> DataSourceStreamWriter:
-    """The writer of a stream that the options ask for."""
+    """Return the writer of a stream for the options."""
     if not options.exactly_once:
         return PulsarStreamWriter(options, schema)
     from geminga.spark.exactly_once import ExactlyOnceWriter

@@ -1,7 +1,7 @@
-"""Pulsar's bytes, without state, I/O or time.
+"""Pulsar's wire format, without state, I/O or time.
 
-From the socket inwards: `frames` cuts the stream and `frame_encoding` writes it; `metadata` reads and
-builds entries; `compression` and `checksum` treat payloads; `batch` splits and joins them by rows,
-`columnar` by Arrow columns; `hashing` places keys. `proto` is the generated schema, `strict` what
-protobuf's parser does not check, `varint` its numbers.
+From the socket inwards: `frames` splits the stream and `frame_encoding` writes it; `metadata` reads and
+builds entries; `compression` and `checksum` process payloads; `batch` splits and joins them by rows,
+`columnar` by Arrow columns; `hashing` hashes keys. `proto` is the generated schema, `strict` checks what
+protobuf's parser does not, `varint` encodes its numbers.
 """

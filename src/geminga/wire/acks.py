@@ -1,4 +1,4 @@
-"""ACK of a single entry: what consumers send that acknowledge messages one by one, read by hand."""
+"""Hand-written reader of the ACK of a single entry, for consumers that acknowledge messages one by one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ACK_HEAD: Final = 0x080A52
 _INT64_MAX = (1 << 63) - 1
 _INT32_MAX = (1 << 31) - 1
 _MESSAGE_ID = b"\x10\x00\x1a"
-"""Individual, and the tag of a message id."""
+"""Individual ack type, and the tag of a message id."""
 
 
 class AckFrame(Frame):
-    """An individual ACK of one whole entry. ``request_id`` is None when no answer is wanted."""
+    """An individual ACK of one whole entry. ``request_id`` is None without a receipt."""
 
     __slots__ = ("consumer_id", "entry_id", "ledger_id", "request_id")
 
@@ -43,7 +43,7 @@ class AckFrame(Frame):
 
 
 def read_ack(data: bytes, position: int, end: int, frame_end: int, consumer_id: int) -> AckFrame | None:
-    """See the readers of `wire.frames`: None, `IndexError` or `ValueError` for what protobuf is to read."""
+    """Read an ACK by hand; None, `IndexError` or `ValueError`: protobuf must read the command."""
     if consumer_id > 127:
         consumer_id, position = read_varint(data, position - 1)
     behind = position + 5
@@ -69,7 +69,7 @@ def read_ack(data: bytes, position: int, end: int, frame_end: int, consumer_id: 
 
 
 def _behind_places(data: bytes, position: int, end: int) -> int:
-    """Steps over partition and batch index, which acknowledge nothing by themselves; -1 at all else."""
+    """Skip partition and batch index, which acknowledge nothing by themselves; -1 at any other field."""
     for tag in (0x18, 0x20):
         if position < end and data[position] == tag:
             value, position = read_varint(data, position + 1)

@@ -1,7 +1,7 @@
 """Batch payloads by rows (framing.md section 1.4).
 
 A batch is, for each message: a 4-byte size, that many bytes of ``SingleMessageMetadata``, and
-``payload_size`` bytes of payload. Nothing follows the last one. The columnar twin is `wire.columnar`.
+``payload_size`` bytes of payload. Nothing follows the last one. `wire.columnar` does the same by columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLAGS = frozenset((0x20, 0x30, 0x48, 0x50))
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 PREFIXES_MAX = 65_536
-"""Payload sizes whose ready-made metadata is remembered; then it is forgotten and made again."""
+"""Maximum payload sizes whose encoded metadata is cached; then the cache is cleared."""
 
 
 class SingleMessage:
@@ -123,7 +123,7 @@ def encode_single_metadata(
     compacted_out: bool = False,
     null_partition_key: bool = False,
 ) -> bytes:
-    """The bytes of a ``SingleMessageMetadata``. A field at its default is left out."""
+    """Return the bytes of a ``SingleMessageMetadata``. Fields at their default are left out."""
     parts: list[bytes] = []
     if properties:
         for name, value in properties.items():
@@ -154,7 +154,7 @@ def _tagged(tag: bytes, value: bytes) -> bytes:
 
 
 class _Prefixes(dict[int, bytes]):
-    """``payload size << 4 | bytes of the sequence id's varint`` to all that precedes the sequence id."""
+    """Cache from ``payload size << 4 | size of the sequence id`` to the bytes before that id."""
 
     def __missing__(self, key: int) -> bytes:
         metadata = b"\x18" + varint(key >> 4) + b"\x40"
@@ -169,18 +169,18 @@ _PREFIXES = _Prefixes()
 
 
 def append_message(buffer: list[bytes], payload: bytes, sequence_id: int) -> None:
-    """Append a message that has nothing but a payload and a sequence id: three pieces to be joined."""
+    """Append a message with only a payload and a sequence id: three pieces to be joined."""
     number = SHORT[sequence_id] if sequence_id < 16384 else varint(sequence_id)
     buffer += (_PREFIXES[len(payload) << 4 | len(number)], number, payload)
 
 
 def append_full_message(buffer: list[bytes], payload: bytes, metadata: bytes) -> None:
-    """Append a message with the metadata that `encode_single_metadata` made for it."""
+    """Append a message with the metadata of `encode_single_metadata`."""
     buffer += (_SIZE.pack(len(metadata)), metadata, payload)
 
 
 class _PrefixesOfSize(dict[int, bytes]):
-    """Payload size to all that precedes the sequence id, for ids whose varint has ``number_size`` bytes."""
+    """Cache from payload size to the bytes before ids with varints of ``number_size`` bytes."""
 
     __slots__ = ("_number_size",)
 
@@ -199,21 +199,21 @@ _PREFIXES_BY_NUMBER = tuple(_PrefixesOfSize(size) for size in range(11))
 _BELOW = 1 << 14
 _LOWEST_SEVEN_BITS = bytes(number & 0x7F | 0x80 for number in range(128)) * (_BELOW >> 7)
 _NEXT_SEVEN_BITS = b"".join(bytes((number | 0x80,)) * 128 for number in range(128))
-"""The low 14 bits of sequence ids, as two bytes that say "more follows", by columns."""
+"""The low 14 bits of sequence ids, as two bytes with the continuation bit, by columns."""
 
 
 @cache
 def _low_numbers() -> list[bytes]:
-    """The same, one by one. Several threads may encode: each has all of them, or makes them anew."""
+    """Return the low 14 bits of sequence ids as a list; threads may compute it in parallel."""
     return [MORE[number] for number in range(_BELOW)]
 
 
 def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> bytes | bytearray:
-    """The batch payload of messages that have nothing but consecutive sequence ids.
+    """Return the batch payload of messages that have only consecutive sequence ids.
 
-    Four pieces a message (prefix, low bits of the id, the rest of the id, payload) are laid out by slices
-    and joined once: 0.05 µs a message, a quarter of what a loop in Python takes. Of payloads of one size all
-    is alike but two bytes of the id, which are written over it in columns: 0.02 µs.
+    Four pieces per message (prefix, low bits of the id, the rest of the id, payload) are laid out by slices
+    and joined once: 0.05 µs per message, a quarter of a Python loop. Payloads of one size differ in two bytes
+    of the id only, which are written in columns: 0.02 µs.
     """
     count = len(payloads)
     sizes = set(map(len, payloads))
@@ -241,12 +241,12 @@ def encode_plain_batch(payloads: Sequence[bytes], first_sequence_id: int) -> byt
 
 
 def _one_head(first_sequence_id: int, count: int) -> bool:
-    """Whether the ids of so many messages differ in their low 14 bits alone, and have more than those."""
+    """Return whether the ids of ``count`` messages differ in their low 14 bits alone, and have more bits."""
     return first_sequence_id >= _BELOW and first_sequence_id >> 14 == first_sequence_id + count - 1 >> 14
 
 
 def _encode_alike(payloads: Sequence[bytes], size: int, first_sequence_id: int) -> bytearray:
-    """`encode_plain_batch` for payloads of one size, where there is `_one_head`."""
+    """`encode_plain_batch` for payloads of one size, if `_one_head` holds."""
     low, rest = first_sequence_id & _BELOW - 1, varint(first_sequence_id >> 14)
     prefix = _PREFIXES[size << 4 | 2 + len(rest)]
     head = bytearray(prefix + b"\0\0" + rest)
@@ -258,7 +258,7 @@ def _encode_alike(payloads: Sequence[bytes], size: int, first_sequence_id: int) 
 
 
 class _KeyFields(dict[str, bytes]):
-    """A key to its field; an empty one has none."""
+    """Cache from a key to its field; empty for an empty key."""
 
     def __missing__(self, key: str) -> bytes:
         field = _tagged(b"\x12", key.encode()) if key else b""
@@ -270,7 +270,7 @@ class _KeyFields(dict[str, bytes]):
 
 
 class _SizeFields(dict[int, bytes]):
-    """A payload's size to its field and the sequence id's tag."""
+    """Cache from a payload's size to its field and the sequence id's tag."""
 
     def __missing__(self, size: int) -> bytes:
         if len(self) >= PREFIXES_MAX:
@@ -280,15 +280,15 @@ class _SizeFields(dict[int, bytes]):
 
 
 KEYS_MAX = 16_384
-"""Keys whose fields are kept ready; then they are forgotten and made again."""
+"""Maximum keys whose fields are cached; then the cache is cleared."""
 KEY_SIZE_MAX = 128
-"""Longer keys are not kept."""
+"""Maximum size of a cached key."""
 _KEY_FIELDS = _KeyFields()
 _SIZE_FIELDS = _SizeFields()
 
 
 def encode_keyed_batch(payloads: Sequence[bytes], keys: Sequence[str], first_sequence_id: int) -> bytes:
-    """The batch payload of messages that have consecutive sequence ids, and some a key (empty: none)."""
+    """Return the batch payload of messages with consecutive sequence ids, some with a key (empty: none)."""
     numbers = varints(first_sequence_id, len(payloads))
     fields = list(map(_KEY_FIELDS.__getitem__, keys))
     sizes = list(map(_SIZE_FIELDS.__getitem__, map(len, payloads)))
@@ -303,10 +303,10 @@ def encode_keyed_batch(payloads: Sequence[bytes], keys: Sequence[str], first_seq
 def decode_batch(
     payload: Buffer, count: int, *, metadata_bytes_max: int | None = None
 ) -> list[SingleMessage]:
-    """The messages of a batch, whose payload is decrypted and decompressed.
+    """Return the messages of a batch, whose payload is decrypted and decompressed.
 
-    ``count`` is ``MessageMetadata.num_messages_in_batch``. Raises `CorruptPayload` unless exactly that
-    many messages fill the payload to its last byte, and for more than ``metadata_bytes_max`` bytes of keys,
+    ``count`` is ``MessageMetadata.num_messages_in_batch``. Raises `CorruptPayload` unless exactly that many
+    messages fill the payload to its last byte, and for more than ``metadata_bytes_max`` bytes of keys,
     properties and the like.
     """
     data = payload if type(payload) is bytes else bytes(payload)
@@ -355,7 +355,7 @@ def decode_batch(
 
 
 def _read_fields(data: bytes, position: int, end: int) -> tuple[SingleMessage, int] | None:
-    """A message that has a key, properties or the like, by hand; and the place after it.
+    """Read a message with a key, properties or the like by hand; return it and the position after it.
 
     None, `IndexError` or `ValueError` for anything unusual.
     """
@@ -400,7 +400,7 @@ def _read_fields(data: bytes, position: int, end: int) -> tuple[SingleMessage, i
 
 
 def _read_property(data: bytes, position: int, end: int, properties: dict[str, str]) -> bool:
-    """A ``KeyValue`` of key then value, put into ``properties``; False for anything else."""
+    """Read a ``KeyValue`` of key then value into ``properties``; return False for anything else."""
     if data[position] != 0x0A:
         return False
     size, start = read_varint(data, position + 1)
@@ -416,7 +416,7 @@ def _read_property(data: bytes, position: int, end: int, properties: dict[str, s
 
 
 def _read_message(data: bytes, position: int, index: int) -> tuple[SingleMessage, int]:
-    """Any message, by protobuf; and the place after it."""
+    """Read any message by protobuf; return it and the position after it."""
     if position + 4 > len(data):
         raise CorruptPayload(f"a batch of {len(data)} bytes ends before its message {index}")
     start = position + 4

@@ -1,4 +1,4 @@
-"""What brokers read most, read fastest: runs of SENDs, and ACKs of single entries."""
+"""Fast readers for the commands that brokers receive most: runs of SENDs, and ACKs of single entries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from geminga.wire.send_runs import read_run
 
 
 class BrokerFrameDecoder(FrameDecoder):
-    """A `FrameDecoder` that gives SENDs that follow each other as `SendRun`, and plain ACKs as `AckFrame`.
+    """A `FrameDecoder` that returns consecutive SENDs as `SendRun`, and plain ACKs as `AckFrame`.
 
-    A single SEND is a `SendFrame` as ever. ``frames_max`` counts the SENDs of a run.
+    A single SEND stays a `SendFrame`. ``frames_max`` counts the SENDs of a run.
     """
 
     __slots__ = ()

@@ -1,11 +1,11 @@
 """Arrow columns from entries, and batch payloads from Arrow columns.
 
-`decode_entries` takes entries as the broker delivers them and gives one record batch;
-`encode_table` takes a table and gives the bodies of batches, ready for compression and framing.
-No Python object is made a message: the loops are in `geminga.wire.columnar_kernels`.
+`decode_entries` converts entries, as the broker delivers them, to one record batch; `encode_table` converts a
+table to the bodies of batches, ready for compression and framing. There is no Python object per message: the
+loops are in `geminga.wire.columnar_kernels`.
 
-The message columns and their Arrow types are in `message_schema`. Layout of the bytes: framing.md
-sections 1.2 to 1.5; key hashes: algorithms.md section 1.
+The message columns and their Arrow types are in `message_schema`. Layout of the bytes: framing.md sections
+1.2 to 1.5; key hashes: algorithms.md section 1.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ MESSAGE_COLUMNS = tuple(name for name in _COLUMN_TYPES if name not in EXTRA_COLU
 """The columns of a message, in their default order."""
 
 MAX_UNCOMPRESSED_SIZE = 128 * 1024 * 1024
-"""Default bound, in bytes, on what one compressed entry may grow to."""
+"""Default maximum uncompressed size of one entry, in bytes."""
 
 _NULLABLE = ("value", "key", "ordering_key", "properties", "event_time", "key_bytes")
 _INT32_MAX = (1 << 31) - 1
@@ -130,25 +130,25 @@ def _place(entry: RawEntry) -> str:
 class ChunkCarry:
     """Chunks of messages whose last chunk was not among the entries decoded so far.
 
-    Give the same carry to successive `decode_entries` calls over one partition. ``limit`` bounds the
-    open messages (10 as in the official consumers); the oldest is dropped when it is exceeded.
+    Pass the same carry to successive `decode_entries` calls over one partition. ``limit`` is the maximum of
+    incomplete messages (10 as in the official consumers); the oldest is dropped when it is exceeded.
     """
 
     def __init__(self, limit: int = 10) -> None:
         self.limit = limit
         self.open: dict[bytes, list[bytes]] = {}
         self.headless: list[str] = []
-        """Places of chunks that were dropped because their message's first chunk was not seen."""
+        """Positions of chunks that were dropped because their message's first chunk was not seen."""
 
     def copy(self) -> ChunkCarry:
-        """A carry that goes on from here by itself."""
+        """Return an independent copy."""
         other = ChunkCarry(self.limit)
         other.open = {uuid: list(parts) for uuid, parts in self.open.items()}
         other.headless = list(self.headless)
         return other
 
     def add(self, uuid: bytes, chunk_id: int, chunk_count: int, payload: bytes, place: str) -> bytes | None:
-        """Take one chunk; returns the whole payload with the last one (algorithms.md section 12)."""
+        """Add one chunk; return the whole payload with the last one (algorithms.md section 12)."""
         if chunk_id == 0:
             self.open.pop(uuid, None)
             while len(self.open) >= self.limit:
@@ -175,7 +175,8 @@ class ChunkCarry:
 
 
 def message_counts(entries: Sequence[RawEntry]) -> list[int]:
-    """How many messages each entry announces (1 for a plain message), from its metadata alone.
+    """Return the number of messages that each entry announces (1 for a plain message), from its metadata
+    alone.
 
     Raises `CorruptPayload` for an entry whose metadata is damaged.
     """
@@ -186,7 +187,7 @@ def message_counts(entries: Sequence[RawEntry]) -> list[int]:
 
 
 def encrypted_entries(entries: Sequence[RawEntry]) -> list[int]:
-    """Which of the entries are encrypted, by their number. Raises as `message_counts` does."""
+    """Return the indexes of the encrypted entries. Raises `CorruptPayload` for damaged metadata."""
     if not entries:
         return []
     found: list[int] = np.flatnonzero(_short_heads(entries)[:, field.IS_ENCRYPTED]).tolist()
@@ -201,13 +202,13 @@ def _short_heads(entries: Sequence[RawEntry]) -> Int64s:
 
 
 _HEAD_BYTES = 1024
-"""The metadata of nearly every entry lies within these bytes."""
+"""Bytes that contain the metadata of nearly every entry."""
 
 
 def _heads(entries: Sequence[RawEntry], parts: Sequence[Any], joined: bytes | None = None) -> Int64s:
-    """One row of ``columnar_fields``' head fields an entry, read from its bytes in ``parts``.
+    """Return one row of ``columnar_fields``' head fields per entry, read from its bytes in ``parts``.
 
-    ``joined`` are the parts end to end, where the caller has them.
+    ``joined`` are the concatenated parts, if the caller has them.
     """
     kernels = _kernels()
     buffer = np.frombuffer(b"".join(parts) if joined is None else joined, np.uint8)
@@ -237,7 +238,7 @@ class _Decoder:
         self.heads = _heads(entries, parts, self.raw)
 
     def verify(self) -> None:
-        """Check every CRC32C; an entry without one is taken as it is."""
+        """Check every CRC32C; entries without one are accepted."""
         from geminga.wire.checksum import crc32c
 
         view = memoryview(self.raw)
@@ -249,7 +250,7 @@ class _Decoder:
                 raise CorruptPayload(f"{_place(self.entries[i])}: checksum mismatch over {end - start} bytes")
 
     def payloads(self) -> Int64s:
-        """(start, end) of every entry's uncompressed payload in ``self.buffer``; -1 delivers nothing."""
+        """Return (start, end) of each entry's uncompressed payload in ``self.buffer``; -1: no messages."""
         heads = self.heads
         data = heads[:, [field.PAYLOAD_START, field.PAYLOAD_END]].copy()
         data[heads[:, field.MARKER_TYPE] >= 0] = -1
@@ -318,7 +319,7 @@ class _Decoder:
             )
 
     def scan(self, columns: Sequence[str]) -> _Messages:
-        """Find every message and keep what ``columns`` need of it."""
+        """Find every message and keep the fields that ``columns`` need."""
         k = self.kernels
         data = self.data = self.payloads()
         batch_counts = self.heads[:, field.BATCH_COUNT]
@@ -390,7 +391,7 @@ def _bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
 
 
 def _numbers(values: NDArray[Any], kind: pa.DataType, absent: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array over ``values``, which has the width of ``kind``; null where ``absent``."""
+    """Return an Arrow array over ``values``, which has the width of ``kind``; null where ``absent``."""
     nulls = 0 if absent is None else int(absent.sum())
     validity = _bitmap(~absent) if absent is not None and nulls else None
     return pa.Array.from_buffers(
@@ -415,7 +416,7 @@ class _Messages:
         self.counts = counts
         self.count = count
         self.has_replaced_text = False
-        """Whether a column that was made holds text in place of bytes that are none."""
+        """Whether text in a column had invalid UTF-8 that was replaced."""
 
     def column(self, name: str) -> pa.Array:
         if name == "value":
@@ -522,9 +523,9 @@ class _Messages:
         return pa.Array.from_buffers(pa.binary(), self.count, buffers, int(absent.sum()))
 
     def _text(self, array: pa.Array) -> pa.Array:
-        """Bytes as text, without a copy where they are UTF-8.
+        """Convert bytes to text, without a copy if they are UTF-8.
 
-        What is not UTF-8 is read with replacement characters, as in `geminga.wire.metadata.text`.
+        Invalid UTF-8 is read with replacement characters, as in `geminga.wire.metadata.text`.
         """
         try:
             return array.cast(pa.string())
@@ -579,7 +580,7 @@ class _Messages:
 def message_ids(
     ledgers: Int64s, entries: Int64s, partitions: Int64s, batch_indexes: Int64s, batch_sizes: Int64s
 ) -> pa.Array:
-    """The column ``message_id`` (binary) of messages whose other columns have these numbers."""
+    """Return the column ``message_id`` (binary) for messages with these numbers."""
     count = len(ledgers)
     # Tags and varints of the five fields: 1 + 10 bytes for each at the most.
     out = np.empty(min(count * 55, _INT32_MAX), np.uint8)
@@ -597,15 +598,15 @@ def decode_entries(
     chunks: ChunkCarry | None = None,
     verify: bool = True,
 ) -> pa.RecordBatch:
-    """The messages of ``entries``, in order, as one record batch of `message_schema` ``(columns)``.
+    """Return the messages of ``entries``, in order, as one record batch of `message_schema` ``(columns)``.
 
-    Markers, compacted-out messages and, in a partly acknowledged batch, positions that the entry's
-    ``ack_set`` no longer holds are left out. Chunked messages come with the id of their last chunk;
-    chunks of a message that goes on beyond ``entries`` are kept in ``chunks``.
+    Markers, compacted-out messages and, in a partly acknowledged batch, messages that are not in the entry's
+    ``ack_set`` are left out. Chunked messages have the id of their last chunk; chunks of a message that
+    continues after ``entries`` are kept in ``chunks``.
 
-    Raises `CorruptPayload` naming ``topic:ledger:entry`` for damage, `CryptoError` for an encrypted
-    entry, `OperationNotSupported` for a cut chunked message when no ``chunks`` are given, and
-    `InvalidConfiguration` for an unknown column or a column of more than 2 GiB.
+    Raises `CorruptPayload` naming ``topic:ledger:entry`` for damage, `CryptoError` for an encrypted entry,
+    `OperationNotSupported` for a cut chunked message when no ``chunks`` are given, and `InvalidConfiguration`
+    for an unknown column or a column of more than 2 GiB.
     """
     schema = message_schema(columns)
     if not entries:
@@ -623,12 +624,12 @@ def _record_batch(messages: _Messages, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class LaidOpen(NamedTuple):
-    """Entries with their messages and where everything lies.
+    """Entries with their messages and the offsets of both.
 
-    ``heads`` has a row of ``columnar_fields``' head fields an entry, ``payloads`` the (start, end) of its
-    uncompressed payload in ``buffer`` (-1 for one that delivers nothing), ``counts`` how many rows of
-    ``messages`` are its own. ``starts`` are where the entries begin in ``buffer``, which has them first.
-    ``says_keys``: the column ``key`` has the bytes of every key; none is base64, or no text.
+    ``heads`` has a row of ``columnar_fields``' head fields per entry, ``payloads`` the (start, end) of its
+    uncompressed payload in ``buffer`` (-1 for an entry without messages), ``counts`` its number of rows in
+    ``messages``. ``starts`` are the starts of the entries in ``buffer``, which has them first. ``says_keys``:
+    the column ``key`` has the bytes of every key; none is base64, or no text.
     """
 
     messages: pa.RecordBatch
@@ -647,7 +648,7 @@ def lay_open(
     max_uncompressed_size: int = MAX_UNCOMPRESSED_SIZE,
     chunks: ChunkCarry,
 ) -> LaidOpen:
-    """`decode_entries`, with what it has found on its way. Raises the same; there is at least one entry."""
+    """Decode like `decode_entries`, and return the intermediate results too. There is at least one entry."""
     decoder = _Decoder(entries, chunks, max_uncompressed_size)
     decoder.verify()
     messages = decoder.scan([*columns, "key_bytes"])
@@ -659,8 +660,8 @@ def lay_open(
 
 
 def entry_heads(entries: Sequence[RawEntry]) -> Int64s:
-    """A row of ``columnar_fields``' head fields for each of at least one entry.
+    """Return a row of ``columnar_fields``' head fields for each of at least one entry.
 
-    What they say of places is not to be used. Raises `CorruptPayload` for damaged metadata.
+    Their offsets are not to be used. Raises `CorruptPayload` for damaged metadata.
     """
     return _short_heads(entries)

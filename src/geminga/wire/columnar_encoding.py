@@ -40,11 +40,11 @@ def _kernels() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBatch:
-    """The body of one batch, uncompressed: what goes behind ``MessageMetadata`` in an entry.
+    """The uncompressed body of one batch, which follows ``MessageMetadata`` in an entry.
 
-    ``rows`` are the table's row numbers in the order of the messages. ``first_sequence_id`` is -1 when
-    no sequence ids were given. ``partition_key`` and ``ordering_key`` are the first message's: the
-    outer metadata repeats them. ``keyed`` tells that the partition came from a key's hash.
+    ``rows`` are the table's row numbers in the order of the messages. ``first_sequence_id`` is -1 when no
+    sequence ids were given. ``partition_key`` and ``ordering_key`` are the first message's: the outer
+    metadata repeats them. ``keyed``: the partition was chosen by a key's hash.
     """
 
     partition: int
@@ -73,7 +73,7 @@ _INPUT_COLUMNS = ("value", "key", "ordering_key", "properties", "event_time")
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Read-only: numba compiles a kernel once for each mix of writable and read-only arguments."""
+    """Return a read-only view: numba compiles a kernel for each mix of writable and read-only arguments."""
     array.flags.writeable = False
     return array
 
@@ -91,7 +91,7 @@ def _null_mask(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def _raw_binary(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
-    """Offsets and bytes of a binary or string array, without a copy."""
+    """Return offsets and bytes of a binary or string array, without a copy."""
     _, offsets, data = array.buffers()
     if offsets is None or not len(array):
         return _frozen(np.zeros(len(array) + 1, np.int32)), _NO_BYTES
@@ -102,7 +102,7 @@ def _raw_binary(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
-    """The column as one array of ``kind``; None when it is absent or all null."""
+    """Return the column as one array of ``kind``; None when it is absent or all null."""
     if name not in table.column_names:
         return None
     column = table.column(name)
@@ -120,7 +120,7 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array | None:
 
 
 def _numbered(array: pa.Array | None, count: int) -> tuple[Int64s, int]:
-    """A number for each different value, from 1 on and 0 for null, and how many there are."""
+    """Return a number for each different value, from 1 on and 0 for null, and their count."""
     if array is None:
         return np.zeros(count, np.int64), 0
     encoded = array.dictionary_encode()
@@ -161,7 +161,7 @@ class _Encoder:
         return times
 
     def route(self, k: Any, partitions: int, scheme: int) -> tuple[Int64s, Int64s]:
-        """(rows in the order of sending, bounds of the groups); the last group is without keys."""
+        """Return (rows in the order of sending, bounds of the groups); the last group is without keys."""
         if self.key is None:
             bounds = np.zeros(partitions + 2, np.int64)
             bounds[-1] = self.count
@@ -293,7 +293,7 @@ def by_delivery(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def table_bytes(table: pa.Table) -> int:
-    """Size of a table in bytes."""
+    """Return the size of a table in bytes."""
     try:
         return int(table.nbytes)
     except pa.ArrowTypeError:  # a column of views, in pyarrow before 24

@@ -1,6 +1,6 @@
-"""Compiled loops that hash keys and serialise rows: the inner part of `columnar_encoding`.
+"""Compiled loops that hash keys and serialise rows, for `columnar_encoding`.
 
-See `geminga.wire.columnar_kernels` for the rules that these functions keep.
+See `geminga.wire.columnar_kernels` for the rules that these functions follow.
 """
 
 # numba infers the types of these functions; annotations would neither be read nor checked.

@@ -1,4 +1,4 @@
-"""Numbers of columns: what the loops of `geminga.wire.columnar` and `columnar_encoding` tell each other."""
+"""Column numbers of the arrays that `geminga.wire.columnar`, `columnar_encoding` and their loops exchange."""
 
 from __future__ import annotations
 

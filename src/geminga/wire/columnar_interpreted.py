@@ -1,8 +1,8 @@
 """The loops of `columnar_kernels` and `columnar_encoding_kernels` without a compiler, function by function.
 
-They make a process's first tables, until compiled loops are at hand (`geminga.wire.compiled`): a microsecond
-or so a message where those take a tenth of one, and nothing to wait for. The same contract, which
-`tests/wire/test_columnar.py` holds both to.
+They convert a process's first tables, until compiled loops are available (`geminga.wire.compiled`): about a
+microsecond per message instead of a tenth, but without waiting for a compiler. Both have the same contract,
+which `tests/wire/test_columnar.py` checks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MAGIC_CHECKSUM, _MAGIC_BROKER = b"\x0e\x01", b"\x0e\x02"
 
 
 class _DamagedError(ValueError):
-    """Bytes that are not what they should be."""
+    """Invalid bytes."""
 
 
 # --- reading ----------------------------------------------------------------------------------------
 
 
 def _number(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A varint as a signed number of 64 bits, and the place behind it."""
+    """Return a varint as a signed 64-bit number, and the position after it."""
     try:
         value, position = read_varint(data, position)
     except IndexError:
@@ -59,7 +59,7 @@ def _number(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def _region(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The start and the size of bytes whose size stands before them."""
+    """Return the start and size of bytes that follow their size."""
     size, position = _number(data, position, end)
     if not 0 <= size <= end - position:
         raise _DamagedError
@@ -157,7 +157,7 @@ def parse_heads(buffer: Bytes, bounds: Int64s, heads: Int64s) -> int:
 
 
 def _property(data: bytes, position: int, end: int) -> tuple[int, int, int, int]:
-    """Start and size of the key, and of the value, of one ``KeyValue``."""
+    """Return start and size of the key, and of the value, of one ``KeyValue``."""
     key = value = None
     while position < end:
         tag, position = _number(data, position, end)
@@ -235,7 +235,7 @@ def _read_message(
 
 
 def _even(buffer: Bytes, position: int, end: int, count: int, sequence_id: int) -> dict[int, Any] | None:
-    """The columns of a batch whose messages are plain and of one size; None for any other."""
+    """Return the columns of a batch of plain messages of one size; None for any other."""
     if count < 2 or (end - position) % count:
         return None
     rows = buffer[position:end].reshape(count, -1)
@@ -274,7 +274,7 @@ def _even(buffer: Bytes, position: int, end: int, count: int, sequence_id: int) 
 
 
 def _one_by_one(data: bytes, position: int, end: int, count: int, sequence_id: int) -> Int64s:
-    """The messages of a batch that are not compacted out, a row each."""
+    """Return the messages of a batch that are not compacted out, a row each."""
     messages: list[list[int]] = []
     for index in range(count):
         if end - position < 4:
@@ -358,7 +358,7 @@ def _entry_messages(
 
 
 def _kept(indexes: Int64s, words: Int64s) -> NDArray[np.bool_] | None:
-    """Which messages a ``java.util.BitSet`` of open places still holds; None for all."""
+    """Return the mask of messages in a ``java.util.BitSet`` of unacknowledged ones; None for all."""
     if not len(words):
         return None
     word = indexes >> 6
@@ -496,7 +496,7 @@ def hash_keys(buffer: Bytes, offsets: NDArray[np.int32], scheme: int, out: Int64
 
 
 def _words(buffer: Bytes, offsets: NDArray[np.int32]) -> list[bytes]:
-    """The values of a binary column."""
+    """Return the values of a binary column."""
     data, bounds = buffer.tobytes(), offsets.tolist()
     return [data[start:end] for start, end in pairwise(bounds)]
 
@@ -509,7 +509,7 @@ def group_rows(groups: Int64s, group_count: int, order: Int64s, bounds: Int64s) 
 
 
 class _Plain(dict[int, bytes]):
-    """A payload size to all that precedes the payload of a message that has nothing else."""
+    """Cache from a payload size to the bytes before the payload of a plain message."""
 
     def __missing__(self, size: int) -> bytes:
         metadata = b"\x18" + varint(size)
@@ -598,7 +598,7 @@ class _Rows:
         self._plain = _Plain()
 
     def prefix(self, row: int, sequence_id: int | None) -> bytes:
-        """All that precedes a row's payload."""
+        """Return the bytes before a row's payload."""
         size = len(self.values[row])
         if self._is_plain and sequence_id is None:
             return self._plain[size]
@@ -626,7 +626,7 @@ class _Rows:
 
 
 def _present(offsets: Any, data: Any, nulls: Any) -> list[bytes | None]:
-    """The values of a binary column, None where one is null; nothing when there is no column."""
+    """Return the values of a binary column, None where one is null; empty without a column."""
     if not len(offsets):
         return []
     words: list[bytes | None] = [*_words(data, offsets)]

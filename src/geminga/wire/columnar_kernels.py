@@ -1,11 +1,11 @@
-"""Compiled loops over whole batches of messages: the inner part of `geminga.wire.columnar`.
+"""Compiled loops over whole batches of messages, for `geminga.wire.columnar`.
 
-Pulsar's batch layout is a chain of varints, so that every step depends on the one before it: array
-operations cannot split it, and a Python loop costs a microsecond a message. These loops are compiled
-by numba at first use and cached on disk (``docs/decisions/columnar-kernels.md`` has the figures).
+Pulsar's batch layout is a chain of varints, so that every step depends on the one before it: array operations
+cannot split it, and a Python loop costs a microsecond per message. These loops are compiled by numba at first
+use and cached on disk (``docs/decisions/columnar-kernels.md`` has the figures).
 
-Every offset is an ``int64`` index into one flat ``uint8`` buffer. Kernels never raise: they return
-``-1`` for success or the index of the entry that is damaged, and the caller names it.
+Every offset is an ``int64`` index into one flat ``uint8`` buffer. Kernels never raise: they return ``-1`` for
+success or the index of the damaged entry, which the caller names.
 """
 
 # numba infers the types of these functions; annotations would neither be read nor checked.
@@ -66,11 +66,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 KEPT = True
-"""What is compiled is kept on disk."""
+"""Whether compiled code is cached on disk."""
 
 
 def kernel(function: F) -> F:
-    """A function that is called from Python: kept on disk, where there is a folder that can be written."""
+    """Compile a function that Python calls; cache it on disk, if a folder is writable."""
     global KEPT
     # nogil: several tasks of one process decode side by side.
     try:
@@ -83,7 +83,7 @@ def kernel(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """A function that only kernels call: it becomes part of them, so that it needs no place on disk."""
+    """Compile a function that only kernels call: it is inlined in them, and needs no cache of its own."""
     compiled: F = numba.njit(function, nogil=True)
     return compiled
 
@@ -117,7 +117,7 @@ _MAGIC_BROKER = 0x0E02
 
 @inlined
 def _varint(buffer, position, end):
-    """(value as int64, next position); next position is -1 when the varint is cut or overlong."""
+    """Return (value as int64, next position); next position is -1 when the varint is cut or too long."""
     value = np.int64(0)
     shift = np.int64(0)
     while position < end and shift < 70:
@@ -133,7 +133,7 @@ def _varint(buffer, position, end):
 
 @inlined
 def _skip(buffer, position, end, wire_type):
-    """The position after a field's value, -1 when it is cut or of an unknown wire type."""
+    """Return the position after a field's value, -1 when it is cut or of an unknown wire type."""
     if wire_type == 0:
         _, position = _varint(buffer, position, end)
         return position
@@ -223,7 +223,7 @@ def _parse_head_metadata(buffer, position, end, head):
 
 @kernel
 def parse_heads(buffer, bounds, heads):
-    """Read entry ``i``, which lies at ``bounds[i]:bounds[i + 1]``, into ``heads[i]``."""
+    """Read entry ``i``, ``bounds[i]:bounds[i + 1]``, into ``heads[i]``."""
     for i in range(len(bounds) - 1):
         position = bounds[i]
         end = bounds[i + 1]
@@ -318,7 +318,7 @@ def _parse_message_metadata(buffer, position, end, outer, message):
     message[PROPERTIES_END] = end
     message[PROPERTY_FIELD] = properties
     while position < end:
-        # One-byte varints are nearly all there are: they are read in place.
+        # Nearly all varints have one byte: they are read inline.
         tag = np.int64(buffer[position])
         if tag < 0x80:
             position += 1
@@ -430,7 +430,7 @@ def _store(message, fields, rows, row):
 
 @inlined
 def _is_acknowledged(ack_words, first, last, index):
-    """``ack_words[first:last]`` is a java.util.BitSet of the positions that are still open."""
+    """Return whether ``index`` is missing in the java.util.BitSet ``ack_words[first:last]``."""
     if first == last:
         return False
     word = first + (index >> 6)

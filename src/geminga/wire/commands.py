@@ -1,4 +1,4 @@
-"""Commands as protobuf reads them: known, complete, and their text is text."""
+"""Parsing of commands by protobuf, with checks that they are known and complete and their text is UTF-8."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BODY_FIELDS: Final[dict[int, str]] = {
 
 
 def parse_command(data: bytes) -> pb.BaseCommand:
-    """A complete and known command. Raises `ProtocolError` for anything else, saying what was seen."""
+    """Return a complete and known command. Raises `ProtocolError` naming the fault for anything else."""
     try:
         command = pb.BaseCommand.FromString(data)
     except DecodeError as error:
@@ -54,5 +54,5 @@ def _holds_text(kind: int) -> bool:
 
 
 def type_name(number: int) -> str:
-    """The type of a command as Pulsar spells it."""
+    """Return the type of a command as Pulsar spells it."""
     return pb.BaseCommand.Type.Name(number)

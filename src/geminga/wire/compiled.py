@@ -1,12 +1,12 @@
-"""Whether compiled loops are at hand, or tables are made without them.
+"""Choice between compiled and interpreted loops for tables.
 
 A process's first tables must not wait for a compiler: numba takes several seconds for the loops of
-`columnar_kernels` and `columnar_encoding_kernels`, once a machine and version. Where they lie compiled in
-numba's cache they are loaded at once, in a third of a second. Where they don't, tables are made by
-`columnar_interpreted`, until somebody has had them compiled (`geminga.client.compiling`), which pays after
-some hundred thousand messages.
+`columnar_kernels` and `columnar_encoding_kernels`, once per machine and version. If they are in numba's cache
+they are loaded at once, in a third of a second. Otherwise tables are converted by `columnar_interpreted`,
+until a process has compiled the loops (`geminga.client.compiling`), which pays after some hundred thousand
+messages.
 
-The environment variable ``GEMINGA_KERNELS`` says otherwise: ``compiled`` compiles at the first table and
+The environment variable ``GEMINGA_KERNELS`` overrides this: ``compiled`` compiles at the first table and
 waits for it, ``interpreted`` never compiles.
 """
 
@@ -23,8 +23,8 @@ from pathlib import Path
 from geminga.errors import InvalidConfiguration
 
 MESSAGES_BEFORE_COMPILING = 100_000
-"""Messages that a process makes tables of before it has loops compiled: what that costs, some seconds of
-CPU, is a few million messages' worth."""
+"""Messages that a process converts before it has the loops compiled: compiling takes some seconds of CPU, as
+much as a few million messages."""
 VARIABLE = "GEMINGA_KERNELS"
 CHOICES = ("auto", "compiled", "interpreted")
 
@@ -32,7 +32,7 @@ _FOLDER = Path(__file__).parent
 
 
 class _State:
-    """What is known in this process."""
+    """State of this process."""
 
     def __init__(self) -> None:
         self.choice = ""
@@ -45,7 +45,7 @@ _compile: Callable[[], None] | None = None
 
 
 def choice() -> str:
-    """What the environment says. Raises `InvalidConfiguration`."""
+    """Return the choice in the environment. Raises `InvalidConfiguration`."""
     chosen = os.environ.get(VARIABLE) or "auto"
     if chosen not in CHOICES:
         raise InvalidConfiguration(f"{VARIABLE}={chosen!r} is not allowed; allowed: {', '.join(CHOICES)}")
@@ -53,7 +53,7 @@ def choice() -> str:
 
 
 def at_hand() -> bool:
-    """Whether to use compiled loops; from any thread."""
+    """Return whether to use compiled loops. Thread-safe."""
     if _state.at_hand:
         return True
     if not _state.choice:
@@ -63,18 +63,18 @@ def at_hand() -> bool:
 
 
 def use() -> None:
-    """From here on, whether they have to be compiled first or not: for processes that shall pay early."""
+    """Use compiled loops from now on, and compile them if needed."""
     _state.at_hand = True
 
 
 def when_worthwhile(compile_them: Callable[[], None]) -> None:
-    """Have this called, again and again, from when on compiling pays until `use` was; on any thread."""
+    """Set the function to call repeatedly, on any thread, once compiling pays, until `use` is called."""
     global _compile
     _compile = compile_them
 
 
 def note(messages: int) -> None:
-    """So many messages went through a table; from any thread."""
+    """Count messages that were converted. Thread-safe."""
     if _state.at_hand or _state.choice != "auto":
         return
     _state.messages += messages
@@ -82,11 +82,11 @@ def note(messages: int) -> None:
         _compile()
 
 
-# --- the mark that says that everything is compiled -------------------------------------------------
+# --- marker file of compiled loops ------------------------------------------------------------------
 
 
 def _places() -> list[Path]:
-    """Where the mark may lie: where numba keeps what it compiles, which goes by who may write where."""
+    """Return the possible folders of the marker file: those of numba's cache, by write permission."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
         folders = [Path(given)]
@@ -99,7 +99,7 @@ def _places() -> list[Path]:
 
 
 def _stamp() -> str:
-    """Changes with whatever a compiled loop depends on: Python, numba, the machine, the loops' source."""
+    """Return a text that changes with Python, numba, the machine, and the loops' source."""
     parts = [str(_FOLDER), sys.implementation.cache_tag or "", platform.machine()]
     parts += [version("numba"), version("llvmlite")]
     for name in ("columnar_kernels.py", "columnar_encoding_kernels.py", "columnar_fields.py"):
@@ -109,7 +109,7 @@ def _stamp() -> str:
 
 
 def is_cached() -> bool:
-    """Whether somebody has left the mark for this very machine, version and place."""
+    """Return whether the marker file has the present stamp: machine, versions and source folder."""
     try:
         stamp = _stamp()
     except (OSError, PackageNotFoundError):
@@ -121,7 +121,7 @@ def is_cached() -> bool:
 
 
 def leave_mark() -> None:
-    """Everything is compiled and kept."""
+    """Write the marker file after everything was compiled and cached."""
     stamp = _stamp()
     for mark in _places():
         try:

@@ -1,9 +1,9 @@
-"""The codecs of ``MessageMetadata.compression``, with decompression bounded by what was announced.
+"""The codecs of ``MessageMetadata.compression``, with decompression limited to the announced size.
 
-Framing.md section 1.5: LZ4 is the raw block, Snappy the raw format, ZSTD a standard frame, ZLIB a zlib
-stream that Java ends with a sync flush: no final block and no Adler-32, so a streaming decompressor is
-stopped at ``uncompressed_size``. Output is never larger than that size, and that size never larger than
-the caller's limit: a bomb costs its sender's bytes and no memory of ours.
+Framing.md section 1.5: LZ4 is the raw block, Snappy the raw format, ZSTD a standard frame, ZLIB a zlib stream
+that Java ends with a sync flush: no final block and no Adler-32, so a streaming decompressor is stopped at
+``uncompressed_size``. Output is never larger than that size, and that size never larger than the caller's
+limit, so decompression bombs can't exhaust memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NAMES = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 _ZLIB_LEVEL = 6
 _ZSTD_LEVEL = 3
 STEP_BYTES = 256 * 1024
-"""So much of a payload is a step of ZLIB's. The other codecs are several times as fast: all is one."""
+"""Uncompressed bytes per step of ZLIB. The other codecs are several times as fast: they have one step."""
 INPUT_STEP_BYTES = 8 * 1024
-"""Nor is more of a compressed one than this."""
+"""Maximum compressed bytes per step."""
 LEVELS_MAX = {ZLIB: 9, ZSTD: 19}
-"""The highest level of each codec that has levels; the lowest is 1. Beyond 19 ZSTD asks every reader for
-more memory than readers need grant."""
+"""The highest level of each codec that has levels; the lowest is 1. Above 19, ZSTD needs more memory than
+readers must provide."""
 
 
 _KNOWN_TEXT: Final = b"geminga " * 8
@@ -42,7 +42,7 @@ _KNOWN_BLOCKS: Final = {
 
 
 class CodecError(CorruptPayload):
-    """A payload that its codec refuses, or an unknown codec: no proof that the payload is damaged."""
+    """A payload that its codec rejects, or an unknown codec: no proof that the payload is damaged."""
 
 
 def _compress_none(data: Buffer, level: int) -> bytes:
@@ -75,7 +75,7 @@ def _decompress_lz4(data: Buffer, size: int) -> bytes:
 
 
 def _decompress_zlib(data: Buffer, size: int) -> bytes:
-    # One byte more than announced is asked for, so that a stream that holds more shows itself.
+    # Request one byte more than announced, to detect a stream that holds more.
     return zlib.decompressobj().decompress(data, size + 1)
 
 
@@ -83,7 +83,7 @@ def _decompress_zlib_in_steps(data: Buffer, size: int) -> Generator[None, None, 
     codec, view = zlib.decompressobj(), memoryview(data)
     pieces: list[bytes] = []
     left = size + 1
-    # In small pieces: a few bytes may be a block that takes long and holds nothing.
+    # In small pieces: a few bytes may be a block that takes long and has no output.
     for start in range(0, len(view), INPUT_STEP_BYTES):
         rest: Buffer = view[start : start + INPUT_STEP_BYTES]
         while left and (piece := codec.decompress(rest, min(left, STEP_BYTES))):
@@ -116,7 +116,7 @@ _DECOMPRESSORS: tuple[Callable[[Buffer, int], bytes], ...] = (
 
 
 def compress(kind: int, data: Buffer, level: int = 0) -> bytes:
-    """``data`` in the codec with this ``CompressionType`` number.
+    """Return ``data`` in the codec with this ``CompressionType`` number.
 
     ``level``: of codecs that have levels (`LEVELS_MAX`), 0 for the one that Java's and C++'s clients use.
     Raises `UsageError` for a number that is no codec.
@@ -127,7 +127,7 @@ def compress(kind: int, data: Buffer, level: int = 0) -> bytes:
 
 
 def compress_in_steps(kind: int, data: bytes) -> Generator[None, None, bytes]:
-    """The same without a level, where nothing else is to wait for as long as a large payload takes."""
+    """Like `compress`, without a level, in steps: other work can run while a large payload is compressed."""
     if kind != ZLIB:
         return compress(kind, data)
     codec = zlib.compressobj(_ZLIB_LEVEL)
@@ -142,11 +142,11 @@ def compress_in_steps(kind: int, data: bytes) -> Generator[None, None, bytes]:
 
 
 def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -> bytes:
-    """The ``uncompressed_size`` bytes that ``data`` holds.
+    """Return the ``uncompressed_size`` bytes that ``data`` holds.
 
-    ``limit``: the largest ``uncompressed_size`` in bytes that is accepted. For NONE the announced size is
-    not looked at (C++ leaves it out), the data's own is. Raises `CorruptPayload` for an unknown codec,
-    a size above the limit, data that the codec refuses, and a size that is not the true one.
+    ``limit``: the largest accepted ``uncompressed_size`` in bytes. For NONE the announced size is ignored
+    (C++ leaves it out), and the data's own size counts. Raises `CorruptPayload` for an unknown codec, a size
+    above the limit, data that the codec rejects, and a wrong size.
     """
     size = _size(kind, data, uncompressed_size, limit)
     try:
@@ -159,7 +159,7 @@ def decompress(kind: int, data: Buffer, uncompressed_size: int, *, limit: int) -
 def decompress_in_steps(
     kind: int, data: Buffer, uncompressed_size: int, *, limit: int
 ) -> Generator[None, None, bytes]:
-    """The same where nothing else is to wait for as long as a large payload takes."""
+    """Like `decompress`, in steps: other work can run while a large payload is decompressed."""
     if kind != ZLIB:
         return decompress(kind, data, uncompressed_size, limit=limit)
     size = _size(kind, data, uncompressed_size, limit)
@@ -171,7 +171,7 @@ def decompress_in_steps(
 
 
 def _size(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> int:
-    """How many bytes it is to hold."""
+    """Return the checked uncompressed size."""
     if kind == NONE:
         uncompressed_size = len(data)
     elif not 0 < kind < len(_DECOMPRESSORS):
@@ -204,7 +204,7 @@ def _known() -> str:
 
 
 def _check_codecs() -> None:
-    """Raise ImportError if a codec does not read a known block, or not what it has written itself."""
+    """Raise ImportError if a codec can't read a known block, or its own output."""
     size = len(_KNOWN_TEXT)
     for kind, block in _KNOWN_BLOCKS.items():
         for data in (block, compress(kind, _KNOWN_TEXT)):

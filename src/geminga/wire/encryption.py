@@ -1,9 +1,9 @@
 """End-to-end encryption of payloads (framing.md section 1.5).
 
-A payload (a compressed batch, a message, or one chunk) is encrypted with AES-256 in Galois/counter mode:
-12 bytes of initialisation vector travel in ``encryption_param``, the 16-byte tag behind the ciphertext,
-no other data is authenticated. The AES key, called the data key, is made here; it travels with every
-message in ``encryption_keys``, wrapped once for each public key:
+A payload (a compressed batch, a message, or one chunk) is encrypted with AES-256 in Galois/counter mode: 12
+bytes of initialisation vector travel in ``encryption_param``, the 16-byte tag behind the ciphertext, no other
+data is authenticated. The AES key, called the data key, is made here; it travels with every message in
+``encryption_keys``, wrapped once for each public key:
 
 * RSA keys: OAEP with SHA-1 and MGF1-SHA-1, as the Java, C++, Python and Go clients do it;
 * EC keys: what the Java client's BouncyCastle calls ECIES without further words. An ephemeral key pair and
@@ -11,10 +11,10 @@ message in ``encryption_keys``, wrapped once for each public key:
   MAC (16) and then as a one-time pad, HMAC-SHA-1 over the ciphertext and 8 zero bytes (the length of an
   absent encoding vector); point, ciphertext and MAC one behind the other. Only the Java client has it.
 
-Nothing here reads a clock or makes keys out of thin air: `PayloadEncryptor` is given
-``random(count) -> bytes``, which must come from the operating system's generator, and is told when to
-`renew` its data key. (Only the padding of OAEP is filled by the library itself.)
-Vectors never repeat under one data key: they count up from a random start.
+Nothing here reads a clock or makes keys out of thin air: `PayloadEncryptor` takes ``random(count) -> bytes``,
+which must come from the operating system's generator, and its caller calls `renew` for new data keys. (Only
+the padding of OAEP is filled by the library itself.) Vectors never repeat under one data key: they count up
+from a random start.
 
 Needs the package ``cryptography`` (``pip install 'geminga[encryption]'``), loaded when it is first used.
 """
@@ -44,11 +44,11 @@ IV_SIZE = 12
 TAG_SIZE = 16
 DATA_KEY_SIZE = 32
 RENEWAL_SECONDS = 4 * 3600.0
-"""How long a data key is used, as in the Java client."""
+"""Maximum seconds of use of a data key, as in the Java client."""
 WRAPPED_KEYS_MAX = 64
-"""Wrapped data keys of one message that a consumer is willing to try: each may cost an RSA operation."""
+"""Maximum wrapped data keys of one message that a consumer tries: each may cost an RSA operation."""
 DATA_KEYS_KEPT = 256
-"""Unwrapped data keys that a consumer remembers, the least recently used goes first."""
+"""Maximum unwrapped data keys that a consumer caches; the least recently used is dropped first."""
 PRIVATE_KEYS_KEPT = 32
 
 _AES_KEY_SIZES = (16, 24, 32)
@@ -61,12 +61,12 @@ Random = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class EncryptionKeyInfo:
-    """What a key reader answers: a key in PEM form, and what is to travel beside its name."""
+    """Result of a key reader: a key in PEM form, and metadata to send with its name."""
 
     key: bytes = field(repr=False)
     """In PEM form."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """What travels beside the key's name."""
+    """Metadata sent with the key's name."""
 
     def __post_init__(self) -> None:
         check_type("key", self.key, bytes)
@@ -74,11 +74,11 @@ class EncryptionKeyInfo:
 
 
 ReadKey = Callable[[str, Mapping[str, str]], "EncryptionKeyInfo | bytes"]
-"""``(key name, metadata that travelled with it)`` to the key; raises what it likes when it has none."""
+"""Maps ``(key name, metadata sent with it)`` to the key; raises any error when it has none."""
 
 
 def _part(name: str) -> ModuleType:
-    """A module of ``cryptography``, or a `CryptoError` that says how to get it."""
+    """Import a module of ``cryptography``; raise a `CryptoError` with instructions if it is missing."""
     import importlib
 
     try:
@@ -97,7 +97,7 @@ _EC_PARAMETERS = re.compile(
 
 
 def load_public_key(pem: bytes) -> Any:
-    """The RSA or EC public key of a PEM text (a key or a certificate). Raises `CryptoError`."""
+    """Return the RSA or EC public key of a PEM text (a key or a certificate). Raises `CryptoError`."""
     serialization = _part("hazmat.primitives.serialization")
     try:
         if b"BEGIN CERTIFICATE" in pem:
@@ -108,7 +108,7 @@ def load_public_key(pem: bytes) -> Any:
 
 
 def load_private_key(pem: bytes) -> Any:
-    """The RSA or EC private key of a PEM text (PKCS#1, SEC1 or PKCS#8, no password).
+    """Return the RSA or EC private key of a PEM text (PKCS#1, SEC1 or PKCS#8, no password).
 
     Raises `CryptoError`, which never repeats any of the text.
     """
@@ -120,7 +120,7 @@ def load_private_key(pem: bytes) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Kind and first line: parsers' texts may be long."""
+    """Return type and first line of an error: parsers' texts may be long."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
 
@@ -131,7 +131,7 @@ def _oaep() -> Any:
 
 
 def wrap_data_key(public_key: Any, data_key: bytes, random: Random) -> bytes:
-    """``data_key`` for the holder of the private key. Raises `CryptoError` for other kinds of keys."""
+    """Encrypt ``data_key`` for the private key's holder. Raises `CryptoError` for other key types."""
     rsa = _part("hazmat.primitives.asymmetric.rsa")
     ec = _part("hazmat.primitives.asymmetric.ec")
     if isinstance(public_key, rsa.RSAPublicKey):
@@ -145,7 +145,7 @@ def wrap_data_key(public_key: Any, data_key: bytes, random: Random) -> bytes:
 
 
 def unwrap_data_key(private_key: Any, wrapped: bytes) -> bytes:
-    """The data key. Raises `CryptoError` when it was not wrapped for this key or was changed."""
+    """Return the data key. Raises `CryptoError` when it was not wrapped for this key or was changed."""
     rsa = _part("hazmat.primitives.asymmetric.rsa")
     ec = _part("hazmat.primitives.asymmetric.ec")
     try:
@@ -186,7 +186,7 @@ def _ecies_decrypt(ec: ModuleType, private_key: Any, wrapped: bytes) -> bytes:
 
 
 def _scalar(order: int, random: Random) -> int:
-    """A uniform number in [1, order)."""
+    """Return a uniform number in [1, order)."""
     size = (order.bit_length() + 7) // 8
     mask = (1 << order.bit_length()) - 1
     while True:
@@ -196,7 +196,7 @@ def _scalar(order: int, random: Random) -> int:
 
 
 def _point(public_key: Any) -> bytes:
-    """The uncompressed form: 4, x, y."""
+    """Return the uncompressed form: 4, x, y."""
     serialization = _part("hazmat.primitives.serialization")
     return bytes(
         public_key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
@@ -204,7 +204,7 @@ def _point(public_key: Any) -> bytes:
 
 
 def _derive(secret: bytes, size: int) -> tuple[bytes, bytes]:
-    """KDF2 with SHA-1 (counter from 1, behind the secret): MAC key and pad."""
+    """Derive MAC key and pad by KDF2 with SHA-1 (counter from 1, after the secret)."""
     from hashlib import sha1
 
     wanted = _MAC_KEY_SIZE + size
@@ -228,7 +228,7 @@ class Sealed(NamedTuple):
 
 
 class _DataKey:
-    """One data key: its cipher, its encoded wrapped forms, and the vectors that are left."""
+    """One data key: its cipher, its encoded wrapped forms, and its unused vectors."""
 
     __slots__ = ("cipher", "keys", "vectors")
 
@@ -239,13 +239,13 @@ class _DataKey:
 
 
 class PayloadEncryptor:
-    """Encrypts the payloads of one producer; any thread may call it.
+    """Encrypts the payloads of one producer. Thread-safe.
 
-    ``key_names`` are the public keys: whoever has the private part of one of them can read.
-    ``read_public_key`` is asked for each at every `renew`, which comes first and then every
-    `RENEWAL_SECONDS`. With ``plain_on_failure`` payloads are sent as they are as long as no data key could
-    be made (Java's ``ProducerCryptoFailureAction.SEND``); without it nothing leaves unencrypted.
-    Raises `CryptoError` where ``cryptography`` is missing.
+    ``key_names`` are the public keys: holders of the private part of any of them can read.
+    ``read_public_key`` is called for each at every `renew`, which comes first and then every
+    `RENEWAL_SECONDS`. With ``plain_on_failure`` payloads are sent unencrypted while no data key could be
+    created (Java's ``ProducerCryptoFailureAction.SEND``); without it nothing is sent unencrypted. Raises
+    `CryptoError` if ``cryptography`` is missing.
     """
 
     def __init__(
@@ -274,9 +274,9 @@ class PayloadEncryptor:
         return f"<PayloadEncryptor {', '.join(self.key_names)}>"
 
     def renew(self) -> None:
-        """Make a new data key and wrap it for all public keys, which are read again.
+        """Create a new data key and wrap it for all public keys, which are read again.
 
-        Raises `CryptoError`; the data key before stays in use then.
+        Raises `CryptoError`; the previous data key stays in use then.
         """
         data_key = self._random(DATA_KEY_SIZE)
         keys = []
@@ -289,13 +289,13 @@ class PayloadEncryptor:
 
     @property
     def metadata_size(self) -> int:
-        """Bytes that a message's metadata grows by; an estimate until the first `renew`."""
+        """Return the bytes added to a message's metadata; an estimate until the first `renew`."""
         current = self._current
         keys = 1024 * len(self.key_names) if current is None else len(current.keys)
         return keys + 2 + IV_SIZE
 
     def seal(self, payload: Buffer) -> Sealed | None:
-        """The payload encrypted; None to send it as it is (``plain_on_failure``). Raises `CryptoError`."""
+        """Return the encrypted payload; None to send it unencrypted. Raises `CryptoError`."""
         current = self._current
         if current is None:
             if self.plain_on_failure:
@@ -308,7 +308,7 @@ class PayloadEncryptor:
 
 
 def read_key(read: ReadKey, name: str, metadata: Mapping[str, str], kind: str) -> EncryptionKeyInfo:
-    """Ask a key reader. Whatever goes wrong in it is a `CryptoError` that names the key."""
+    """Call a key reader; turn any of its errors into a `CryptoError` that names the key."""
     try:
         answer = read(name, metadata)
     except Exception as error:
@@ -324,7 +324,7 @@ def read_key(read: ReadKey, name: str, metadata: Mapping[str, str], kind: str) -
 
 
 def _encode_key(name: str, wrapped: bytes, metadata: Mapping[str, str]) -> bytes:
-    """One ``encryption_keys`` (field 13 of ``MessageMetadata``)."""
+    """Return one ``encryption_keys`` (field 13 of ``MessageMetadata``)."""
     body = _field(b"\x0a", name.encode()) + _field(b"\x12", wrapped)
     for key, value in metadata.items():
         body += _field(b"\x1a", _field(b"\x0a", key.encode()) + _field(b"\x12", value.encode()))
@@ -341,8 +341,8 @@ def _field(tag: bytes, value: bytes) -> bytes:
 class PayloadDecryptor:
     """Decrypts payloads; called as ``decryptor(metadata, payload)`` by one thread at a time.
 
-    ``read_private_key`` is asked once for each wrapped data key, with its name and metadata.
-    Raises `CryptoError` where ``cryptography`` is missing.
+    ``read_private_key`` is called once for each wrapped data key, with its name and metadata. Raises
+    `CryptoError` if ``cryptography`` is missing.
     """
 
     def __init__(self, read_private_key: ReadKey) -> None:
@@ -356,10 +356,10 @@ class PayloadDecryptor:
         return "<PayloadDecryptor>"
 
     def __call__(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
-        """The payload decrypted.
+        """Return the decrypted payload.
 
-        Any one of the keys that were used for it is enough. Raises `CryptoError` when none of them is at
-        hand or when anything was changed on the way.
+        Any one of its keys is enough. Raises `CryptoError` when none of them is available or when anything
+        was changed in transit.
         """
         vector = bytes(metadata.encryption_param)
         if len(vector) != IV_SIZE:

@@ -1,7 +1,7 @@
-"""Writing frames: any command by protobuf, the hot ones by hand.
+"""Writing frames: any command by protobuf, the most frequent ones by hand.
 
-Framing.md section 1. SEND and MESSAGE are written up to the entry, whose bytes follow as they are: an
-entry is never copied to be framed. Each writer looks the bytes of slow-changing ids up and joins.
+Framing.md section 1. SEND and MESSAGE are written up to the entry, whose bytes follow unchanged: an entry is
+never copied to be framed. Each writer joins cached bytes of slow-changing ids.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TOTAL = Struct(">I")
 
 
 def encode_command(command: pb.BaseCommand) -> bytes:
-    """The whole frame of a command that carries no entry."""
+    """Return the whole frame of a command that carries no entry."""
     body = command.SerializeToString()
     return _HEADER.pack(len(body) + 4, len(body)) + body
 
 
 class _Tagged(dict[int, bytes]):
-    """A number to ``before``, its varint, and ``after``, made on first use and forgotten when too many."""
+    """Cache from a number to ``before``, its varint, and ``after``; cleared when too large."""
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before = before
@@ -46,7 +46,7 @@ class _Tagged(dict[int, bytes]):
 
 
 REMEMBERED_IDS_MAX = 16_384
-"""How many producer, consumer and ledger ids the encoders remember the bytes of."""
+"""Maximum producer, consumer and ledger ids whose bytes the encoders cache."""
 
 _ID_THEN_VARINT = _Tagged(b"\x08", b"\x10")
 """Field 1 and the tag of a number in field 2: producer then sequence id, ledger then entry id."""
@@ -56,7 +56,7 @@ _PARTITION = _Tagged(b"\x18", b"")
 
 
 def forget_ids() -> None:
-    """Forget the bytes of ids: those whose they are have gone."""
+    """Clear the cached bytes of ids whose owners are gone."""
     for remembered in (_ID_THEN_VARINT, _ID_THEN_BODY, _PARTITION):
         remembered.clear()
     forget_numbers()
@@ -68,11 +68,11 @@ _HOT_PACK = Struct(">IIHBB").pack
 _SHORT_BODY_MAX = 127
 """The size of a longer body takes two bytes or more; a SEND_RECEIPT's has at most 60."""
 _RECEIPT_HEAD = tuple(_HOT_PACK(size + 8, size + 4, 0x0807, 0x3A, size) for size in range(64))
-"""All that precedes SEND_RECEIPT's body, by its size."""
+"""The bytes before SEND_RECEIPT's body, by its size."""
 
 
 def _frame_head(kind: int, size: int, entry_size: int) -> bytes:
-    """What precedes the body of ``size`` bytes of a hot command; an entry of ``entry_size`` bytes follows."""
+    """Return the bytes before a hot command's body; an entry of ``entry_size`` bytes follows."""
     if size <= _SHORT_BODY_MAX:
         return _HOT_PACK(size + 8 + entry_size, size + 4, 0x0800 | kind, kind << 3 | 2, size)
     command = bytes((0x08, kind, kind << 3 | 2)) + varint(size)
@@ -204,6 +204,6 @@ def _message_rest(redelivery_count: int, ack_set: Sequence[int], consumer_epoch:
 
 
 def encode_flow(consumer_id: int, permits: int) -> bytes:
-    """A FLOW frame."""
+    """Return a FLOW frame."""
     body = _ID_THEN_VARINT[consumer_id] + varint(permits)
     return _frame_head(_FLOW, len(body), 0) + body

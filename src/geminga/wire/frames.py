@@ -1,22 +1,22 @@
-"""Frames: how commands and entries are cut out of, and put into, a stream of bytes.
+"""Frames: commands and entries, split from a stream of bytes.
 
-Framing.md section 1. A frame is a 4-byte ``total_size``, a 4-byte ``command_size``, a ``BaseCommand``,
-and for SEND and MESSAGE an entry (`wire.metadata`).
+Framing.md section 1. A frame is a 4-byte ``total_size``, a 4-byte ``command_size``, a ``BaseCommand``, and
+for SEND and MESSAGE an entry (`wire.metadata`).
 
-`FrameDecoder` takes bytes in any pieces. The three commands that travel once a message or batch (SEND,
-SEND_RECEIPT, MESSAGE) are read by hand into light objects; anything unusual in them, and every other
-command, goes to protobuf, with the same result.
+`FrameDecoder` takes bytes in any pieces. The three commands sent once per message or batch (SEND,
+SEND_RECEIPT, MESSAGE) are read by hand into light objects; anything unusual in them, and every other command,
+goes to protobuf, with the same result.
 
-Memory. An incomplete frame is kept in one growing buffer, so a frame of n bytes costs n bytes and one
-copy however it is cut, and never more than ``max_frame_size`` bytes wait. Of a complete frame an entry
-of up to `ENTRY_COPY_BYTES_MAX` bytes is a ``bytes`` of its own; a larger one is a ``memoryview`` into
-the bytes given to `FrameDecoder.feed`, which stay in memory as long as it does: keep such a view
-briefly, or make it ``bytes`` first.
+Memory. An incomplete frame is kept in one growing buffer, so a frame of n bytes costs n bytes and one copy
+however it is split, and at most ``max_frame_size`` bytes are kept. Of a complete frame an entry of up to
+`ENTRY_COPY_BYTES_MAX` bytes is a separate ``bytes``; a larger one is a ``memoryview`` into the bytes given to
+`FrameDecoder.feed`, which stay in memory as long as it does: keep such a view briefly, or convert it to
+``bytes`` first.
 
-Errors. Whatever is wrong raises `ProtocolError` (`FrameTooLarge` for an announced size above the limit)
-saying what was seen. Frames before the bad one in the same `feed` are not lost: they are returned, the
-error is put in `FrameDecoder.error`, and the next `feed` raises it. After an error nothing more is read:
-the stream has no place where reading could start again.
+Errors. Invalid bytes raise `ProtocolError` (`FrameTooLarge` for an announced size above the limit) naming
+them. Frames before the bad one in the same `feed` are not lost: they are returned, the error is put in
+`FrameDecoder.error`, and the next `feed` raises it. After an error nothing more is read: there is no position
+in the stream at which reading could resume.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ __all__ = [
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """The broker's default limit of an entry's size in bytes, announced in CONNECTED."""
 FRAME_PADDING = 10 * 1024
-"""What a frame may be larger than ``max_message_size``, in bytes, for its command and metadata."""
+"""Bytes that a frame may have beyond ``max_message_size``, for its command and metadata."""
 PROTOCOL_VERSION = 21
 """The newest protocol version of Pulsar 4.0, which this package speaks (framing.md section 2)."""
 INSTANCE_HEADER = "X-Geminga-Instance"
 """HTTP header with the ``instance_id`` that the same broker sends in CONNECTED."""
 ENTRY_COPY_BYTES_MAX = 4096
-"""Entries up to this size are copied out of the read buffer: that costs less than a view of it."""
+"""Entries up to this size are copied out of the read buffer, which costs less than a view."""
 
 FRAMES_UNLIMITED: Final = 1 << 62
 _SIZE = Struct(">I")
 
 
 class Frame:
-    """What all frames share. ``type`` is the number of ``BaseCommand.Type``."""
+    """Common interface of all frames. ``type`` is the number of ``BaseCommand.AvroType``."""
 
     __slots__ = ("entry",)
 
@@ -179,7 +179,7 @@ class _FullSendFrame(SendFrame):
 
 
 class ReceiptFrame(Frame):
-    """SEND_RECEIPT. Ids are signed: -1 is what travels as 2^64-1; they are -1 when absent.
+    """SEND_RECEIPT. Ids are signed: 2^64-1 on the wire is -1; they are -1 when absent.
 
     ``highest_sequence_id`` is 0 when absent.
     """
@@ -219,7 +219,7 @@ class ReceiptFrame(Frame):
 
 
 class _FullReceiptFrame(ReceiptFrame):
-    """Keeps the protobuf command that it came from."""
+    """Keeps the protobuf command that it was read from."""
 
 
 class MessageFrame(Frame):
@@ -286,7 +286,7 @@ class MessageFrame(Frame):
 
 
 class _FullMessageFrame(MessageFrame):
-    """Keeps the protobuf command that it came from."""
+    """Keeps the protobuf command that it was read from."""
 
 
 # --- decoding ---------------------------------------------------------------------------------------
@@ -296,20 +296,20 @@ _HotReader = Callable[[bytes, int, int, int, int], Frame | None]
 
 
 class FrameDecoder:
-    """Cuts a stream into frames; one for each direction of a connection.
+    """Splits a stream into frames; one for each direction of a connection.
 
-    ``max_frame_size``: the largest frame in bytes, its 4-byte length included; may be set at any time
-    (CONNECTED announces the broker's ``max_message_size``, to which `FRAME_PADDING` is added).
-    ``error`` is the error that ended the stream, None while it is well.
+    ``max_frame_size``: the largest frame in bytes, including its 4-byte length; may be set at any time
+    (CONNECTED announces the broker's ``max_message_size``, to which `FRAME_PADDING` is added). ``error`` is
+    the error that ended the stream, None before.
     """
 
     __slots__ = ("_needed", "_pending", "_rest", "_rest_start", "error", "max_frame_size")
 
     _readers: ClassVar[dict[int, _HotReader]]
     _follow: Callable[[Frame, bytes, int, int, list[Frame], int], tuple[int, int]] | None = None
-    """For a decoder that reads runs: what comes behind a frame just read, for how many more there is room.
+    """Hook for decoders of runs: reads further frames after the one just read, up to a maximum number.
 
-    Returns the place behind what was read, and how many frames more that was.
+    Returns the position after the last one, and their number.
     """
 
     def __init__(self, max_frame_size: int = MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
@@ -322,24 +322,24 @@ class FrameDecoder:
 
     @property
     def pending_size(self) -> int:
-        """Bytes of an incomplete frame that are waiting for the rest."""
+        """Bytes of an incomplete frame."""
         return len(self._pending)
 
     @property
     def unread_size(self) -> int:
-        """Bytes that ``frames_max`` left unread: `feed` with nothing goes on with them."""
+        """Bytes left unread because of ``frames_max``: `feed` without data continues with them."""
         return len(self._rest) - self._rest_start
 
     @property
     def held_size(self) -> int:
-        """Both together."""
+        """Sum of `pending_size` and `unread_size`."""
         return len(self._pending) + len(self._rest) - self._rest_start
 
     def feed(self, data: Buffer, frames_max: int = FRAMES_UNLIMITED) -> list[Frame]:
-        """The frames that ``data`` completes, in order. ``bytes`` are not copied, other buffers are.
+        """Return the frames that ``data`` completes, in order. ``bytes`` are not copied, other buffers are.
 
-        At most ``frames_max`` frames are read, so that many small ones cannot take long; what is left
-        (`unread_size`) is read by the next call, which may be given no further bytes.
+        At most ``frames_max`` frames are read, so that many small ones cannot take long; the rest
+        (`unread_size`) is read by the next call, which may have no further bytes.
 
         Raises `ProtocolError` or `FrameTooLarge`; see the module's text for frames before the error.
         """
@@ -366,7 +366,7 @@ class FrameDecoder:
         return frames
 
     def _finish_pending(self, data: bytes, frames: list[Frame]) -> int:
-        """Complete the waiting frame; the place in ``data`` after it, -1 when it is still incomplete."""
+        """Complete the incomplete frame; return the position after it, -1 if it is still incomplete."""
         pending = self._pending
         view = memoryview(data)
         taken = 0
@@ -384,13 +384,13 @@ class FrameDecoder:
         if len(pending) <= ENTRY_COPY_BYTES_MAX:
             self._read(bytes(pending), 0, frames, FRAMES_UNLIMITED)
         else:
-            # Nothing changes this buffer any more: a large frame is not copied once again.
+            # This buffer is final: a large frame is not copied again.
             view = memoryview(pending).toreadonly()
             frames.append(self._read_hot(view) or _read_frame(view, 0, len(view)))
         return taken
 
     def _read_hot(self, data: memoryview) -> Frame | None:
-        """The frame if it is of the busiest commands; it is complete, and larger than their heads."""
+        """Return the frame if its command is a hot one; it is complete, and larger than its head."""
         total, size, kind, tag, body_size, id_tag, number = _HOT_HEAD(data)
         reader = self._readers.get(kind << 8 | tag)
         if reader is None or id_tag != 8 or body_size != size - 4 or body_size > 127 or size + 4 > total:
@@ -401,7 +401,7 @@ class FrameDecoder:
             return None
 
     def _frame_size(self, data: Buffer, position: int) -> int:
-        """The checked size of the frame at ``position``, its length field included."""
+        """Return the checked size of the frame at ``position``, including its length field."""
         size: int = _SIZE.unpack_from(data, position)[0] + 4
         if size > self.max_frame_size:
             head = bytes(data[position : position + 4])
@@ -481,7 +481,7 @@ _HTTP_WORDS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b
 
 
 def _read_frame(data: bytes | memoryview, start: int, end: int) -> Frame:
-    """The complete frame between two places, by protobuf."""
+    """Read the complete frame from ``start`` to ``end`` by protobuf."""
     command_size: int = _SIZE.unpack_from(data, start + 4)[0] if end - start >= 8 else 0
     command_end = start + 8 + command_size
     if command_end > end or command_size == 0:
@@ -555,11 +555,10 @@ def _full_message(command: pb.BaseCommand, entry: Buffer) -> MessageFrame:
 
 
 # --- the three hot commands, by hand ----------------------------------------------------------------
-#
-# Each reader gets the place after the first byte of the body's first field, the ends of the command and
-# of the frame, and that byte. It returns None, or raises IndexError or ValueError, for anything that it
-# does not know; protobuf then has the word. A varint is read byte by byte: adding ``(byte - 1) << shift``
-# puts the byte in and takes the previous byte's "more follows" bit out.
+#  Each reader gets the position after the first byte of the body's first field, the ends of the command and
+# of the frame, and that byte. It returns None, or raises IndexError or ValueError, for anything unknown,
+# which protobuf then reads. A varint is read byte by byte: adding ``(byte - 1) << shift`` puts the byte in
+# and takes the previous byte's "more follows" bit out.
 
 _HOT_HEAD = Struct(">IIHBBBB").unpack_from
 """Total size; command size; 08 and the type; the body's tag; its size; 08; the first byte of the id."""

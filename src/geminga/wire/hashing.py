@@ -21,9 +21,9 @@ _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
 REMEMBERED_KEYS_MAX = 16_384
-"""Keys that each hash remembers."""
+"""Maximum keys that each hash caches."""
 REMEMBERED_KEY_SIZE_MAX = 128
-"""Longer keys (characters or bytes) are computed each time, which bounds the memory to a few MB."""
+"""Longer keys (characters or bytes) are not cached, which limits the memory to a few MB."""
 
 
 _JAVA_POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(REMEMBERED_KEY_SIZE_MAX)))
@@ -41,7 +41,7 @@ def _java_string_hash(key: str) -> int:
 
 
 def _murmur_blocks(data: bytes, whole: int, value: int = 0, start: int = 0) -> int:
-    """The state behind the bytes ``start`` to ``whole``, which are blocks of four."""
+    """Return the state after the bytes ``start`` to ``whole``, which are blocks of four."""
     for at in range(start, whole, 4):
         word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & _MASK_32
         word = (word << 15 | word >> 17) * 0x1B873593 & _MASK_32
@@ -51,7 +51,7 @@ def _murmur_blocks(data: bytes, whole: int, value: int = 0, start: int = 0) -> i
 
 
 def _murmur3_32(data: bytes, value: int = 0, start: int = 0) -> int:
-    """The hash; ``value`` is the state of the blocks before ``start``."""
+    """Return the hash; ``value`` is the state of the blocks before ``start``."""
     whole = len(data) & ~3
     value = _murmur_blocks(data, whole, value, start)
     if whole < len(data):
@@ -111,8 +111,8 @@ def murmur3_32(data: Buffer) -> int:
 
 
 def murmur3_32_numbered(prefix: bytes, count: int) -> list[int]:
-    """`murmur3_32` of ``prefix`` with each decimal number below ``count`` behind it: points of a hash ring.
-    The blocks of the prefix are computed once, and no key is forgotten for a point."""
+    """Return `murmur3_32` of ``prefix`` followed by each decimal number below ``count``: points of a hash
+    ring. The blocks of the prefix are computed once, and the key cache is not used."""
     whole = len(prefix) & ~3
     state = _murmur_blocks(prefix, whole)
     return [_murmur3_32(b"%b%d" % (prefix, number), state, whole) for number in range(count)]
@@ -154,7 +154,7 @@ PARTITION_HASHES: Final[dict[str, Callable[[str], int]]] = {
 
 
 def partition_of(key: str, partitions: int, hashing: str) -> int:
-    """The partition (0..partitions-1) of a key. ``hashing`` is a name of `PARTITION_HASHES`."""
+    """Return the partition (0..partitions-1) of a key. ``hashing`` is a name of `PARTITION_HASHES`."""
     return PARTITION_HASHES[hashing](key) % partitions
 
 
@@ -165,15 +165,15 @@ SLOTS = 65536
 
 
 def consistent_slot(sticky_key: Buffer) -> int:
-    """The slot 1..65535 of a sticky key under consistent hashing."""
+    """Return the slot 1..65535 of a sticky key under consistent hashing."""
     return murmur3_32(sticky_key) % (SLOTS - 1) + 1
 
 
 def consistent_points(prefix: bytes, count: int) -> list[int]:
-    """The slots of ``count`` ring points: `consistent_slot` of ``prefix`` with 0, 1, 2, … behind it."""
+    """Return the slots of ``count`` ring points: `consistent_slot` of ``prefix`` followed by 0, 1, 2, …."""
     return [point % (SLOTS - 1) + 1 for point in murmur3_32_numbered(prefix, count)]
 
 
 def range_slot(sticky_key: Buffer) -> int:
-    """The slot 1..65535 of a sticky key where consumers own ranges (auto-split and STICKY)."""
+    """Return the slot 1..65535 of a sticky key if consumers own ranges (auto-split and STICKY)."""
     return murmur3_32(sticky_key) % SLOTS or 1

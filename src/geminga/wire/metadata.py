@@ -37,13 +37,13 @@ _CHECKED_HEAD = Struct(">HII").unpack_from
 _SMALL_BYTES_MAX = 4096
 
 REMEMBERED_NAMES_MAX = 4096
-"""Producer names and high bits of publish times that `peek_entry` remembers; then it forgets all."""
+"""Maximum producer names and high bits of publish times that `peek_entry` caches; then it clears them."""
 
 
 class RawEntry(NamedTuple):
-    """An entry with its place, as the broker delivered it; nothing is decoded yet.
+    """An entry with its position, as the broker delivered it; nothing is decoded yet.
 
-    ``ack_set``: 64-bit words, bit set = position of the batch still unacknowledged; empty = all are.
+    ``ack_set``: 64-bit words, a set bit is an unacknowledged index of the batch; empty = all are.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class RawEntry(NamedTuple):
 
 
 class Entry:
-    """A parsed entry. ``payload`` is as it travels: compressed, encrypted, one chunk, or a batch."""
+    """A parsed entry. ``payload`` is as on the wire: compressed, encrypted, one chunk, or a batch."""
 
     __slots__ = ("broker_metadata", "metadata", "payload")
 
@@ -72,11 +72,11 @@ class Entry:
 
 
 class EntryHead:
-    """The metadata fields that a broker decides by.
+    """The metadata fields that a broker needs.
 
-    Fields that most entries lack are class attributes that hold the default; an entry that has them
-    gets a `_FullEntryHead`. ``num_messages`` is 1 for an entry that is no batch. Times are milliseconds
-    since 1970, 0 when absent.
+    Fields that most entries lack are class attributes that hold the default; an entry that has them gets a
+    `_FullEntryHead`. ``num_messages`` is 1 for an entry that is no batch. Times are milliseconds since 1970,
+    0 when absent.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class _FullEntryHead(EntryHead):
 
 
 def _cut_broker_metadata(entry: Buffer) -> int:
-    """Where the broker entry metadata ends; 0 without any."""
+    """Return the end of the broker entry metadata; 0 without any."""
     if len(entry) < 6 or _MAGIC.unpack_from(entry)[0] != MAGIC_BROKER_ENTRY_METADATA:
         return 0
     end: int = 6 + _MAGIC_AND_SIZE.unpack_from(entry)[1]
@@ -153,7 +153,7 @@ def _cut_broker_metadata(entry: Buffer) -> int:
 
 
 def _layout(entry: Buffer) -> tuple[int, int, int, int | None]:
-    """Start of the checksum's region, start and end of the metadata, and the checksum or None."""
+    """Return start of the checksum's region, start and end of the metadata, and the checksum or None."""
     if len(entry) >= 10:
         magic, checksum, size = _CHECKED_HEAD(entry)
         if magic == MAGIC_CHECKSUM and 10 + size <= len(entry):
@@ -175,7 +175,7 @@ def _layout(entry: Buffer) -> tuple[int, int, int, int | None]:
 
 
 def checksum_matches(entry: Buffer) -> bool | None:
-    """Whether the entry's CRC32C is right; None when the entry carries none.
+    """Return whether the entry's CRC32C is correct; None when the entry has no checksum.
 
     Raises `CorruptPayload` when the entry ends before its checksum does.
     """
@@ -193,16 +193,16 @@ def checksum_matches(entry: Buffer) -> bool | None:
 
 
 def metadata_size(entry: Buffer) -> int:
-    """How many bytes the metadata of an entry has. Raises `CorruptPayload` for an entry that ends before."""
+    """Return the bytes of an entry's metadata. Raises `CorruptPayload` for an entry that ends before."""
     _, first, end, _ = _layout(entry)
     return end - first
 
 
 def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
-    """The metadata and the payload of an entry; the payload is a view into it.
+    """Return the metadata and the payload of an entry; the payload is a view into it.
 
-    ``verify``: check the CRC32C. Raises `CorruptPayload` for a wrong checksum, an entry that ends too
-    early, and metadata that protobuf refuses or that lacks a required field.
+    ``verify``: check the CRC32C. Raises `CorruptPayload` for a wrong checksum, an entry that ends too early,
+    and metadata that protobuf rejects or that lacks a required field.
     """
     start, first, end, announced = _layout(entry)
     view = memoryview(entry)
@@ -221,16 +221,16 @@ def parse_entry(entry: Buffer, *, verify: bool = True) -> Entry:
 
 
 def build_entry(metadata: bytes, payload: Buffer) -> bytes:
-    """Magic, CRC32C, metadata size, metadata and payload in one piece."""
+    """Return magic, CRC32C, metadata size, metadata and payload in one piece."""
     head = _SIZE.pack(len(metadata)) + metadata
     return b"".join((_MAGIC_AND_SIZE.pack(MAGIC_CHECKSUM, crc32c(payload, crc32c(head))), head, payload))
 
 
-# --- the broker's look ------------------------------------------------------------------------------
+# --- the broker's reader ----------------------------------------------------------------------------
 
 
 class _Names(dict[bytes, str]):
-    """Producer names as they travel to text, made on first use and forgotten when too many."""
+    """Cache from encoded producer names to text; cleared when too large."""
 
     def __missing__(self, data: bytes) -> str:
         name = data.decode("utf-8", "replace")
@@ -272,7 +272,7 @@ _ORDERING_KEY = 0x92
 _HIGHEST_SEQUENCE_ID = 0xC0
 
 ORIGIN_FIELD: Final = 7413
-"""Geminga's own field of MessageMetadata: where a mirrored entry comes from (`geminga.mirror.entries`)."""
+"""Geminga's own field of MessageMetadata: the origin of a mirrored entry (`geminga.mirror.entries`)."""
 _ORIGIN = varint(ORIGIN_FIELD << 3 | 2)
 _ORIGIN_FIRST = _ORIGIN[0]
 
@@ -282,10 +282,10 @@ _BYTES = frozenset((_ORDERING_KEY, _SCHEMA_VERSION))
 
 
 def peek_entry(entry: Buffer) -> EntryHead:
-    """What a broker decides by, from the metadata alone; the payload is not touched.
+    """Return the fields that a broker needs, from the metadata alone; the payload is not read.
 
-    The checksum is not verified (see `checksum_matches`), and fields that are stepped over, such as
-    properties, are not looked into. Raises `CorruptPayload` like `parse_entry`.
+    The checksum is not verified (see `checksum_matches`), and skipped fields, such as properties, are not
+    parsed. Raises `CorruptPayload` like `parse_entry`.
     """
     if len(entry) > 10:
         magic, _, size = _CHECKED_HEAD(entry)
@@ -306,7 +306,7 @@ def peek_entry(entry: Buffer) -> EntryHead:
 
 
 def _read_head(data: bytes) -> EntryHead | None:
-    """The metadata by hand; None, `IndexError` or `ValueError` for anything unusual."""
+    """Read the metadata by hand; None, `IndexError` or `ValueError` for anything unusual."""
     if data[0] != 0x0A or data[1] > 127:
         return None
     position = data[1] + 2
@@ -315,7 +315,7 @@ def _read_head(data: bytes) -> EntryHead | None:
         return None
     sequence_id = data[position + 1]
     if sequence_id > 127:
-        # As `read_varint` does it, without the call.
+        # Inlined `read_varint`.
         byte = data[position + 2]
         sequence_id += (byte - 1) << 7
         if byte > 127:

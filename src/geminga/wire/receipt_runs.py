@@ -1,8 +1,8 @@
-"""Runs of SEND_RECEIPTs: what a producer that does not batch gets, read together.
+"""Runs of SEND_RECEIPTs: consecutive receipts of an unbatched producer, read together.
 
-Receipts of messages that went one by one are all alike but for two numbers, which both count up. So what
-follows the first is compared with what it should be; what differs in any way ends the run and is read as any
-other frame (`wire.frames`).
+Receipts of unbatched messages differ in two numbers only, which both count up. So the bytes after the first
+receipt are compared with the expected ones; any difference ends the run, and that frame is read as usual
+(`wire.frames`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from geminga.wire.frames import Frame, FrameDecoder, ReceiptFrame
 from geminga.wire.varint import varint, varints
 
 _BODY_START = 12
-"""Where the body begins: behind two sizes, the command's type, and the body's tag and size."""
-_FIRST_PIECE = 8
-"""Frames that are compared first with what they should be."""
+"""Start of the body: after two sizes, the command's type, and the body's tag and size."""
 
 
 class ReceiptRun(Frame):
-    """Receipts of ``count`` messages whose sequence ids and entry ids follow each other.
+    """Receipts of ``count`` messages with consecutive sequence ids and entry ids.
 
     ``sequence_id`` and ``entry_id`` are the first ones. Ids are signed as in `ReceiptFrame`. ``type`` is
     SEND_RECEIPT.
@@ -42,7 +40,7 @@ class ReceiptRun(Frame):
         self.entry = None
 
     def frames(self) -> Iterator[ReceiptFrame]:
-        """Them one by one."""
+        """Yield the receipts one by one."""
         for index in range(self.count):
             yield ReceiptFrame(
                 self.producer_id,
@@ -54,7 +52,7 @@ class ReceiptRun(Frame):
 
 
 class ReceiptRunDecoder(FrameDecoder):
-    """A `FrameDecoder` that gives runs of receipts as `ReceiptRun`; a single one is a `ReceiptFrame`.
+    """A `FrameDecoder` that returns runs of receipts as `ReceiptRun`; a single one is a `ReceiptFrame`.
 
     ``frames_max`` counts the receipts of a run.
     """
@@ -67,7 +65,7 @@ class ReceiptRunDecoder(FrameDecoder):
         if type(first) is not ReceiptFrame:
             return frame_end, 0
         size = frame_end - start
-        # Most often there is one; that shall not cost much to find out.
+        # Most often there is one receipt, which must be cheap to detect.
         if data[frame_end : frame_end + _BODY_START] != data[start : start + _BODY_START]:
             return frame_end, 0
         more = _more(first, data, start, frame_end, min(room, (len(data) - frame_end) // size))
@@ -83,7 +81,7 @@ def _shape(head: int, sequence: int, middle: int, entry: int, tail: int) -> Stru
 
 
 def _more(first: ReceiptFrame, data: bytes, start: int, frame_end: int, count_max: int) -> int:
-    """How many frames behind the first, which ends at ``frame_end``, go on counting."""
+    """Return the number of frames after the first, which ends at ``frame_end``, that continue its numbers."""
     sequence_id, entry_id = first.sequence_id, first.entry_id
     if sequence_id < 0 or entry_id < 0 or first.ledger_id < 0:
         return 0

@@ -1,9 +1,9 @@
-"""Runs of SENDs: small entries of one producer that follow each other, read and receipted together.
+"""Runs of SENDs: consecutive small entries of one producer, read and receipted together.
 
-A producer that does not batch sends a frame for each message, and what its frames say but for their entries
-is all alike: the same bytes, and a sequence id. So what follows the first of them is compared instead of
-read, a run goes through the broker in columns, and its receipts are put together from a few pieces. What
-differs in any way ends the run; it is read as any other frame (`wire.frames`).
+A producer without batching sends a frame for each message, and its frames differ in entry and sequence id
+only. So the bytes after the first frame are compared instead of parsed, a run passes the broker in columns,
+and its receipts are built from a few pieces. Any difference ends the run; that frame is read as usual
+(`wire.frames`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECKED = Struct(">HI").unpack_from
 _FIELD_HEADS = 2
 """Bytes of the tags of the two fields that every SEND has."""
 _BODY_START = 12
-"""Where the body begins: behind two sizes, the command's type, and the body's tag and size."""
+"""Start of the body: after two sizes, the command's type, and the body's tag and size."""
 
 
 class SendRun(Frame):
@@ -69,7 +69,7 @@ def _shape(head_size: int, number_size: int) -> Struct:
 def read_run(
     first: SendFrame, data: bytes, start: int, frame_end: int, frame_size_max: int, count_max: int
 ) -> tuple[SendRun | None, int]:
-    """The run that the SEND at ``start`` begins, of at most ``count_max`` more, and the place behind it."""
+    """Return the run of the SEND at ``start`` and at most ``count_max`` more, and its end."""
     number = varint(first.sequence_id)
     body_size = _FIELD_HEADS + len(varint(first.producer_id)) + len(number)
     if data[start + _BODY_START - 1] != body_size or len(first.entry) > ENTRY_COPY_BYTES_MAX:
@@ -79,7 +79,7 @@ def read_run(
     shape = _shape(len(head), len(number))
     unpack, size = shape.unpack_from, shape.size
     end = len(data)
-    # One that ends inside its command is no SEND, whatever stands where its entry would begin.
+    # A frame that ends inside its command is no SEND, even if an entry seems to follow.
     least, total_max = size - 4, min(frame_size_max - 4, size - 4 + ENTRY_COPY_BYTES_MAX)
     entries: list[bytes] = [first.entry]  # type: ignore[list-item]
     numbers: list[bytes] = []
@@ -216,10 +216,7 @@ def encode_keyed_sends(
     time: bytes,
     behind: bytes,
 ) -> bytes:
-    """`encode_sends` for messages of which some have keys; an empty one is none.
-
-    ``time`` are the bytes of the metadata between the sequence id and the key.
-    """
+    """`encode_sends` for messages of which some have keys; an empty key means no key."""
     numbers = varints(first_sequence_id, len(payloads))
     if len(numbers[0]) != len(numbers[-1]):
         same = sum(1 for number in numbers if len(number) == len(numbers[0]))

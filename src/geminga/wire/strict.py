@@ -1,4 +1,4 @@
-"""What protobuf lets pass and the protocol does not.
+"""Checks of the protocol that protobuf's parser does not make.
 
 Protobuf's parser accepts a message that lacks required fields, and hands text that is not UTF-8 out as
 ``bytes``. These helpers close both gaps.
@@ -19,7 +19,7 @@ from geminga.wire.checksum import Buffer
 M = TypeVar("M", bound=Message)
 
 EXCERPT_BYTES_MAX = 32
-"""How many of a peer's bytes an error message shows."""
+"""Maximum bytes of a peer's data in an error message."""
 
 
 def excerpt(data: Buffer) -> str:

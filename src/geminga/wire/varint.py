@@ -1,9 +1,8 @@
-"""Protobuf's base-128 numbers, written fast.
+"""Fast encoding of protobuf's base-128 numbers.
 
-`varint` looks numbers up in tables of 14 bits that fill as they are used (at most 32,768 entries of
-a few bytes), so that an id of up to 28 bits costs one or two look-ups instead of a loop. They fill by
-blocks: numbers come in their order, and what stays for ever is not to lie scattered in memory, where it
-would keep all around it.
+`varint` looks numbers up in tables of 14 bits that fill as they are used (at most 32,768 entries of a few
+bytes), so that an id of up to 28 bits costs one or two look-ups instead of a loop. They fill by blocks
+of consecutive numbers: scattered small objects that are never freed would keep whole memory pages in use.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MORE = _More()
 
 
 def forget_numbers() -> None:
-    """Empty the tables, which fill anew: they keep more memory than they take when they lie scattered."""
+    """Clear the caches, which then fill again: scattered in memory they hold more than their size."""
     SHORT.clear()
     MORE.clear()
 
@@ -75,11 +74,7 @@ def varints(first: int, count: int) -> list[bytes]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The varint at ``position`` and the place after it.
-
-    Raises `IndexError` when the data ends inside, `ValueError` when it does not end within 10 bytes
-    or exceeds 64 bits.
-    """
+    """Return the varint at ``position`` and the position after it."""
     value = data[position]
     if value < 128:
         return value, position + 1

@@ -432,7 +432,7 @@ def test_columns_that_a_frame_has_or_lacks() -> None:
     assert found == [message(id=7, letter=9)]
     with pytest.raises(IncompatibleSchema, match="no field for the column 'other'"):
         write_rows(message, other=(pa.int32(), [1]))
-    with pytest.raises(IncompatibleSchema, match="needs the field 'id'"):
+    with pytest.raises(IncompatibleSchema, match="requires the field 'id'"):
         write_rows(small("proto2", 2), small=(pa.int32(), [5]))
 
 

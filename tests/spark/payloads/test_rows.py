@@ -351,5 +351,5 @@ def test_a_version_of_another_type_is_malformed(source: Source, pulsar_client: C
 
 
 def test_options_that_need_a_schema(source: Source) -> None:
-    with pytest.raises(InvalidConfiguration, match="option mode is for payloads that are read by a schema"):
+    with pytest.raises(InvalidConfiguration, match="option mode requires payloads with a schema"):
         source.rows(valueSchema="BYTES", mode="PERMISSIVE")

@@ -61,7 +61,7 @@ def test_a_project_that_would_not_hear_it_is_refused(tmp_path: Path) -> None:
     create(tmp_path / "p", "ingest")
     flows = tmp_path / "p/transformations/ingest.py"
     flows.write_text(flows.read_text().replace("pipelines.connection", "pipelines.something"))
-    with pytest.raises(UsageError, match=r"no flow of .* asks for the run's connection"):
+    with pytest.raises(UsageError, match=r"no flow of .* calls connection\(\)"):
         run(tmp_path / "p", cluster=handed_over(ELSEWHERE, is_addressed=False))
 
 

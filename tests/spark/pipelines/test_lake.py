@@ -190,5 +190,5 @@ def test_a_table_that_no_stream_wrote_is_not_touched(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": [1]}), tmp_path / "part-0.parquet")
     assert ids(tmp_path) == [1]
     for act in (lake.compact, lake.clean):
-        with pytest.raises(UsageError, match="no table that a stream has written"):
+        with pytest.raises(UsageError, match="was not written by a stream"):
             act(str(tmp_path))

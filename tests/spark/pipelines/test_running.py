@@ -73,14 +73,14 @@ def test_where_a_project_keeps_its_tables_is_read_from_its_files(tmp_path: Path)
         "other.events": f"{project.as_uri()}/lake/other.db/events",
     }
     (project / "spark-pipeline.yml").write_text("name: mine\n")
-    with pytest.raises(UsageError, match="says no storage"):
+    with pytest.raises(UsageError, match="has no valid storage"):
         places(project)
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     project = tmp_path / "mine"
     create(project, "ingest")
-    with alone(project), pytest.raises(UsageError, match="is at work"):
+    with alone(project), pytest.raises(UsageError, match="is in use"):
         run(project)
     with alone(project):
         pass

@@ -63,13 +63,13 @@ def test_it_is_looked_up_once_and_kept(broker: geminga.EmbeddedBroker, tmp_path:
     assert from_json(seam.starting_offsets) == seam.offsets
     lay(tmp_path / "t", [(part(0), 8, 0, 0)], "1")
     assert pinned_seam(file, **arguments) == seam
-    with pytest.raises(InvalidConfiguration, match=r"is the seam of the table .* make a new project"):
+    with pytest.raises(InvalidConfiguration, match=r"is the boundary of the table .* make a new project"):
         pinned_seam(file, **{**arguments, "topic": "another"})
     with pytest.raises(InvalidConfiguration, match=r"has no row of .*another: was it made"):
         pinned_seam(str(tmp_path / "other.json"), **{**arguments, "topic": "another"})
     assert not (tmp_path / "other.json").exists()
     (tmp_path / "seam.json").write_text("{")
-    with pytest.raises(StoreDamaged, match="is not a seam"):
+    with pytest.raises(StoreDamaged, match="is not a boundary file"):
         pinned_seam(file, **arguments)
 
 

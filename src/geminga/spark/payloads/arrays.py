@@ -1,4 +1,4 @@
-"""Arrow arrays from NumPy's, without a Python object a value."""
+"""Arrow arrays from NumPy arrays, without a Python object for each value."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def bitmap(valid: Mask) -> pa.Buffer:
 
 
 def validity(absent: Mask | None) -> tuple[pa.Buffer | None, int]:
-    """The validity buffer and the number of nulls."""
+    """Return the validity buffer and the number of nulls."""
     nulls = 0 if absent is None else int(absent.sum())
     return (bitmap(~absent) if absent is not None and nulls else None), nulls
 
 
 def numbers(values: NDArray[Any], kind: pa.DataType, absent: Mask | None = None) -> pa.Array:
-    """An array over ``values``, which has the width of ``kind``; null where ``absent``."""
+    """Return an array over ``values``, which has the width of ``kind``; null where ``absent``."""
     valid, nulls = validity(absent)
     return pa.Array.from_buffers(
         kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))], nulls
@@ -37,7 +37,7 @@ def booleans(values: Mask, absent: Mask | None = None) -> pa.Array:
 
 
 def binary_parts(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Starts, ends and bytes of a binary or string array; a null is empty."""
+    """Return starts, ends and bytes of a binary or string array; a null is empty."""
     _, offsets, data = array.buffers()
     if offsets is None or not len(array):
         nothing = np.zeros(len(array), np.int64)
@@ -48,7 +48,7 @@ def binary_parts(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
 
 def nulls_of(array: pa.Array) -> Mask:
-    """Which values are null."""
+    """Return the mask of null values."""
     if not array.null_count:
         return np.zeros(len(array), np.bool_)
     found: Mask = array.is_null().to_numpy(zero_copy_only=False)
@@ -58,7 +58,8 @@ def nulls_of(array: pa.Array) -> Mask:
 def gathered(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], kind: pa.DataType
 ) -> pa.Array:
-    """Slices of ``data`` as an array of ``kind`` (binary or string, unchecked); null where the size is < 0.
+    """Return slices of ``data`` as an array of ``kind`` (binary or string, unchecked); null where the size is
+    < 0.
 
     Raises `OverflowError` for more than 2 GiB.
     """
@@ -77,7 +78,7 @@ def gathered(
 
 
 def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArray[Any]:
-    """``values`` at the places that are not absent, ``fill`` at the others."""
+    """Return an array with ``values`` where not absent, and ``fill`` elsewhere."""
     if absent is None:
         return values
     found = np.full((len(absent), *values.shape[1:]), fill, values.dtype)
@@ -86,5 +87,5 @@ def scattered(values: NDArray[Any], absent: Mask | None, fill: Any = 0) -> NDArr
 
 
 def indices(present: Mask) -> pa.Array:
-    """Takes a dense array to the places where something is present; null elsewhere."""
+    """Return indices that spread a dense array over the present slots; null elsewhere."""
     return numbers(np.cumsum(present) - 1, pa.int64(), ~present)

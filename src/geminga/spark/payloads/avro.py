@@ -1,4 +1,4 @@
-"""Avro payloads, read with the definition that they were written with, as Arrow arrays."""
+"""Reader of Avro payloads: decodes them with their writer's schema into Arrow arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WalkTable:
-    """The table of nodes that the walks of `geminga.spark.payloads.avro_kernels` follow."""
+    """Table of schema nodes that the compiled loops of `geminga.spark.payloads.avro_kernels` follow."""
 
     nodes: list[SchemaNode] = field(default_factory=list)
     operations: list[int] = field(default_factory=list)
@@ -43,14 +43,14 @@ class WalkTable:
     def of(
         node: SchemaNode, wanted: pa.DataType | None = None, reader: SchemaNode | None = None
     ) -> WalkTable:
-        """``wanted`` and ``reader`` as for `AvroReader`."""
+        """Build the table; ``wanted`` and ``reader`` as for `AvroReader`."""
         program = WalkTable()
         program._descend(node, wanted, reader, True)
         return program
 
     @property
     def table(self) -> tuple[NDArray[Any], ...]:
-        """Operations, arguments, the place of each node's first child, children, and which nodes to keep."""
+        """Return operations, arguments, index of each node's first child, children, nodes to keep."""
         starts = np.cumsum([0, *(len(each) for each in self.children)])[:-1]
         flat = [child for each in self.children for child in each]
         return (
@@ -121,8 +121,8 @@ def _argument(node: SchemaNode) -> int:
 class AvroReader:
     """Reads the payloads of one definition.
 
-    ``wanted``: the Arrow type that is asked for; fields that it lacks are stepped over. ``reader``: the
-    newest definition, for the aliases of its fields.
+    ``wanted``: the requested Arrow type; fields that it lacks are skipped. ``reader``: the newest definition,
+    for the aliases of its fields.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class AvroReader:
         self.table = self.program.table
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The values of ``payloads`` (binary), of the type that Spark has for the definition without the
-        fields that nobody wants; null where a payload is null or damaged. The mask says which are damaged."""
+        """Return the values of ``payloads`` (binary), in Spark's type for the definition without unused
+        fields; null where a payload is null or damaged. The mask marks the damaged payloads."""
         from geminga.spark.payloads import avro_kernels
 
         walk: Any = avro_kernels.walk
@@ -163,7 +163,7 @@ class AvroReader:
 def _chosen(
     node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None
 ) -> dict[str, tuple[pa.DataType | None, SchemaNode | None]]:
-    """The record's fields that are wanted, with what is wanted of each."""
+    """Return the record's requested fields, each with its requested type."""
     names = [each.name for each in node.fields]
     if wanted is None or not pa.types.is_struct(wanted):
         return dict.fromkeys(names, (None, None))
@@ -191,7 +191,7 @@ def _width(node: SchemaNode) -> int:
 
 
 class _Built:
-    """Arrow arrays from what the walk wrote."""
+    """Builds Arrow arrays from the output of the compiled loops."""
 
     def __init__(
         self, program: WalkTable, data: NDArray[np.uint8], base: Int64s, counts: Int64s, out: Int64s
@@ -207,7 +207,7 @@ class _Built:
         return self.out[start : start + count]
 
     def array(self, number: int, absent: Mask | None) -> pa.Array:
-        """The values of a node, with nulls put in where ``absent``."""
+        """Return the values of a node, with nulls inserted where ``absent``."""
         node = self.program.nodes[number]
         if node.kind == "null":
             return pa.nulls(self.counts[number] if absent is None else len(absent), pa.null())
@@ -309,7 +309,7 @@ def _leaf(values: Int64s, node: SchemaNode, absent: Mask | None) -> pa.Array:
 
 
 def checked_text(array: pa.Array) -> pa.Array:
-    """Text, with replacement characters for what is no UTF-8."""
+    """Return text with replacement characters for invalid UTF-8."""
     try:
         array.validate(full=True)
         return array

@@ -1,8 +1,8 @@
-"""The compiled walks over Avro payloads: the inner part of `geminga.spark.payloads.avro` and `avro_writing`.
+"""Compiled loops over Avro payloads, for `geminga.spark.payloads.avro` and `avro_writing`.
 
-A definition is a table of nodes; the walk reads each payload along it and appends what it finds to the
-node's own numbers. It runs twice: first to count and to find damaged payloads, then to write. Nothing is
-recursive, and nothing that a payload announces is believed before its bytes are there.
+A definition is a table of nodes; the loop reads each payload along it and appends each value to its node's
+own numbers. It runs twice: first to count and to find damaged payloads, then to write. Nothing is recursive,
+and no size in a payload is trusted before its bytes are verified to be there.
 """
 
 # numba infers the types of these functions; annotations would neither be read nor checked.
@@ -16,7 +16,7 @@ import numpy as np
 from geminga.wire.columnar_kernels import kernel, memcpy
 
 inlined = numba.njit(nogil=True, inline="always")
-"""Calls would pass on a dozen arrays each, which takes longer than what most of them do."""
+"""Inlined because passing a dozen arrays to each call takes longer than most of these functions."""
 
 (NULL, BOOLEAN, INT, LONG, MILLIS, FLOAT, DOUBLE, BYTES, FIXED, DECIMAL, ENUM, RECORD, ARRAY, MAP, UNION) = (
     range(15)
@@ -32,12 +32,12 @@ _POWERS_HIGH = np.array([10**digits >> 64 for digits in range(39)], np.uint64)
 _MILLIS_MAX = (1 << 63) // 1000
 
 FREE_ITEMS = 1024
-"""Items that arrays of one payload may have beyond its bytes: those of a type that takes none."""
+"""Maximum array items of one payload beyond its bytes: items of types without bytes."""
 
 
 @inlined
 def _number(buffer, position, end):
-    """(value, next position) of a zigzag varint; the next position is -1 when it is cut or overlong."""
+    """Return (value, next position) of a zigzag varint; the next position is -1 for damage."""
     value = np.int64(0)
     shift = np.int64(0)
     while position < end and shift < 64:
@@ -60,7 +60,7 @@ def _little_endian(buffer, position, size):
 
 @numba.njit(nogil=True)
 def _unscaled(buffer, position, size, precision):
-    """(low, high, next position) of a big-endian whole number; -1 for one with more digits."""
+    """Return (low, high, next position) of a big-endian integer; -1 for one with more digits."""
     fill = np.int64(-1 if size > 0 and buffer[position] >= 0x80 else 0)
     low, high = fill, fill
     for i in range(size):
@@ -83,7 +83,7 @@ def _unscaled(buffer, position, size, precision):
 
 @inlined
 def _leaf(buffer, position, end, op, argument):
-    """(number, size of its bytes, next position) of one leaf; the next position is -1 for damage."""
+    """Return (number, size of its bytes, next position) of one leaf; the next position is -1 for damage."""
     value = np.int64(0)
     size = np.int64(0)
     if op in (INT, LONG, MILLIS, ENUM):
@@ -133,7 +133,7 @@ def _leaf(buffer, position, end, op, argument):
 def _value(
     buffer, position, end, ops, arguments, first, children, keep, base, counts, out, stack, left, writing
 ):  # fmt: skip
-    """Reads one payload; returns where it ends, -1 for damage."""
+    """Read one payload; return the position of its end, -1 for damage."""
     items_left = end - position + FREE_ITEMS
     depth = -1
     node = 0
@@ -168,7 +168,7 @@ def _value(
             if op != RECORD and writing and keep[node]:
                 out[base[node] + counts[node]] = 0
             counts[node] += 1
-        # What comes next: the innermost open type that has something left.
+        # Continue with the innermost open type that has values left.
         node = -1
         while depth >= 0 and node < 0:
             open_node = stack[depth]
@@ -215,11 +215,11 @@ def _value(
 def walk(
     buffer, starts, ends, ops, arguments, first, children, keep, base, good, counts, out, writing
 ):  # fmt: skip
-    """Reads payload ``i``, ``buffer[starts[i]:ends[i]]``, where ``good[i]``.
+    """Read payload ``i``, ``buffer[starts[i]:ends[i]]``, where ``good[i]``.
 
-    Without ``writing`` it counts what each node appends, and makes ``good`` false where a payload is damaged
-    or has bytes left over; returns how many are, and the counts are then wrong. With it the numbers go to
-    ``out``, those of a node from ``base`` on, where ``keep``.
+    Without ``writing``, count the numbers that each node appends, and make ``good`` false where a payload is
+    damaged or has bytes left over; return the number of those, in which case the counts are wrong. With
+    ``writing``, write the numbers to ``out``, those of a node from ``base`` on, where ``keep``.
     """
     stack = np.zeros(len(ops) + 1, np.int64)
     left = np.zeros(len(ops) + 1, np.int64)
@@ -238,7 +238,7 @@ def walk(
 
 @inlined
 def _put(out, position, value):
-    """Writes a zigzag varint; returns the next position."""
+    """Write a zigzag varint; return the next position."""
     rest = (value << 1) ^ (value >> 63)
     while rest & ~0x7F:
         out[position] = (rest & 0x7F) | 0x80
@@ -250,7 +250,7 @@ def _put(out, position, value):
 
 @numba.njit(nogil=True)
 def _put_unscaled(out, position, size, low, high):
-    """Writes a whole number in ``size`` big-endian bytes, for 0 in as few as hold it, behind their number."""
+    """Write an integer in ``size`` big-endian bytes; for ``size`` 0 in the fewest, after their number."""
     if size == 0:
         size = 1
         while size < 16 and not (
@@ -295,10 +295,10 @@ def _put_leaf(out, position, op, argument, numbers, place, data):
 
 @kernel
 def write(numbers, data, base, ops, arguments, first, children, offsets, out):
-    """Writes payload after payload to ``out``; ``offsets`` has their bounds.
+    """Write payload after payload to ``out``; ``offsets`` has their bounds.
 
-    ``numbers`` has from ``base`` on what each node would append while the payloads are read; BYTES and FIXED
-    name their bytes in ``data``.
+    ``numbers`` has, from ``base`` on, the numbers that each node appends when payloads are read; those of
+    BYTES and FIXED refer to ``data``.
     """
     stack = np.zeros(len(ops) + 1, np.int64)
     left = np.zeros(len(ops) + 1, np.int64)

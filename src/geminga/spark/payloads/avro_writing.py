@@ -1,7 +1,7 @@
-"""Arrow columns as Avro payloads: the way back of `geminga.spark.payloads.avro`.
+"""Writer of Avro payloads from Arrow columns, the inverse of `geminga.spark.payloads.avro`.
 
-A column becomes the numbers that its nodes would have appended while it was read, and one compiled walk
-writes them out, row by row.
+A column becomes the numbers that reading would have appended to its nodes, and one compiled loop writes them
+out, row by row.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
 
 _WORST_NUMBER = 11
-"""Bytes that a number takes at the most; of an array, that and its end."""
+"""Maximum bytes of a number; of an array, its size and its end."""
 
 
 class AvroWriter:
-    """Writes values of one definition. Raises `InvalidMessage` for a union that no column can choose from."""
+    """Writes values of one definition. Raises `InvalidMessage` for unions of several types."""
 
     def __init__(self, node: SchemaNode) -> None:
         self.program = WalkTable.of(node)
@@ -37,8 +37,8 @@ class AvroWriter:
         self.data_size = 0
 
     def write(self, values: pa.StructArray) -> pa.Array:
-        """The payloads of ``values``. Raises `InvalidMessage` naming a field that is null and must not be, an
-        unknown symbol, or a size that is not the definition's."""
+        """Return the payloads of ``values``. Raises `InvalidMessage` naming a required field that is null, an
+        unknown symbol, or a size that differs from the definition's."""
         from geminga.spark.payloads import avro_kernels
 
         count = len(self.program.nodes)
@@ -94,7 +94,7 @@ class AvroWriter:
         members = [i for i in range(len(node.branches)) if i not in nulls]
         if len(members) != 1:
             raise InvalidMessage(
-                f"field {name!r} is a union of several types, which frames are not written as"
+                f"field {name!r} is a union of several types, which frames can't be written as"
             )
         if not array.null_count:
             self.numbers[number] = np.full(len(array), members[0], np.int64)

@@ -26,7 +26,7 @@ from geminga.spark.payloads.protobuf import node_of
 
 
 def definition_of(info: SchemaInfo) -> Definition:
-    """Raises `IncompatibleSchema` for a definition that is damaged, recursive, or of an unknown type."""
+    """Return the tree of a schema. Raises `IncompatibleSchema` for damaged, recursive, unknown ones."""
     try:
         found = _of(info)
         check_size(found.root)
@@ -75,8 +75,8 @@ _PLAIN: Mapping[int, SchemaNode] = {
     SchemaType.LOCAL_TIME: SchemaNode("long"),
     SchemaType.LOCAL_DATE_TIME: SchemaNode("date-time", "local-timestamp-micros"),
 }
-"""The kinds besides Avro's: ``int8`` and ``int16``, ``instant`` (seconds and nanoseconds), ``date-time``
-(days and nanoseconds)."""
+"""Kinds besides Avro's: ``int8`` and ``int16``, ``instant`` (seconds and nanoseconds), ``date-time`` (days
+and nanoseconds)."""
 
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _LOGICAL = {
@@ -87,7 +87,7 @@ _LOGICAL = {
     "local-timestamp-micros": ("long",),
     "decimal": ("bytes", "fixed"),
 }
-"""Logical types that Spark has a type for, and what they annotate; others count as what they annotate."""
+"""Logical types that Spark has a type for, by the types they annotate; others are ignored."""
 
 
 class _Avro:
@@ -95,7 +95,7 @@ class _Avro:
 
     def __init__(self) -> None:
         self.known: dict[str, SchemaNode | None] = {}
-        """Named types; None while one is being read."""
+        """Named types; None while one is being parsed."""
         self.count = 0
 
     def node(self, schema: Any, namespace: str, depth: int) -> SchemaNode:
@@ -157,7 +157,7 @@ class _Avro:
 
     def _field(self, schema: dict[str, Any], namespace: str, depth: int) -> SchemaField:
         node = self.node(schema["type"], namespace, depth + 1)
-        # pulsar-client writes "default": null beside types without null; there it says nothing.
+        # pulsar-client writes "default": null beside types without null, where it has no meaning.
         default = schema.get("default", NO_DEFAULT)
         return SchemaField(str(schema["name"]), node, default, tuple(map(str, schema.get("aliases") or ())))
 
@@ -172,5 +172,5 @@ def _logical(node: SchemaNode, schema: dict[str, Any]) -> SchemaNode:
     if not (isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 38):
         return node
     if node.kind == "fixed" and 10**precision > 1 << (8 * node.size - 1 if node.size else 0):
-        return node  # as Avro's own library: a logical type that its bytes can't hold does not count
+        return node  # as in Avro's own library, a logical type that its bytes can't hold is ignored
     return SchemaNode(node.kind, "decimal", size=node.size, precision=precision, scale=scale)

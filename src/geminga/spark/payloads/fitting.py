@@ -1,4 +1,4 @@
-"""From the columns that a message was written with to those that a query reads."""
+"""Conversion of columns from the writer's schema to the one that a query reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from geminga.spark.payloads.types import same_name
 
 
 def fit(array: pa.Array, kind: pa.DataType, reader: SchemaNode | None = None) -> pa.Array:
-    """``array`` as the Arrow type ``kind``, which `geminga.spark.payloads.types.check_readable` allows.
+    """Convert ``array`` to the Arrow type ``kind``, which `geminga.spark.payloads.types.check_readable`
+    allows.
 
-    Fields are found by name, or by an alias in ``reader``, the newest definition; those that the writer
+    Fields are matched by name, or by an alias in ``reader``, the newest definition; fields that the writer
     lacked have the default of ``reader``, or are null.
     """
     if array.type == kind:
@@ -51,7 +52,7 @@ def _nested(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
 
 
 def source_of(names: list[str], wanted: str, reader: SchemaNode | None) -> str | None:
-    """The writer's field that a reader's field is read from."""
+    """Return the writer's field that a reader's field is read from."""
     found = same_name(names, wanted)
     if found is None and (field := reader_field(reader, wanted)) is not None:
         found = next((alias for alias in field.aliases if alias in names), None)
@@ -95,7 +96,7 @@ def _absent(count: int, kind: pa.DataType, reader: SchemaField | None) -> pa.Arr
 
 
 def default_value(plain: Any, node: SchemaNode) -> Any:
-    """A default as a definition writes it, in JSON, as the Python value that Arrow takes."""
+    """Convert a default, given in a definition's JSON form, to the Python value that Arrow takes."""
     node = node.branches[0] if node.kind == "union" else node
     if node.kind == "null" or plain is None:
         return None

@@ -1,9 +1,9 @@
-"""JSON payloads, read by the definition that they were registered with, as Arrow arrays.
+"""Reader of JSON payloads: decodes them by their registered definition into Arrow arrays.
 
-All payloads of a record batch are parsed at once by Arrow's own parser. Each stands in a line of its own,
-``{"v": payload}``: behind the closing brace only another line may begin, so a payload can neither reach into
-the next one nor hide, and as many values as lines means one each. Where that fails, the halves are parsed,
-and what is left is parsed one by one, by Python's parser with exact decimals.
+Arrow's own parser parses all payloads of a record batch at once. Each payload is on its own line, ``{"v":
+payload}``: after the closing brace only another line may begin, so a payload can't extend into the next one,
+and as many values as lines means one each. If that fails, the halves are parsed, and the remaining payloads
+one by one, by Python's parser with exact decimals.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _WHOLE = {"int8": 1 << 7, "int16": 1 << 15, "int": 1 << 31, "long": 1 << 63}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _HALVED_MIN = 128
-"""Payloads that are parsed in halves when they can't be parsed at once; fewer are parsed one by one."""
+"""Minimum payloads to parse in halves after a failure; fewer are parsed one by one."""
 
 
 class JsonReader:
-    """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro; ``zone``: the time zone of
-    times that name none, as `zone_of` takes it."""
+    """Reads the payloads of one definition. ``wanted`` and ``reader`` as for Avro; ``zone``: the default time
+    zone of times without one, as returned by `zone_of`."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class JsonReader:
         self.at_once = _at_once_type(self.kind) if _parses_at_once(self.node) else None
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The values of ``payloads`` (binary), null where a payload is null or damaged, and the mask of the
-        damaged. A value of another type than its field's, or out of its range, is damage."""
+        """Return the values of ``payloads`` (binary), null where a payload is null or damaged, and the mask
+        of the damaged. A value of another type than its field's, or out of its range, is damaged."""
         count = len(payloads)
         if not count or self.at_once is None:
             return self._one_by_one(payloads)
@@ -80,7 +80,7 @@ class JsonReader:
             return None
         lines = pc.binary_join_element_wise(b'{"v":', filled, b"}\n", b"")
         try:
-            # One array with 32-bit offsets, or nothing: a payload that is no UTF-8 is found here.
+            # One array with 32-bit offsets, or an error: invalid UTF-8 is detected here.
             text = lines.cast(pa.string()).buffers()[2]
             table = arrow_json.read_json(
                 pa.BufferReader(text),
@@ -111,7 +111,7 @@ class JsonReader:
 
 
 def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | None) -> SchemaNode:
-    """``node`` without the fields that nobody wants."""
+    """Return ``node`` without the fields that are not in ``wanted``."""
     if wanted is None:
         return node
     if node.kind == "union" and node.inner is not node:
@@ -141,7 +141,7 @@ def pruned(node: SchemaNode, wanted: pa.DataType | None, reader: SchemaNode | No
 
 
 def _parses_at_once(node: SchemaNode) -> bool:
-    """Whether Arrow's parser takes a node's values, and makes the same of them as `_converter`."""
+    """Return whether Arrow's parser reads a node's values, with the same results as `_converter`."""
     node = node.inner
     if node.kind == "record":
         return bool(node.fields) and all(_parses_at_once(field.node) for field in node.fields)
@@ -153,13 +153,13 @@ def _parses_at_once(node: SchemaNode) -> bool:
 
 
 _COUNTS = {("long", "timestamp-micros"), ("long", "local-timestamp-micros"), ("int", "date")}
-"""Times as the numbers that Arrow has for them."""
+"""Times that Arrow represents as plain numbers."""
 _WRAPS = r"\d{39}|\d[eE]\+?\d"
-"""Numbers that Arrow's parser could let wrap around as it brings them to the scale of a decimal."""
+"""Numbers that could overflow in Arrow's parser when it rescales them to a decimal."""
 
 
 def _at_once_type(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with times as numbers, and the widest decimals, so that digits beyond ``kind`` are noticed."""
+    """Return ``kind`` with times as numbers and the widest decimals, to detect excess digits."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_at_once_type(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -175,21 +175,21 @@ Convert = Callable[[Any], Any]
 
 
 def parsed(text: bytes | str, *, twice: bool = True) -> Any:
-    """`json.loads` with numbers as they are written: whole ones are int, others Decimal. Raises `ValueError`,
-    without ``twice`` for an object with a key that comes twice too."""
+    """Parse JSON with exact numbers: integers as int, others as Decimal. Raises `ValueError`; without
+    ``twice`` also for an object with a duplicate key."""
     return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=None if twice else _once)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key is repeated")
     return found
 
 
 def converter(node: SchemaNode) -> Convert:
-    """From a value of `parsed` to what Arrow takes, None for null. Raises `ValueError`, `TypeError` or
-    `ArithmeticError` for a value that the node can't have."""
+    """Return the function from a value of `parsed` to Arrow's input, None for null. It raises `ValueError`,
+    `TypeError` or `ArithmeticError` for a value that the node can't have."""
     return _converter(node, dt.UTC)
 
 
@@ -244,7 +244,7 @@ def _union(node: SchemaNode, zone: Zone) -> Convert:
     converters = [_converter(member, zone) for member in members]
 
     def convert(value: Any) -> dict[str, Any]:
-        """The first member that takes it; Java's writes a union's value without its type."""
+        """Convert to the first matching member; Java writes a union's value without its type."""
         for number, member in enumerate(converters):
             try:
                 return {f"member{number}": member(value)}
@@ -274,7 +274,7 @@ _WORDS = {
     "NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "+INF": math.inf, "-Infinity": -math.inf,
     "-INF": -math.inf,
 }  # fmt: skip
-"""As Jackson and Spark write what is no number."""
+"""Jackson's and Spark's names of floats that are not numbers."""
 
 
 def _float(value: Any) -> float:
@@ -286,7 +286,7 @@ def _float(value: Any) -> float:
 
 
 def _single(value: Any) -> float:
-    """The nearest number of 32 bits, which the nearest one to the nearest of 64 bits need not be."""
+    """Return the nearest 32-bit float, which may differ from rounding the nearest 64-bit float."""
     found = _float(value)
     if not math.isfinite(found):
         return found
@@ -294,17 +294,17 @@ def _single(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    _checked(value, str).encode()  # half a surrogate pair is no text
+    _checked(value, str).encode()  # half a surrogate pair is invalid
     return str(value)
 
 
 def _any_text(value: Any) -> str:
-    """A string, or the text of any other value."""
+    """Return a string, or the text of any other value."""
     return _text(value if isinstance(value, str) else text_of(value))
 
 
 def text_of(value: Any) -> str:
-    """The JSON text of a value of `parsed`, without spaces and with its numbers' own digits."""
+    """Return the JSON text of a value of `parsed`, without spaces and with its numbers' original digits."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{text_of(key)}:{text_of(one)}' for key, one in value.items())}}}"
     if isinstance(value, list):
@@ -357,7 +357,7 @@ def _decimal(node: SchemaNode) -> Convert:
 # --- times ----------------------------------------------------------------------------------------
 
 Zone = dt.tzinfo | None
-"""None is this process's own time zone."""
+"""Time zone; None is this process's own."""
 
 _DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})%s)?)?"
 _DATE = re.compile(_DAY % "(?:[ T].*)?", re.ASCII)
@@ -373,14 +373,14 @@ _SHORT_ZONES = {
     "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal",
     "VST": "Asia/Ho_Chi_Minh",
 }  # fmt: skip
-"""Java's short names, which Spark takes; Python knows EST, HST and MST itself."""
+"""Java's short zone names that Spark accepts; Python knows EST, HST and MST itself."""
 _UNITS_US = {"seconds": 1_000_000, "millis": 1000, "micros": 1}
 
 
 @functools.lru_cache(maxsize=256)
 def zone_of(name: str) -> Zone:
-    """A time zone by one of Spark's names for it: a region, an offset such as ``+01:00``, or ``UTC``; this
-    process's own for an empty name. Raises `ValueError`."""
+    """Return a time zone by one of Spark's names for it: a region, an offset such as ``+01:00``, or ``UTC``;
+    this process's own for an empty name. Raises `ValueError`."""
     if not name:
         return None
     match = _OFFSET.fullmatch(name)
@@ -395,7 +395,7 @@ def zone_of(name: str) -> Zone:
 
 
 def _moment(node: SchemaNode, zone: Zone) -> Convert:
-    """Microseconds since 1970 from a text or, where the node is a number, from a count of its unit."""
+    """Return the parser of times as microseconds since 1970, from text or numbers."""
     unit_us = _UNITS_US[node.logical.rpartition("-")[2]]
     is_local = node.logical.startswith("local")
     whole = _whole(1 << 63)
@@ -419,7 +419,7 @@ def _microseconds(text: str, zone: Zone, *, takes_zone: bool) -> int:
     found = dt.datetime(year, month, day, hour, minute, second, int(f"{fraction:0<6}"[:6]), dt.UTC)
     zone = zone_of(named.strip()) if named else zone
     local = found.replace(tzinfo=zone) if zone is not None else found.replace(tzinfo=None).astimezone()
-    # A time that the clocks skip is as much later, one that they show twice is the first: Java's rules too.
+    # Java's rules: a skipped local time moves forward, of a repeated one the first is used.
     return (found - _EPOCH - (local.utcoffset() or dt.timedelta())) // dt.timedelta(microseconds=1)
 
 

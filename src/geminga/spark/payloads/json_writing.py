@@ -1,4 +1,4 @@
-"""Arrow columns as JSON texts, a column at a time."""
+"""Writer of JSON texts from Arrow columns, a column at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ESCAPED = r'["\\\x00-\x1f]'
 
 
 def json_texts(array: pa.Array, node: SchemaNode, name: str = "") -> pa.Array:
-    """The values of ``array`` as JSON texts; none is null.
+    """Return the values of ``array`` as JSON texts, without nulls.
 
-    Bytes are base64, moments and dates the numbers of their logical types, what is no number a word, as
-    Jackson writes them. Raises `InvalidMessage` naming a field that is null and must not be.
+    Bytes are base64, timestamps and dates the numbers of their logical types, and floats that are not numbers
+    words, as Jackson writes them. Raises `InvalidMessage` naming a required field that is null.
     """
     inner = node.inner
     if array.null_count and not (node.kind == "null" or any(b.kind == "null" for b in node.branches)):
@@ -32,7 +32,7 @@ def json_texts(array: pa.Array, node: SchemaNode, name: str = "") -> pa.Array:
 
 
 def _texts(array: pa.Array, node: SchemaNode, name: str) -> pa.Array:
-    """Texts; null, or anything, where a value is null."""
+    """Return the texts; null, or any text, where a value is null."""
     kind = array.type
     if pa.types.is_struct(kind):
         return _nulled(_objects(array, node, name), array)
@@ -55,7 +55,7 @@ def _texts(array: pa.Array, node: SchemaNode, name: str) -> pa.Array:
     if pa.types.is_timestamp(kind):
         numbers = array.cast(pa.int64())
         if node.logical.endswith("millis"):
-            # Python's own rounding: towards the past, as everywhere else.
+            # Python's own rounding: towards the past, as in the other formats.
             numbers = pc.divide(pc.subtract(numbers, pc.if_else(pc.less(numbers, 0), 999, 0)), 1000)
         return numbers.cast(pa.string())
     if pa.types.is_date(kind):
@@ -70,7 +70,7 @@ def _nulled(texts: pa.Array, array: pa.Array) -> pa.Array:
 def _objects(array: pa.StructArray, node: SchemaNode, name: str) -> pa.Array:
     parts: list[Any] = []
     if array.null_count:
-        # What lies below a null is of no interest, and may be null where nothing else is.
+        # Values below a null are not written, and may be null where required.
         present = array.is_valid()
         dense = _objects(array.filter(present), node, name)
         places = np.cumsum(present.to_numpy(zero_copy_only=False)) - 1
@@ -105,7 +105,7 @@ def _strings(array: pa.Array) -> pa.Array:
 
 def _floats(array: pa.Array) -> pa.Array:
     texts = array.cast(pa.string())
-    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)  # "-0" is a whole number, without a sign
+    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)  # "-0" would be an integer, without sign
     odd = pc.invert(pc.is_finite(array))
     if not pc.any(odd).as_py():
         return texts
@@ -114,7 +114,7 @@ def _floats(array: pa.Array) -> pa.Array:
 
 
 def check_symbols(array: pa.Array, node: SchemaNode, name: str) -> None:
-    """Raises `InvalidMessage` for a text that is no symbol of the enumeration."""
+    """Raise `InvalidMessage` for a text that is no symbol of the enumeration."""
     unknown = pc.drop_null(
         array.filter(pc.invert(pc.is_in(array, value_set=pa.array(node.symbols, pa.string()))))
     )

@@ -1,4 +1,4 @@
-"""The tree of a schema, whatever it was registered as: what everything else here works on."""
+"""Schema tree, independent of the registered format: the input of all payload readers and writers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from geminga.schema_info import SchemaInfo
 
 DEPTH_MAX = 64
-"""So deep records, arrays, maps and unions may lie in each other."""
+"""Maximum nesting depth of records, arrays, maps and unions."""
 NODES_MAX = 20_000
-"""Nodes of one definition."""
+"""Maximum nodes of one definition."""
 
 
 class NoDefault(Enum):
-    """A field that readers cannot make up; None is a default."""
+    """Marks a field without default (None is a valid default)."""
 
     NO_DEFAULT = "no default"
 
@@ -25,7 +25,7 @@ NO_DEFAULT = NoDefault.NO_DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """A field of a record. ``aliases``: names that writers may have used for it."""
+    """A field of a record. ``aliases``: former names, which writers may have used."""
 
     name: str
     node: SchemaNode
@@ -40,18 +40,18 @@ class SchemaNode:
     kind: str
     logical: str = ""
     fields: tuple[SchemaField, ...] = ()
-    """Of a record."""
+    """Fields of a record."""
     branches: tuple[SchemaNode, ...] = ()
-    """Of a union; the items of an array, the values of a map."""
+    """Branches of a union; the items of an array, the values of a map."""
     symbols: tuple[str, ...] = ()
     size: int = 0
-    """Of a fixed."""
+    """Size of a fixed, in bytes."""
     precision: int = 0
     scale: int = 0
 
     @property
     def inner(self) -> SchemaNode:
-        """The type besides null of a union with null, or of one branch alone; otherwise itself."""
+        """The non-null type of a union with null, or of a single branch; otherwise the node itself."""
         if self.kind == "union":
             rest = [branch for branch in self.branches if branch.kind != "null"]
             if len(rest) == 1:
@@ -64,7 +64,7 @@ class SchemaNode:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How payloads of one schema are read: the format, the tree, and what the format needs besides.
+    """Payload format of one schema, its tree, and further data that the format needs.
 
     ``format``: ``avro``, ``json``, ``protobuf``, ``pair``, or ``plain`` for primitives and bytes.
     """
@@ -75,18 +75,18 @@ class Definition:
     parts: tuple[Definition, ...] = ()
     """Key and value of a pair."""
     separated: bool = False
-    """The key of a pair is the message's."""
+    """Whether the key of a pair is the message's key."""
 
     @property
     def is_record(self) -> bool:
-        """Its fields are columns; any other value is the column ``value``."""
+        """Whether its fields are columns; any other value is the column ``value``."""
         return self.root.inner.kind == "record"
 
 
 def check_size(root: SchemaNode) -> None:
-    """Raises `ValueError` for a tree that is too deep or too large to be walked.
+    """Raise `ValueError` for a tree that is too deep or too large.
 
-    Named types are written once and used again and again: what is small as a definition may not be as a tree.
+    Named types are defined once and may be used many times, so a small definition may have a large tree.
     """
     measured: dict[int, tuple[int, int]] = {}
     stack = [root]

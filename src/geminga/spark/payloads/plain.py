@@ -32,7 +32,7 @@ class PlainReader:
         self.node = node
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The values, null where a payload is null or of a size that no value has, and the mask of those."""
+        """Return the values, null where null or of an invalid size, and the mask of invalid payloads."""
         kind = self.node.kind
         if kind == "bytes":
             return payloads, np.zeros(len(payloads), np.bool_)
@@ -88,7 +88,7 @@ def _text(payloads: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def split_pairs(payloads: pa.Array) -> tuple[pa.Array, pa.Array, Mask]:
-    """Keys and values of INLINE pairs, as binary arrays, and the mask of payloads that are no pair.
+    """Return keys and values of INLINE pairs, as binary arrays, and the mask of invalid payloads.
 
     A part is its size (big-endian, 4 bytes; -1 for null) and as many bytes.
     """
@@ -116,7 +116,7 @@ def split_pairs(payloads: pa.Array) -> tuple[pa.Array, pa.Array, Mask]:
 
 
 def nulled(array: pa.Array, where: Mask) -> pa.Array:
-    """``array`` with nulls where ``where``."""
+    """Return ``array`` with nulls where ``where``."""
     if not where.any():
         return array
     return pc.if_else(booleans(~where), array, pa.scalar(None, array.type))

@@ -1,7 +1,7 @@
-"""Protobuf payloads as Arrow arrays, by the descriptors that were registered with the topic.
+"""Reader of Protobuf payloads: decodes them by the topic's registered descriptors into Arrow arrays.
 
-Fields are read into columns by `geminga.spark.payloads.protobuf_columns`; what is odd there, Protobuf's own
-library parses and judges. Scalars without presence are never null; enumerations are their names, or their
+`geminga.spark.payloads.protobuf_columns` reads fields into columns; Protobuf's own library parses the
+payloads that it can't handle. Scalars without presence are never null; enumerations are their names, or their
 numbers as text where they have none.
 """
 
@@ -43,14 +43,14 @@ _KINDS: dict[int, SchemaNode] = {
 
 
 def node_of(info: SchemaInfo) -> SchemaNode:
-    """The tree of a registered Protobuf schema. Raises `ValueError` for damaged and recursive ones."""
+    """Return the tree of a registered Protobuf schema. Raises `ValueError` for damaged and recursive ones."""
     from geminga.schema.protobuf import message_class_of
 
     return _record(message_class_of(info.data).DESCRIPTOR, (), {})
 
 
 Known = dict[str, SchemaNode]
-"""Messages that are nodes already, by their names."""
+"""Messages already converted to nodes, by name."""
 
 
 def _record(descriptor: Any, above: tuple[str, ...], known: Known) -> SchemaNode:
@@ -121,7 +121,7 @@ class ProtobufReader:
             self.columns = ColumnReader(self.message.DESCRIPTOR, self.node)
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The values, null where a payload is null or damaged, and the mask of the damaged."""
+        """Return the values, null where a payload is null or damaged, and the mask of the damaged."""
         if self.columns is None:
             return self.one_by_one(payloads)
         found, odd = self.columns.read(payloads)
@@ -137,7 +137,7 @@ class ProtobufReader:
         return both.take(numbers(order, pa.int64())), damaged
 
     def one_by_one(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The same, a Python object for each message."""
+        """Read like `read`, with a Python object for each message."""
         values: list[Any] = []
         damaged = np.zeros(len(payloads), np.bool_)
         parse, convert = self.message.FromString, self.convert
@@ -155,7 +155,8 @@ Convert = Callable[[Any], Any]
 
 def _message(descriptor: Any, node: SchemaNode) -> Convert:
     if node.kind != "record":
-        # A Timestamp: microseconds since 1970; what does not fit wraps around, as an absurd event time does.
+        # A Timestamp: microseconds since 1970; out-of-range values wrap around, like out-of-range event
+        # times.
         return lambda message: _wrapped(message.seconds * 1_000_000 + message.nanos // 1000)
     getters = [
         (field.name, _getter(descriptor.fields_by_name[field.name], field.node)) for field in node.fields
@@ -200,7 +201,7 @@ def _scalar(field: Any, node: SchemaNode) -> Convert:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda value: names.get(value) or str(value)
     if field.type == FieldDescriptor.TYPE_STRING:
-        # The library gives the bytes of a text that is none, where it lets that pass.
+        # Where the library accepts invalid UTF-8, it returns bytes.
         return lambda value: value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
     return lambda value: value
 

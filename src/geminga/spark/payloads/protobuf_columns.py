@@ -1,8 +1,8 @@
-"""Protobuf payloads as Arrow arrays, without a Python object for a message.
+"""Column-wise reader of Protobuf payloads, without a Python object for each message.
 
-The fields of a message type are a table of nodes that a compiled walk follows
-(`geminga.spark.payloads.protobuf_kernels`). Every field that is not repeated has a slot in each message
-that it may be in, so that fields come in any order, or not at all.
+The fields of a message type are a table of nodes that a compiled loop follows
+(`geminga.spark.payloads.protobuf_kernels`). Every field that is not repeated has a slot in each message of
+its type, so that fields may be in any order, or missing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 SLOTS_MAX = 1 << 26
-"""Slots that the messages of one walk may take; more payloads are read in parts. A payload alone that takes
-more than this is odd: two bytes can make a message of a thousand fields."""
+"""Maximum slots of the messages in one pass; more payloads are read in parts. A single payload that needs
+more is left to the library: two bytes can make a message of a thousand fields."""
 GROUPS_MAX = 64
-"""Of a message, fields and oneofs that may be there once only; those of larger ones are not read here."""
+"""Maximum groups (non-repeated fields and oneofs) of a message; larger messages are left to the library."""
 
 _OPERATIONS = {
     F.TYPE_BOOL: k.BOOL, F.TYPE_INT32: k.INT32, F.TYPE_UINT32: k.UINT32, F.TYPE_SINT32: k.SINT32,
@@ -48,12 +48,12 @@ _OPERATIONS = {
 
 
 class NotByColumns(Exception):
-    """A message type that the walk can't follow."""
+    """Raised for a message type that the compiled loop can't follow."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """A node of the table: a field, or the message itself. ``node``: what is wanted of it, if anything."""
+    """A node of the table: a field, or the message itself. ``node``: its requested schema, if any."""
 
     operation: int
     parent: int
@@ -63,7 +63,7 @@ class _Place:
     node: SchemaNode | None = None
     group: int = -1
     needs: int = 0
-    """Groups that have to be there: an entry of a map has a key and a value."""
+    """Number of required groups: an entry of a map has a key and a value."""
     first: int = 0
     children: int = 0
 
@@ -73,7 +73,7 @@ class _Place:
 
     @property
     def inner(self) -> SchemaNode:
-        """What is wanted of one message."""
+        """Requested schema of one message, without repetition."""
         assert self.node is not None
         return self.node.branches[0] if self.is_repeated else self.node
 
@@ -85,7 +85,7 @@ class _Place:
 
 @dataclass(slots=True)
 class Table:
-    """The nodes of a message type, those of each message side by side."""
+    """The nodes of a message type, those of each message next to each other."""
 
     places: list[_Place] = field(default_factory=list)
     groups_max: int = 1
@@ -141,7 +141,7 @@ class Table:
         self.groups_max = max(self.groups_max, len(groups))
 
     def _symbols(self, each: Any) -> tuple[int, int]:
-        """Where the numbers of a closed enumeration stand, and how many they are; -1 for any other field."""
+        """Return start and number of a closed enumeration's values in `symbols`; number -1 otherwise."""
         if each is None or each.enum_type is None or not each.enum_type.is_closed:
             return 0, -1
         found = (len(self.symbols), len(each.enum_type.values_by_number))
@@ -150,7 +150,7 @@ class Table:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """What the walk takes, up to what is wanted."""
+        """Return the schema arguments of the compiled loop."""
         places = self.places
         columns = [
             [place.operation for place in places],
@@ -171,7 +171,7 @@ class Table:
 
 
 def _wanted(place: _Place, each: Any) -> SchemaNode | None:
-    """The node of a field of a message; None where nobody wants it."""
+    """Return the requested node of a message's field; None if the field is not requested."""
     above = place.node
     if above is None:
         return None
@@ -190,7 +190,7 @@ def _wanted(place: _Place, each: Any) -> SchemaNode | None:
 
 
 class ColumnReader:
-    """Reads payloads of one message type; ``node``: what is wanted of it. Raises `NotByColumns`."""
+    """Reads payloads of one message type; ``node``: the requested schema. Raises `NotByColumns`."""
 
     def __init__(self, descriptor: Any, node: SchemaNode) -> None:
         self.table = Table.of(descriptor, node)
@@ -198,7 +198,7 @@ class ColumnReader:
         self.depth_max = max(place.depth for place in self.table.places) + 1
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The values, null where a payload is null or odd, and which payloads are odd."""
+        """Return the values, null where a payload is null or odd, and the mask of odd payloads."""
         starts, ends, data = binary_parts(payloads)
         absent = nulls_of(payloads)
         good = ~absent
@@ -249,7 +249,7 @@ class ColumnReader:
 
 
 class _Built:
-    """Arrow arrays from what the walk wrote."""
+    """Builds Arrow arrays from the output of the compiled loop."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class _Built:
         self.marks = marks
 
     def struct(self, number: int, absent: Mask | None) -> pa.Array:
-        """The messages of a node, with nulls put in where ``absent``."""
+        """Return the messages of a node, with nulls inserted where ``absent``."""
         place = self.places[number]
         found: pa.Array
         if place.inner.kind == "long":
@@ -300,7 +300,7 @@ class _Built:
         return self.out[start : start + count * self.places[number].width]
 
     def column(self, number: int) -> pa.Array:
-        """A field, one value for each message that it is in."""
+        """Return a field's values, one for each message that it is in."""
         place = self.places[number]
         messages = self.counts[place.parent]
         marks = self.marks[self.marks_base[number] : self.marks_base[number] + messages]
@@ -374,7 +374,7 @@ class _Built:
 
 
 def _words(values: Int64s, enumeration: Any, absent: Mask | None) -> pa.Array:
-    """Names of numbers; those without one as text."""
+    """Return the names of numbers; the text of numbers without a name."""
     names = {number: value.name for number, value in enumeration.values_by_number.items()}
     found, codes = np.unique(values, return_inverse=True)
     words = pa.array([names.get(number) or str(number) for number in found.tolist()], pa.string())
@@ -383,7 +383,7 @@ def _words(values: Int64s, enumeration: Any, absent: Mask | None) -> pa.Array:
 
 
 def _unsigned(values: Int64s, absent: Mask | None) -> pa.Array:
-    """As decimals of 20 digits: their low 8 bytes."""
+    """Return decimals of 20 digits from the low 8 bytes of the numbers."""
     wide = np.zeros((len(values), 2), np.int64)
     wide[:, 0] = values
     valid, nulls = validity(absent)
@@ -393,7 +393,7 @@ def _unsigned(values: Int64s, absent: Mask | None) -> pa.Array:
 def _last_of_each_key(
     keys: pa.Array, offsets: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], pa.Array | None]:
-    """The offsets of maps whose keys are there once, and which entries stay; None for all."""
+    """Return the offsets of maps without duplicate keys, and the entries to keep; None for all."""
     sizes = np.diff(offsets)
     if not len(keys) or int(sizes.max(initial=0)) < 2:
         return offsets, None

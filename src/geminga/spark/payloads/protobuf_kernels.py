@@ -1,9 +1,9 @@
-"""The compiled walks over Protobuf payloads: the inner part of `geminga.spark.payloads.protobuf_columns`.
+"""Compiled loops over Protobuf payloads, for `geminga.spark.payloads.protobuf_columns`.
 
-A message type is a table of nodes, one a field, those of one message side by side. The walk reads each
-payload along it. It runs twice: first to count, then to write. What the library treats in a way of its own
-(damage, groups, a message that comes in two parts, a second member of a oneof, text that is none ...) is not
-decided here: such a payload is *odd*, and the library reads it.
+A message type is a table of nodes, one for each field, those of one message next to each other. The loop
+reads each payload along it. It runs twice: first to count, then to write. Cases that Protobuf's library
+treats specially (damage, groups, a message in two parts, a second member of a oneof, invalid UTF-8 ...) are
+not decided here: such a payload is *odd*, and the library reads it.
 """
 
 # numba infers the types of these functions; annotations would neither be read nor checked.
@@ -59,7 +59,7 @@ def _is_text(buffer, position, end):
 
 @inlined
 def _scalar(buffer, position, end, op, first_symbol, symbol_count, symbols):
-    """(number, next position) of one value without a size; the next position is -1 for an odd one."""
+    """Return (number, next position) of one value without a size; the next position is -1 for an odd one."""
     value = np.int64(0)
     if op <= ENUM:
         value, position = _varint(buffer, position, end)
@@ -108,7 +108,7 @@ def _message(
     symbol_counts, symbols, keep, base, marks_base, counts, out, marks, nodes, ends, instances, hints, seen,
     writing,
 ):  # fmt: skip
-    """Reads one payload; False for an odd one."""
+    """Read one payload; return False for an odd one."""
     depth = 0
     nodes[0], ends[0], instances[0], hints[0] = 0, end, counts[0], 0
     for i in range(seen.shape[1]):
@@ -140,12 +140,12 @@ def _message(
             place += 1
         if child < 0:
             if needs[node] > 0:
-                return False  # an entry of a map with something else in it
+                return False  # an entry of a map with an unexpected field
             position = _skip(buffer, position, limit, wire)
             if position < 0:
                 return False
             continue
-        # A field is followed by the next one, or by itself.
+        # A field is usually followed by the next one, or by itself.
         hints[depth] = place if repeated[child] else place + 1
         op = ops[child]
         group = groups[child]
@@ -222,13 +222,13 @@ def walk(
     buffer, starts, ends, ops, numbers, repeated, first, children, groups, needs, first_symbols,
     symbol_counts, symbols, keep, base, marks_base, depth_max, groups_max, good, counts, out, marks, writing,
 ):  # fmt: skip
-    """Reads payload ``i``, ``buffer[starts[i]:ends[i]]``, where ``good[i]``.
+    """Read payload ``i``, ``buffer[starts[i]:ends[i]]``, where ``good[i]``.
 
-    Without ``writing`` it counts the messages and items of each node, and makes ``good`` false where a
-    payload is odd; returns how many are, and the counts are then wrong. With it the numbers of a node go to
-    ``out`` from ``base`` on: of a field that is not repeated one for each message that it is in, otherwise
-    one for each item (bytes: start and size). ``marks``, from ``marks_base`` on, has for each message that a
-    field is in whether it is there, or how many items it has.
+    Without ``writing``, count the messages and items of each node, and make ``good`` false where a payload is
+    odd; return the number of those, in which case the counts are wrong. With ``writing``, write the numbers
+    of a node to ``out`` from ``base`` on: one for each message of a field that is not repeated, otherwise one
+    for each item (bytes: start and size). ``marks``, from ``marks_base`` on, has for each message of a field
+    whether the field is present, or its number of items.
     """
     nodes = np.zeros(depth_max, np.int64)
     limits = np.zeros(depth_max, np.int64)
@@ -252,7 +252,7 @@ def walk(
 
 @inlined
 def _put(out, position, value):
-    """Writes a varint; returns the next position."""
+    """Write a varint; return the next position."""
     while value & ~0x7F:
         out[position] = (value & 0x7F) | 0x80
         position += 1
@@ -263,8 +263,8 @@ def _put(out, position, value):
 
 @kernel
 def put_numbers(tag, values, present, size, offsets, out):
-    """Each present value behind its tag: as a varint for size 0, else in so many bytes, little endian.
-    ``tag`` 0: without one, as in a packed field. ``offsets`` has the bounds of each; returns their end."""
+    """Write each present value after its tag: a varint for size 0, else ``size`` little-endian bytes. ``tag``
+    0: no tag, as in a packed field. ``offsets`` gets the bounds of each; return their end."""
     position = np.int64(0)
     for i in range(len(values)):
         if present[i]:
@@ -282,7 +282,7 @@ def put_numbers(tag, values, present, size, offsets, out):
 
 @kernel
 def put_sized(tag, starts, ends, data, present, offsets, out):
-    """Each present slice of ``data`` behind its tag and size; returns the end."""
+    """Write each present slice of ``data`` after its tag and size; return the end."""
     position = np.int64(0)
     for i in range(len(starts)):
         if present[i]:

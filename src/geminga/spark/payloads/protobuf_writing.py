@@ -1,8 +1,7 @@
-"""Arrow columns as Protobuf payloads: the way back of `geminga.spark.payloads.protobuf_columns`.
+"""Writer of Protobuf payloads from Arrow columns, the inverse of `geminga.spark.payloads.protobuf_columns`.
 
-A field becomes, for all messages at once, the bytes that it has in each of them, with its tag and size in
-front; a message is those of its fields, end to end in the order of their numbers, as Protobuf's own library
-writes them.
+Each field is encoded for all messages at once, with its tag and size in front; a message is its fields' bytes
+in the order of their numbers, as Protobuf's own library writes them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FIXED = {
     F.TYPE_DOUBLE: 8, F.TYPE_FIXED64: 8, F.TYPE_SFIXED64: 8, F.TYPE_FLOAT: 4, F.TYPE_FIXED32: 4,
     F.TYPE_SFIXED32: 4,
 }  # fmt: skip
-"""Bytes of what is no varint."""
+"""Bytes of types with a fixed size."""
 _BOUNDS = {
     F.TYPE_UINT32: 1 << 32, F.TYPE_FIXED32: 1 << 32, F.TYPE_UINT64: 1 << 64, F.TYPE_FIXED64: 1 << 64,
 }  # fmt: skip
@@ -38,7 +37,7 @@ _VARINT_BYTES_MAX = 10
 
 
 class ProtobufWriter:
-    """Rows as payloads of one registered message type."""
+    """Encodes rows as payloads of one registered message type."""
 
     def __init__(self, definition: bytes) -> None:
         from geminga.schema.protobuf import message_class_of
@@ -46,17 +45,17 @@ class ProtobufWriter:
         self.descriptor = message_class_of(definition).DESCRIPTOR
 
     def needs(self, field: str) -> bool:
-        """Whether a message must have the field."""
+        """Return whether a message must have the field."""
         return bool(self.descriptor.fields_by_name[field].is_required)
 
     def write(self, rows: pa.StructArray) -> pa.Array:
-        """The payloads (binary) of rows whose columns have the fields' names; a field without a column is not
-        set. Raises `InvalidMessage` naming a field whose value it doesn't take."""
+        """Return the payloads (binary) of rows whose columns have the fields' names; a field without a column
+        is not set. Raises `InvalidMessage` naming a field with an invalid value."""
         return _messages(self.descriptor, rows, "")
 
 
 def _messages(descriptor: Any, rows: pa.StructArray, name: str) -> pa.Array:
-    """The bytes of each message; what lies below a null is of no interest."""
+    """Return the bytes of each message; values below a null are ignored."""
     if descriptor.full_name == "google.protobuf.Timestamp" and pa.types.is_timestamp(rows.type):
         return _times(descriptor, rows)
     columns = {
@@ -88,8 +87,7 @@ def _times(descriptor: Any, times: pa.Array) -> pa.Array:
 
 
 def _field(field: Any, column: pa.Array, name: str, is_entry: bool) -> pa.Array:
-    """The bytes of one field in each message; none where it is null. An entry of a map has all of its
-    fields."""
+    """Return the bytes of one field in each message; none where null, except in a map's entry."""
     if pa.types.is_null(column.type):
         return pa.repeat(pa.scalar(b"", pa.binary()), len(column))
     if not field.is_repeated:
@@ -108,26 +106,26 @@ def _field(field: Any, column: pa.Array, name: str, is_entry: bool) -> pa.Array:
     else:
         items = column.values
     if items.null_count and _is_any_used(_nulls(items), offsets, nulls):
-        raise InvalidMessage(f"field {name!r}: an item is null, which Protobuf has no form for")
+        raise InvalidMessage(f"field {name!r}: an item is null, which Protobuf can't represent")
     everything = np.ones(len(items), np.bool_)
     if field.is_packed:
         _, bounds, data = _bytes(_scalars(field, items, everything, 0, name))
         starts, ends = bounds[offsets[:-1]], bounds[offsets[1:]]
         return _sized(field.number << 3 | k.SIZED, starts, ends, data, ~nulls & (ends > starts))
     _, bounds, data = _bytes(_values(field, items, everything, name))
-    # The items of a message lie side by side, each with its tag.
+    # The items of a message are next to each other, each with its tag.
     starts, ends = bounds[offsets[:-1]], np.where(nulls, bounds[offsets[:-1]], bounds[offsets[1:]])
     return _slices(starts, ends, data)
 
 
 def _is_any_used(chosen: Mask, offsets: Int64s, nulls: Mask) -> bool:
-    """Whether a chosen item belongs to a list that is not null."""
+    """Return whether a chosen item belongs to a list that is not null."""
     before = np.append(0, np.cumsum(chosen))
     return bool(((before[offsets[1:]] > before[offsets[:-1]]) & ~nulls).any())
 
 
 def _values(field: Any, column: pa.Array, present: Mask, name: str) -> pa.Array:
-    """The bytes of a value for each place, with its tag, where it is present."""
+    """Return the bytes of each present value with its tag; empty bytes elsewhere."""
     if field.type == F.TYPE_MESSAGE:
         column = _messages(field.message_type, column, name)
     elif field.type not in (F.TYPE_STRING, F.TYPE_BYTES):
@@ -142,7 +140,7 @@ def _scalars(field: Any, column: pa.Array, present: Mask, tag: int, name: str) -
 
 
 def _wire_numbers(field: Any, column: pa.Array, present: Mask, name: str) -> Int64s:
-    """What stands on the wire for each value, as 64 bits."""
+    """Return each value as its 64-bit number on the wire."""
     if field.type == F.TYPE_ENUM:
         return _symbols(field.enum_type, column, present, name)
     if pa.types.is_floating(column.type):
@@ -165,7 +163,7 @@ def _wire_numbers(field: Any, column: pa.Array, present: Mask, name: str) -> Int
 
 
 def _decimal_halves(column: pa.Array) -> Int64s:
-    """Low and high 8 bytes of whole decimals."""
+    """Return the low and high 8 bytes of whole decimals."""
     _, data = column.buffers()
     found: Int64s = np.frombuffer(data, np.int64).reshape(-1, 2)[column.offset :][: len(column)]
     return found
@@ -187,7 +185,7 @@ def _symbols(enumeration: Any, column: pa.Array, present: Mask, name: str) -> In
 
 
 def _number(word: str) -> int | None:
-    """An open enumeration takes numbers without a name, as reading gives them."""
+    """Return the number of an open enumeration's value without a name, as reading produces it."""
     try:
         number = int(word)
     except ValueError:
@@ -196,7 +194,7 @@ def _number(word: str) -> int | None:
 
 
 def _is_default(column: pa.Array) -> Mask:
-    """Where a value is the one that a field has when it is not there."""
+    """Return the mask of values that equal the default of a missing field."""
     if pa.types.is_floating(column.type):
         values = _filled(column).to_numpy(zero_copy_only=False).astype(np.float64)
         return np.asarray((values == 0) & ~np.signbit(values))
@@ -217,7 +215,7 @@ def _filled(column: pa.Array) -> pa.Array:
 
 
 def _int64s(column: pa.Array) -> Int64s:
-    """Whole numbers and booleans; 0 for null."""
+    """Return integers and booleans as 64-bit integers; 0 for null."""
     found: Int64s = _filled(column).cast(pa.int64()).to_numpy(zero_copy_only=False).copy()
     return found
 
@@ -252,7 +250,7 @@ def _array(offsets: Int64s, out: NDArray[np.uint8]) -> pa.Array:
 
 
 def _bytes(array: pa.Array) -> tuple[Int64s, Int64s, NDArray[np.uint8]]:
-    """Starts, bounds (one more) and bytes of what was put."""
+    """Return starts, bounds (one more) and bytes of a written array."""
     starts, ends, data = binary_parts(array)
     return starts, np.append(starts[:1] if len(starts) else [0], ends), data
 

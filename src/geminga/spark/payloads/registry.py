@@ -1,4 +1,4 @@
-"""Which columns a query over payloads has: asked of the topics' registry where the query is planned."""
+"""Columns of a query over payloads, read from the topics' schema registry at planning time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from geminga.spark.retry_policy import RetryPolicy
 from geminga.spark.schema import COLUMNS, DEFAULT_COLUMNS, message_columns
 
 VERSIONS_MAX = 1000
-"""Versions of one topic whose columns are merged."""
+"""Maximum versions of one topic whose columns are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The schemas of the topics of a query. ``newest`` lacks topics without one."""
+    """The schemas of a query's topics. ``newest`` lacks topics without one."""
 
     newest: dict[str, SchemaInfo]
     without: tuple[str, ...]
     partitions: dict[str, Partition]
     counts: dict[str, int]
-    """How many versions each topic has had."""
+    """Number of versions that each topic has had."""
 
 
 def registered(options: ReadOptions, cluster: Cluster) -> Registered:
-    """Ask for the newest schema of each topic."""
+    """Request the newest schema of each topic."""
     retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
     found = retry_policy.call(
         "looking up the topics",
@@ -59,10 +59,10 @@ def registered(options: ReadOptions, cluster: Cluster) -> Registered:
 
 
 def payload_columns(options: ReadOptions, cluster: Cluster) -> StructType:
-    """The columns of a query that names no schema: those of the payload, then the message's own.
+    """Return the columns of a query without a given schema: those of the payload, then the message's own.
 
     Raises `IncompatibleSchema` for topics without a schema, or whose schemas have no common columns, and
-    `InvalidConfiguration` for columns that are not there.
+    `InvalidConfiguration` for requested columns that do not exist.
     """
     known = registered(options, cluster)
     _check_all_have(options, known)
@@ -103,13 +103,13 @@ def _chosen(names: tuple[str, ...], known: dict[str, DataType]) -> StructType:
 def _check_all_have(options: ReadOptions, known: Registered) -> None:
     if not known.newest and not known.without:
         raise IncompatibleSchema(
-            "there is no topic yet whose schema could say which columns there are: give them with .schema()"
+            "no topic with a schema exists yet, so the columns are unknown: give them with .schema()"
         )
     if known.without:
         raise IncompatibleSchema(
-            f"{known.without[0]} has no schema: valueSchema={options.value_schema} can't tell its columns. "
-            "Without that option payloads are the column 'value'; with valueSchema=JSON and .schema() they "
-            "are read as JSON"
+            f"{known.without[0]} has no schema: valueSchema={options.value_schema} can't determine its "
+            "columns. Without that option payloads are the column 'value'; with valueSchema=JSON and "
+            ".schema() they are read as JSON"
         )
 
 
@@ -126,7 +126,7 @@ def _payload(options: ReadOptions, cluster: Cluster, known: Registered) -> Struc
 def _older(
     options: ReadOptions, cluster: Cluster, known: Registered, topic: str
 ) -> list[tuple[int, SchemaInfo]]:
-    """The versions before the newest, newest first, without those that were deleted."""
+    """Return the versions before the newest, newest first, without the deleted ones."""
     retry_policy = RetryPolicy(options.connection.operation_timeout_ms / 1000)
     partition = known.partitions[topic]
     found = []
@@ -140,7 +140,7 @@ def _older(
 
 
 def payload_plan(options: ReadOptions, cluster: Cluster, schema: StructType) -> PayloadPlan:
-    """What the tasks need to know to deliver ``schema``.
+    """Return the plan that tasks need to deliver ``schema``.
 
     Raises `IncompatibleSchema` or `InvalidConfiguration` for columns that no version of the topics' schemas
     has, or has as another type.

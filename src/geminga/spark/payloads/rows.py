@@ -1,4 +1,4 @@
-"""Messages as rows of a topic's own columns, each read by the version of the schema it was written with."""
+"""Messages as rows of a topic's own columns, each decoded with the schema version it was written with."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.spark")
 
 VERSIONS_MAX = 256
-"""Versions, over all topics, that a worker keeps ready to read."""
+"""Maximum prepared readers of schema versions, over all topics, in a worker."""
 
 PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ANY_JSON = SchemaInfo(type=int(SchemaType.JSON), name="any")
-"""Stands for the schema of JSON messages that name none: read by the columns that are asked for."""
+"""Stands for the schema of JSON messages without one: they are read by the requested columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadPlan:
-    """What tasks know about the payloads before they see them. ``newest``: by topic, when the query began."""
+    """Payload settings of a query, sent to the tasks. ``newest``: schemas at its start, by topic."""
 
     mode: str = FAILFAST
     corrupt_column: str = "_corrupt_record"
     newest: dict[str, SchemaInfo] = field(default_factory=dict)
     unversioned_json: bool = False
-    """Messages that name no version of a schema are JSON."""
+    """Whether messages without a schema version are JSON."""
     fail_on_new_columns: bool = False
 
 
 def is_message_column(name: str) -> bool:
-    """Whether a column of a query over payloads is one of the message's own; ``value`` is not."""
+    """Return whether a column of a query over payloads is one of the message's own; ``value`` is not."""
     return name.startswith("__") and name.lower() in {known.lower() for known in COLUMNS}
 
 
@@ -63,13 +63,13 @@ class PayloadReader(Protocol):
     """Reads the payloads of one format."""
 
     def read(self, payloads: pa.Array) -> tuple[pa.Array, Mask]:
-        """The values, null where a payload is null or damaged, and the mask of the damaged."""
+        """Return the values, null where a payload is null or damaged, and the mask of the damaged."""
 
 
 def payload_reader(
     definition: Definition, wanted: pa.DataType | None, reader: SchemaNode | None, zone: str
 ) -> PayloadReader:
-    """The reader of a definition's format; ``wanted`` and ``reader`` are for the value as a whole."""
+    """Return the reader of a definition's format; ``wanted`` and ``reader`` are for the whole value."""
     if definition.format == "avro":
         from geminga.spark.payloads.avro import AvroReader
 
@@ -88,8 +88,8 @@ def payload_reader(
 
 
 class VersionReader:
-    """Reads the messages of one version into the columns ``wanted``. Raises `IncompatibleSchema` when they
-    can't be read as such. ``zone``: the time zone of times in JSON that name none."""
+    """Reads the messages of one version into the columns ``wanted``. Raises `IncompatibleSchema` if the
+    version does not fit them. ``zone``: the default time zone of times in JSON without one."""
 
     def __init__(
         self, definition: Definition, wanted: pa.StructType, reader: SchemaNode | None, zone: str = "UTC"
@@ -107,7 +107,7 @@ class VersionReader:
             self.parts = [payload_reader(definition, value, reader, zone)]
 
     def read(self, payloads: pa.Array, keys: pa.Array | None) -> tuple[pa.StructArray, Mask]:
-        """The columns as one struct, and which messages are damaged."""
+        """Return the columns as one struct, and the mask of damaged messages."""
         if self.definition.format == "pair":
             found, damaged = self._pairs(payloads, keys)
         else:
@@ -121,7 +121,7 @@ class VersionReader:
 
         if self.definition.separated:
             if keys is None:
-                raise IncompatibleSchema("it is a pair, and the topic's newest schema is none")
+                raise IncompatibleSchema("it is a key-value pair, and the topic's newest schema is not")
             key, value, damaged = keys, payloads, np.zeros(len(payloads), np.bool_)
         else:
             key, value, damaged = split_pairs(payloads)
@@ -147,7 +147,7 @@ def _child(node: SchemaNode | None, name: str) -> SchemaNode | None:
 def version_reader(
     writer: SchemaInfo, newest: SchemaInfo | None, wanted: Columns, zone: str = "UTC"
 ) -> VersionReader:
-    """Kept between tasks. Raises `IncompatibleSchema`."""
+    """Return a cached reader. Raises `IncompatibleSchema`."""
     reader = None if newest is None else definition_of(newest).root
     if writer == ANY_JSON:
         from geminga.spark.payloads.writing import node_of_type
@@ -161,7 +161,7 @@ def version_reader(
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The payload's columns that a query asks for."""
+    """Requested columns of the payload."""
 
     spark: StructType
     arrow: pa.StructType
@@ -171,11 +171,11 @@ class Columns:
 
 
 Lookup = Callable[[bytes], "SchemaInfo | None"]
-"""The schema of a version of the topic that is read; None when there is no such version."""
+"""Returns the schema of a version of the topic that is read; None when there is no such version."""
 
 
 class PayloadBatchConverter:
-    """Turns decoded messages of one topic into record batches of the columns that a query asks for."""
+    """Converts decoded messages of one topic to record batches of the requested columns."""
 
     def __init__(
         self,
@@ -214,8 +214,8 @@ class PayloadBatchConverter:
         self._told: set[bytes] = set()
 
     def shape(self, messages: pa.RecordBatch, again: Again | None = None) -> pa.RecordBatch:
-        """``messages`` has the columns `columns`, perhaps with more behind them. ``again`` is needed where
-        there are dead letters to keep."""
+        """Convert ``messages``, which has the columns `columns`, perhaps followed by others. ``again`` is
+        required if there are dead letters to keep."""
         found = dict(zip(self.columns, messages.columns, strict=False))
         rows, damaged, reasons = self._read(found)
         if damaged.any():
@@ -240,7 +240,7 @@ class PayloadBatchConverter:
                 array = as_type(_where(found["value"], damaged), field_.type)
             if array.null_count and not field_.nullable:
                 raise CorruptPayload(
-                    f"{self.topic}: the column {field_.name!r} is NOT NULL in the schema that was asked for, "
+                    f"{self.topic}: the column {field_.name!r} is NOT NULL in the requested schema, "
                     f"and {array.null_count} messages have no value for it"
                 )
             arrays.append(array)
@@ -252,7 +252,7 @@ class PayloadBatchConverter:
     # --- versions ---------------------------------------------------------------------------------
 
     def _read(self, found: dict[str, pa.Array]) -> tuple[pa.StructArray, Mask, dict[bytes, str]]:
-        """The payload's columns, the damaged rows, and why all of a version are."""
+        """Return the payload's columns, the mask of damaged rows, and an error by undecodable version."""
         versions = found["schema_version"]
         names: list[bytes] = versions.dictionary.to_pylist()
         codes = versions.indices.to_numpy()
@@ -303,8 +303,7 @@ class PayloadBatchConverter:
         return version_reader(writer, self.newest, self.wanted, self.zone)
 
     def _unversioned(self) -> SchemaInfo:
-        """What messages without a version are read by. Nothing is read by a guess: only formats that describe
-        themselves are."""
+        """Return the schema for messages without a version: only self-describing formats, never a guess."""
         if self.plan.unversioned_json:
             return ANY_JSON
         if self.newest is not None and self.newest.type in (SchemaType.JSON, SchemaType.STRING):
@@ -312,7 +311,7 @@ class PayloadBatchConverter:
         raise IncompatibleSchema("its producer named no schema")
 
     def _check_new(self, version: bytes, writer: SchemaInfo) -> None:
-        """Say, or fail on, what a version has that the query does not know."""
+        """Log fields of a version that are new to the query, or fail on them."""
         if self.newest is None or writer == self.newest:
             return
         known = {*_paths(definition_of(self.newest).root), *_paths_of(self.wanted.spark)}
@@ -330,7 +329,7 @@ class PayloadBatchConverter:
     # --- what can't be read -----------------------------------------------------------------------
 
     def _reason(self, found: dict[str, pa.Array], row: int, reasons: dict[bytes, str]) -> str:
-        """Why a row can't be read."""
+        """Return the reason why a row can't be decoded."""
         version = found["schema_version"][row].as_py()
         size = len(found["value"][row].as_py() or b"")
         return reasons.get(version) or (
@@ -359,7 +358,7 @@ def _spelled(name: str) -> str:
 
 
 def _where(array: pa.Array, mask: Mask) -> pa.Array:
-    """``array`` with nulls but where ``mask``."""
+    """Return ``array`` with nulls except where ``mask``."""
     return pc.if_else(booleans(mask), array, pa.scalar(None, array.type))
 
 

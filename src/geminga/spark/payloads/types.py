@@ -1,4 +1,4 @@
-"""Which types Spark has for the nodes of a definition, and how the columns of several definitions merge.
+"""Spark's types for the nodes of a definition, and merging of the columns of several definitions.
 
 All columns can be null, as those of Spark's file sources: a message of another version may lack any of them.
 """
@@ -60,8 +60,8 @@ _LOGICAL: Mapping[str, DataType] = {
 
 
 def spark_type(node: SchemaNode) -> DataType:
-    """As Spark's own ``from_avro`` chooses them: a union of several types is a struct of ``member0`` …, that
-    of int and long is a long, that of float and double a double."""
+    """Return the type that Spark's own ``from_avro`` chooses: a union of several types is a struct of
+    ``member0`` …, that of int and long is a long, that of float and double a double."""
     node = node.inner
     if node.logical == "decimal":
         return DecimalType(max(node.precision, 1), node.scale)
@@ -85,12 +85,12 @@ def spark_type(node: SchemaNode) -> DataType:
 
 
 def members_of(union: SchemaNode) -> list[SchemaNode]:
-    """The branches besides null."""
+    """Return the branches besides null."""
     return [branch for branch in union.branches if branch.kind != "null"]
 
 
 def number_of(union: SchemaNode) -> DataType | None:
-    """The one type of a union of numbers, if Spark has it for them."""
+    """Return the common number type of a union of numbers, if Spark has one."""
     kinds = {(branch.kind, branch.logical) for branch in members_of(union)}
     if kinds == {("int", ""), ("long", "")}:
         return LongType()
@@ -100,14 +100,14 @@ def number_of(union: SchemaNode) -> DataType | None:
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """What Spark asks for in a record batch."""
+    """Return the Arrow type that Spark expects in a record batch."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(kind, timezone="UTC")
 
 
 def columns_of(definition: Definition) -> StructType:
-    """The columns of a definition's values."""
+    """Return the columns of a definition's values."""
     found = spark_type(definition.root)
     if definition.is_record:
         assert isinstance(found, StructType)
@@ -116,10 +116,10 @@ def columns_of(definition: Definition) -> StructType:
 
 
 def merged(schemas: Mapping[str, StructType]) -> StructType:
-    """One schema for all; ``schemas`` by what they belong to, for errors.
+    """Merge schemas into one; the keys of ``schemas`` name them in errors.
 
-    Fields come in the order in which they are first seen; numbers are widened. Raises `IncompatibleSchema`
-    naming the field and both of its types.
+    Fields are ordered by their first occurrence; numbers are widened. Raises `IncompatibleSchema` naming the
+    field and both of its types.
     """
     found: StructType | None = None
     first = ""
@@ -175,14 +175,14 @@ _WIDER: Mapping[DataType, tuple[DataType, ...]] = {
 
 
 def widened(kind: DataType) -> tuple[DataType, ...]:
-    """Types that values of ``kind`` may be read as: Avro's own promotions."""
+    """Return the types that values of ``kind`` may be read as: Avro's own promotions."""
     return _WIDER.get(kind, ())
 
 
 def check_readable(written: DataType, wanted: DataType, path: str) -> None:
-    """Raises `IncompatibleSchema` naming ``path`` where ``written`` cannot be read as ``wanted``.
+    """Raise `IncompatibleSchema` naming ``path`` where ``written`` cannot be read as ``wanted``.
 
-    Fields that one of the two lacks are no error.
+    Fields that exist in one of the two alone are accepted.
     """
     if isinstance(written, StructType) and isinstance(wanted, StructType):
         for field in wanted.fields:
@@ -211,7 +211,7 @@ def check_readable(written: DataType, wanted: DataType, path: str) -> None:
 
 
 def same_name(names: list[str], wanted: str) -> str | None:
-    """The name that is the same, or the only one that is but for its case, as Spark's names are."""
+    """Return the name that equals ``wanted``, or the only one that does so ignoring case."""
     if wanted in names:
         return wanted
     near = [name for name in names if name.lower() == wanted.lower()]

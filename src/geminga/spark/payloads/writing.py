@@ -1,4 +1,4 @@
-"""Frames as payloads: the definition that a frame's columns give, and its rows in the topic's format."""
+"""Frames as payloads: the schema definition of a frame's columns, and its rows in the topic's format."""
 
 from __future__ import annotations
 
@@ -59,12 +59,11 @@ _DEFINED: dict[DataType, Any] = {
 
 
 def avro_definition(schema: StructType, name: str, namespace: str = "") -> dict[str, Any]:
-    """The Avro definition of rows of ``schema``.
+    """Return the Avro definition of rows of ``schema``.
 
-    Names are given as Spark's ``to_avro`` gives them. Everything is a union with null and has null as its
-    default, whether the column can be null or not: Spark's frames of one query and the next differ in that,
-    and a later schema may add and drop what is optional. Raises `IncompatibleSchema` naming a column that
-    Avro has no form for.
+    Names are those of Spark's ``to_avro``. Every field is a union with null and has null as its default,
+    whether the column can be null or not: frames of successive queries differ in that, and later schemas may
+    add and drop optional fields. Raises `IncompatibleSchema` naming a column that Avro can't represent.
     """
     full = f"{namespace}.{name}" if namespace else name
     fields: list[dict[str, Any]] = []
@@ -89,7 +88,7 @@ def _defined(kind: DataType, name: str, namespace: str) -> Any:
     if isinstance(kind, DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if kind not in _DEFINED:
-        raise IncompatibleSchema(f"column {name!r}: no schema has a form for {kind.simpleString()}")
+        raise IncompatibleSchema(f"column {name!r}: no schema can represent {kind.simpleString()}")
     return _DEFINED[kind]
 
 
@@ -112,11 +111,11 @@ _NODES: dict[DataType, SchemaNode] = {
     TimestampType(): SchemaNode("long", "timestamp-seconds"),
     TimestampNTZType(): SchemaNode("string", "local-timestamp-micros"),
 }
-"""For JSON that no schema describes: a number is seconds as a time, and no date; any value is text."""
+"""Nodes for JSON without a schema: a time may be a number of seconds, a date may not; any value is text."""
 
 
 def node_of_type(kind: DataType) -> SchemaNode:
-    """The node whose JSON Spark's own ``from_json`` reads as ``kind``.
+    """Return the node whose JSON Spark's own ``from_json`` reads as ``kind``.
 
     Raises `IncompatibleSchema` for a type that has none.
     """
@@ -131,12 +130,12 @@ def node_of_type(kind: DataType) -> SchemaNode:
     if isinstance(kind, DecimalType):
         return SchemaNode("bytes", "decimal", precision=kind.precision, scale=kind.scale)
     if kind not in _NODES:
-        raise IncompatibleSchema(f"no schema has a form for {kind.simpleString()}")
+        raise IncompatibleSchema(f"no schema can represent {kind.simpleString()}")
     return _NODES[kind]
 
 
 def frame_schema(schema: StructType, value_schema: str, name: str, namespace: str) -> SchemaInfo:
-    """What is registered for a frame whose payload columns are ``schema``."""
+    """Return the schema to register for a frame whose payload columns are ``schema``."""
     return SchemaInfo(
         type=int(SchemaType[value_schema]),
         name=name,
@@ -146,14 +145,14 @@ def frame_schema(schema: StructType, value_schema: str, name: str, namespace: st
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A field of the payload: where the frame has it; -1 for one that it lacks."""
+    """A field of the payload and the index of its column in the frame; -1 if the frame lacks it."""
 
     field: SchemaField
     column: int
 
 
 class PayloadWriter:
-    """Rows of a frame as payloads of one schema; ``schema``: the frame's payload columns.
+    """Encodes rows of a frame as payloads of one schema; ``schema``: the frame's payload columns.
 
     Raises `IncompatibleSchema` naming a column that doesn't fit.
     """
@@ -176,7 +175,7 @@ class PayloadWriter:
             source = same_name(schema.names, field.name)
             if source is None and self._is_needed(field):
                 raise IncompatibleSchema(
-                    f"the topic's schema needs the field {field.name!r}, which the frame has no column for"
+                    f"the topic's schema requires the field {field.name!r}, and the frame has no such column"
                 )
             self.sources.append(_Source(field, -1 if source is None else schema.names.index(source)))
         used = {source.column for source in self.sources}
@@ -194,8 +193,8 @@ class PayloadWriter:
         return field.default is NO_DEFAULT and not _is_optional(field.node)
 
     def write(self, columns: list[pa.Array], count: int) -> pa.Array:
-        """The payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage` naming a
-        field whose value the schema doesn't take."""
+        """Return the payloads of ``count`` rows, given the frame's payload columns. Raises `InvalidMessage`
+        naming a field whose value the schema doesn't take."""
         given = [source for source in self.sources if source.column >= 0]
         arrays = [columns[source.column] for source in given]
         if arrays:
@@ -225,13 +224,13 @@ def _check_writable(definition: Definition) -> None:
         definition.format != "plain" and not definition.is_record
     ):
         raise IncompatibleSchema(
-            f"the topic's schema is of type {SchemaType(definition.info.type).name}, which frames are not "
-            "written as; write the payloads as bytes in the column 'value'"
+            f"the topic's schema is of type {SchemaType(definition.info.type).name}, which frames can't "
+            "be written as; write the payloads as bytes in the column 'value'"
         )
 
 
 def _plain(definition: Definition, values: pa.Array) -> pa.Array:
-    """Payloads of a primitive schema; null for null."""
+    """Return payloads of a primitive schema; null for null."""
     from geminga.schema.generic import schema_of
 
     codec = schema_of(definition.info)

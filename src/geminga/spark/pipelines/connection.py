@@ -1,7 +1,7 @@
-"""How the flows of a project reach the cluster: by the project's own address, as the run was told to.
+"""Connection options for a project's flows: the project's own addresses, with the run's credentials.
 
-``geminga pipeline run --token-file ...`` hands the cluster over in the environment, as JSON: a project's
-files hold no secrets. A template's flows ask `connection` for the options of their sources and sinks.
+``geminga pipeline run --token-file ...`` passes the connection in the environment, as JSON: a project's files
+hold no secrets. A template's flows call `connection` for the options of their sources and sinks.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from geminga.client.cluster import Cluster
 from geminga.errors import InvalidConfiguration, UsageError
 
 VARIABLE = "GEMINGA_PIPELINE_CLUSTER"
-"""Of the processes of a run: `handed_over`."""
+"""Environment variable of a run's processes, with the text of `handed_over`."""
 
 
-def handed_over(cluster: Cluster, *, is_addressed: bool) -> str:
-    """The text for `VARIABLE`, **with the secrets**. Not ``is_addressed``: projects keep their addresses."""
+def handed_over(cluster: ClusterProfile, *, is_addressed: bool) -> str:
+    """Return the text for `VARIABLE`, **with the secrets**; ``is_addressed``: and the addresses."""
     return json.dumps({"cluster": cluster.as_dict(), "is_addressed": is_addressed})
 
 
 def check_asks(folder: Path) -> None:
-    """Raises `UsageError` for a project whose flows would not hear what a run is told."""
+    """Raise `UsageError` for a project whose flows would ignore a run's connection options."""
     for path in (folder / "transformations").rglob("*.py"):
         if "geminga.spark.pipelines.connection" in path.read_text(encoding="utf-8"):
             return
     raise UsageError(
-        f"no flow of {folder} asks for the run's connection, so options that say how to connect would change "
-        "nothing: from geminga.spark.pipelines.connection import connection, and "
-        ".options(**connection(service_url)) in the place of .option('service.url', service_url)"
+        f"no flow of {folder} calls connection(), so connection options would have no "
+        "effect: use from geminga.spark.pipelines.connection import connection, and "
+        ".options(**connection(service_url)) instead of .option('service.url', service_url)"
     )
 
 
-def cluster_at(service_url: str) -> Cluster:
-    """The cluster that a flow with this address is to reach."""
+def cluster_at(service_url: str) -> ClusterProfile:
+    """Return the cluster that a flow with this address connects to."""
     text = os.environ.get(VARIABLE)
     if not text:
         return Cluster(service_url=service_url)
@@ -49,8 +49,8 @@ def cluster_at(service_url: str) -> Cluster:
 
 
 def connection(service_url: str | None = None, *, admin_url: str | None = None) -> dict[str, str]:
-    """Options of ``format("pulsar")`` for a topic at ``service_url``, or of ``format("pulsar_stats")`` for a
-    broker whose web port is at ``admin_url``: the address, and how one shows oneself there."""
+    """Return options of ``format("pulsar")`` for a topic at ``service_url``, or of ``format("pulsar_stats")``
+    for a broker whose web port is at ``admin_url``: address, authentication and TLS."""
     given: dict[str, Any] = json.loads(os.environ.get(VARIABLE) or '{"cluster": {}, "is_addressed": false}')
     cluster = Cluster.from_dict(given["cluster"])
     if given["is_addressed"]:

@@ -1,14 +1,14 @@
-"""Tables of a lake as Spark's streams leave them in Parquet: which files count, and fewer of them.
+"""Parquet tables written by Spark's streams: their current files, and compaction of small files.
 
-A stream writes its files first and then names them in ``_spark_metadata``; that list, not the folder, is the
-table. What a failed or killed micro-batch has left is in the folder alone. So reading a table with another
-Parquet reader begins with the list::
+A stream writes its files first and then lists them in ``_spark_metadata``; that list, not the folder, defines
+the table. Files of a failed or killed micro-batch are in the folder alone. So another Parquet reader must use
+the list::
 
     pyarrow.dataset.dataset(lake.files("my_lake/lake/events"), format="parquet")
 
 With ``spark.sql.streaming.fileSink.log.compactInterval`` 1, as the templates set it, every list is complete
 in one file. That makes compaction safe against crashes: the new files are written beside the old ones, and
-one rename of the list puts them in their place. Readers see the old files or the new ones, never both.
+renaming the new list replaces them. Readers see the old files or the new ones, never both.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from geminga.filesystems import puts_whole_files, resolve
 
 METADATA = "_spark_metadata"
 TARGET_BYTES = 128 << 20
-"""About the size of Parquet files that Spark's own defaults read best: one is one task."""
+"""Target size of Parquet files, best for Spark's own defaults: a file is one task."""
 SMALL = 0.75
-"""Files below this part of the target are put together."""
+"""Files smaller than this fraction of the target are merged."""
 KEEP_SECONDS = 24 * 3600.0
-"""How long files that no longer count, or never did, stay for whoever is still reading or writing them."""
+"""Seconds for which unlisted files are kept, for readers and writers that still use them."""
 _LIST = re.compile(r"(\d+)(\.compact)?\Z")
 _VERSION = "v1"
 _ROWS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -46,7 +46,7 @@ _ROWS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that counts: its path on the table's file system, and its line in the list."""
+    """A listed file: its path on the table's file system, and its line in the list."""
 
     path: str
     line: dict[str, Any]
@@ -54,7 +54,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files that micro-batches up to ``batch`` have written; ``whole``: one file names them all."""
+    """Files of the micro-batches up to ``batch``; ``whole``: one list names them all."""
 
     batch: int
     whole: bool
@@ -63,7 +63,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class TableCompaction:
-    """What compacting did to a table."""
+    """File counts and bytes of a table before and after its compaction."""
 
     files_before: int
     files_after: int
@@ -73,7 +73,7 @@ class TableCompaction:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """A table's rows and files, from the files' own footers."""
+    """Rows and files of a table, from the files' footers."""
 
     rows: int
     files: int
@@ -83,9 +83,9 @@ class TableSize:
 
 
 def listing(table: str) -> Listing | None:
-    """What the newest list of a table says; None for a folder that no stream has written.
+    """Return the table's newest list; None for a folder that no stream has written.
 
-    Raises `StoreDamaged` when a list is not what Spark writes: guessing would hide or double rows.
+    Raises `StoreDamaged` when a list is not in Spark's format: guessing would hide or duplicate rows.
     """
     files, root = resolve(table)
     found = files.get_file_info(fs.FileSelector(f"{root}/{METADATA}", allow_not_found=True))
@@ -131,9 +131,9 @@ def _path(files: fs.FileSystem, uri: str) -> str:
 
 
 def files(table: str) -> list[str]:
-    """The paths of the files that are the table, for any Parquet reader.
+    """Return the paths of the table's files, for any Parquet reader.
 
-    A table that no stream wrote, as a materialized view is, has all that its folder holds.
+    If no stream wrote the table, such as a materialized view, return all files of its folder.
     """
     listed = listing(table)
     if listed is not None:
@@ -154,7 +154,7 @@ def _in_folder(files: fs.FileSystem, root: str) -> list[fs.FileInfo]:
 
 
 def table_dataset(table: str) -> dataset.Dataset:
-    """A table as an Arrow dataset, with the columns of all of its files: null where a file has none."""
+    """Return a table as an Arrow dataset with the columns of all of its files, null where a file has none."""
     system, _ = resolve(table)
     paths = files(table)
     if not paths:
@@ -164,7 +164,7 @@ def table_dataset(table: str) -> dataset.Dataset:
 
 
 def size(table: str) -> TableSize:
-    """Rows and files of a table. A file that a new run of Spark replaces meanwhile counts as gone."""
+    """Return rows and files of a table. A file that Spark replaces meanwhile is not counted."""
     system, _ = resolve(table)
     rows = count = 0
     for path in files(table):
@@ -180,25 +180,25 @@ def size(table: str) -> TableSize:
 
 
 def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") -> TableCompaction:
-    """Puts small files together, each new one about ``target_bytes`` long at the most.
+    """Merge small files into files of at most about ``target_bytes``.
 
-    ``by``: a column of which a file holds one value, if the table has it; such files are put together with
-    their like alone. No pipeline should run on the table meanwhile: nothing would be lost, but the
-    compaction might be undone. The old files stay until `clean`. Raises `UsageError` for a table whose lists
-    are not each complete, and for file systems that can't replace a file in one go.
+    ``by``: a column with one value per file, if the table has it; only files with the same value are merged.
+    No pipeline should run on the table meanwhile: no rows would be lost, but the compaction might be undone.
+    The old files stay until `clean`. Raises `UsageError` for a table whose lists are not each complete, and
+    for file systems that can't replace a file atomically.
     """
     system, root = resolve(table)
     listed = listing(table)
     if listed is None:
-        raise UsageError(f"{table} is no table that a stream has written: it has no {METADATA}")
+        raise UsageError(f"{table} was not written by a stream: it has no {METADATA}")
     if not listed.whole:
         raise UsageError(
             f"{table}: its newest list is not complete in itself. Set "
             "spark.sql.streaming.fileSink.log.compactInterval to 1 in spark-defaults.conf and run the "
-            "pipeline once more with something new"
+            "pipeline once more with new messages"
         )
     if not (isinstance(system, fs.LocalFileSystem) or puts_whole_files(system)):
-        raise UsageError(f"{table}: on {system.type_name} a list can't be replaced in one go")
+        raise UsageError(f"{table}: on {system.type_name} a list can't be replaced atomically")
     groups = _groups(system, listed.entries, target_bytes, by)
     before = sum(int(entry.line["size"]) for entry in listed.entries)
     replaced: dict[str, ListedFile | None] = {}
@@ -217,7 +217,7 @@ def compact(table: str, *, target_bytes: int = TARGET_BYTES, by: str = "__day") 
 def _groups(
     system: fs.FileSystem, entries: Sequence[ListedFile], target: int, by: str
 ) -> list[list[ListedFile]]:
-    """The small files that become one, in the order in which they were written."""
+    """Return the groups of small files to merge, in the order in which they were written."""
     open_groups: dict[object, tuple[list[ListedFile], int]] = {}
     closed: list[list[ListedFile]] = []
     empty: list[ListedFile] = []
@@ -226,7 +226,7 @@ def _groups(
         if length >= target * SMALL:
             continue
         metadata = parquet.read_metadata(entry.path, filesystem=system)
-        if not metadata.num_rows:  # Spark writes one now and then, to note a schema
+        if not metadata.num_rows:  # Spark sometimes writes one, to store a schema
             empty.append(entry)
             continue
         key = _one_value(metadata, by)
@@ -242,7 +242,7 @@ def _groups(
 
 
 def _one_value(metadata: parquet.FileMetaData, by: str) -> object:
-    """The value of a column of which the file holds only one, by its statistics; None otherwise."""
+    """Return a column's value if the file's statistics show a single one; None otherwise."""
     index = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == by), None)
     if index is None:
         return None
@@ -256,13 +256,13 @@ def _one_value(metadata: parquet.FileMetaData, by: str) -> object:
 
 
 def _put_together(system: fs.FileSystem, root: str, group: Sequence[ListedFile]) -> ListedFile:
-    """One file with the rows of all, checked and on the disk."""
+    """Write one file with the rows of all, check it and sync it to disk."""
     paths = [entry.path for entry in group]
     schemas = [parquet.read_schema(path, filesystem=system) for path in paths]
     schema = pa.unify_schemas(schemas)
     notes = dict(schemas[-1].metadata or {})
     if schema.names != schemas[-1].names:
-        notes.pop(_ROWS_SCHEMA, None)  # Spark's own note of the columns; it is for one file's columns alone
+        notes.pop(_ROWS_SCHEMA, None)  # Spark's own schema note covers one file's columns only
     schema = schema.with_metadata(notes)
     target = f"{root}/part-compacted-{uuid.uuid4()}.zstd.parquet"
     rows = 0
@@ -289,7 +289,7 @@ def _put_together(system: fs.FileSystem, root: str, group: Sequence[ListedFile])
 
 
 def _like(uri: str, path: str) -> str:
-    """The URI of a file beside another one."""
+    """Return the URI of a file beside another one."""
     return f"{uri.rpartition('/')[0]}/{quote(path.rpartition('/')[2])}"
 
 
@@ -300,7 +300,7 @@ def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[ListedFile
         text.write("\n" + json.dumps(entry.line, separators=(",", ":")))
     content = text.getvalue().encode()
     if not isinstance(system, fs.LocalFileSystem):
-        with system.open_output_stream(path) as stream:  # there all at once, when it is closed
+        with system.open_output_stream(path) as stream:  # the file appears complete, when it is closed
             stream.write(content)
         return
     folder, _, name = path.rpartition("/")
@@ -309,7 +309,7 @@ def _replace_list(system: fs.FileSystem, path: str, entries: Sequence[ListedFile
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    # Hadoop keeps a checksum beside each local file and refuses one that does not fit; none is allowed.
+    # Hadoop rejects a local file whose checksum file does not match; a missing one is allowed.
     checksum = f"{folder}/.{name}.crc"
     if os.path.exists(checksum):
         os.unlink(checksum)
@@ -329,18 +329,18 @@ def _sync(system: fs.FileSystem, path: str) -> None:
 
 
 def clean(table: str, *, keep_seconds: float = KEEP_SECONDS) -> list[str]:
-    """Deletes files of a stream's table that do not count and are older than ``keep_seconds``.
+    """Delete unlisted files of a stream's table that are older than ``keep_seconds``; return their paths.
 
-    They are what compaction has replaced and what failed micro-batches have left. Returns their paths.
+    They are files replaced by compaction and files of failed micro-batches.
     """
     if keep_seconds < 0:
         raise InvalidConfiguration(f"keep_seconds={keep_seconds} is not allowed; allowed: 0 or more")
     system, root = resolve(table)
-    # What is in the folder is looked at first: a file that is listed after that look is not in it.
+    # List the folder first, so that files listed in the metadata after that are not among its files.
     present = _in_folder(system, root)
     listed = listing(table)
     if listed is None:
-        raise UsageError(f"{table} is no table that a stream has written: it has no {METADATA}")
+        raise UsageError(f"{table} was not written by a stream: it has no {METADATA}")
     counting = {entry.path for entry in listed.entries}
     limit_ns = (time.time() - keep_seconds) * 1e9
     gone = [info.path for info in present if info.path not in counting and info.mtime_ns <= limit_ns]

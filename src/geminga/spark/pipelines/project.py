@@ -1,7 +1,7 @@
-"""Projects from templates: a folder that ``spark-pipelines`` and `geminga.spark.pipelines.running` run.
+"""Projects from templates: folders that ``spark-pipelines`` and `geminga.spark.pipelines.running` run.
 
-A template is a folder of text files. ``@@name@@`` in them is replaced; everything else is as it will be, so
-that a template reads like the project that comes out of it. What all projects share is in ``_common``.
+A template is a folder of text files. ``@@name@@`` in them is replaced; all other text is copied, so that a
+template reads like the resulting project. Files common to all projects are in ``_common``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK = re.compile(r"@@(\w+)@@")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """``fields`` are what the template asks for, with their defaults."""
+    """A template; ``fields`` are the names of its parameters, with their defaults."""
 
     name: str
     title: str
@@ -34,10 +34,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class LakeFormat:
-    """A table format: Spark's settings for it, and the one Spark that its connector is made for."""
+    """A table format: Spark's settings for it, and the Spark version that its connector supports."""
 
     argument: str = ""
-    """What a table's decorator says."""
+    """Argument of a table's decorator."""
     settings: str = ""
     spark: str | None = None
 
@@ -45,8 +45,8 @@ class LakeFormat:
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 FORMATS: Mapping[str, LakeFormat] = {
     "parquet": LakeFormat(argument=', format="parquet"'),
-    # The format is the default one here, since Spark tells an existing table the format that its definition
-    # names once more, and Delta Lake refuses that.
+    # The format is the default one here: Spark passes the format of a definition again to an existing table,
+    # which Delta Lake rejects.
     "delta": LakeFormat(
         settings="spark.sql.sources.default  delta\n"
         "# Delta Lake's own connector, which Spark fetches at the first run; it fits one version of Spark.\n"
@@ -56,7 +56,7 @@ FORMATS: Mapping[str, LakeFormat] = {
         spark="4.2",
     ),
 }
-"""Iceberg's newest connector is for Spark 4.1: where `spark-pipelines` runs, there is none yet."""
+"""Table formats by name. Iceberg's newest connector supports Spark 4.1, which lacks `spark-pipelines`."""
 
 _PLACE = {"service_url": "pulsar://127.0.0.1:6650"}
 TEMPLATES: Mapping[str, Template] = {
@@ -118,11 +118,11 @@ TEMPLATES: Mapping[str, Template] = {
 
 
 def create(folder: Path, template: str, answers: Mapping[str, str] | None = None) -> list[Path]:
-    """Makes the project in ``folder``, which must not be there, and returns its files.
+    """Create the project in ``folder``, which must not exist, and return its files.
 
-    ``answers`` override the template's defaults. Raises `InvalidConfiguration` for a name, template or
-    answer that cannot be, `UsageError` for a lake format whose connector is not made for the Spark that is
-    here, and `FileExistsError`.
+    ``answers`` override the template's defaults. Raises `InvalidConfiguration` for an invalid name, template
+    or answer, `UsageError` for a lake format whose connector does not support the installed Spark, and
+    `FileExistsError`.
     """
     check_choice("from", template, tuple(TEMPLATES))
     fields = TEMPLATES[template].fields
@@ -176,14 +176,14 @@ def _copy(source: Traversable, target: Path, values: Mapping[str, str], made: li
 
 @dataclass(frozen=True, slots=True)
 class ProjectPaths:
-    """Where a project keeps its tables and its checkpoints, as paths or URIs."""
+    """Locations of a project's tables and checkpoints, as paths or URIs."""
 
     warehouse: str
     storage: str
 
 
 def places(folder: Path) -> ProjectPaths:
-    """What the project's own files say; raises `UsageError` when ``folder`` holds no project."""
+    """Read the locations from the project's files; raises `UsageError` when ``folder`` holds no project."""
     import yaml
 
     spec = folder / SPEC_FILE
@@ -192,7 +192,7 @@ def places(folder: Path) -> ProjectPaths:
     try:
         storage = (yaml.safe_load(spec.read_text(encoding="utf-8")) or {})["storage"]
     except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise UsageError(f"{spec} says no storage: {error}") from None
+        raise UsageError(f"{spec} has no valid storage: {error}") from None
     warehouse = (folder / "spark-warehouse").as_uri()
     settings = folder / SETTINGS_FILE
     for line in settings.read_text(encoding="utf-8").splitlines() if settings.is_file() else ():

@@ -1,4 +1,4 @@
-"""JSON texts that hold more than a table's columns do: what the templates keep in ``__rescued``."""
+"""JSON texts with more data than a table's columns hold, which the templates keep in ``__rescued``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _FINER = re.compile(r"\.\d{7}")
 
 
 def beyond(schema: StructType) -> Callable[[str], Column]:
-    """A function of a column of JSON texts: the text where columns of ``schema`` do not hold all of it.
+    """Return a function on a column of JSON texts: the text if columns of ``schema`` do not hold all of it.
 
-    Null where ``from_json`` with ``schema`` gives every value of the text, at any depth, unchanged. A field
-    without a column, a key that comes twice, a value of another type, digits of a number or of a time that
-    the type cuts off, all give the whole text.
+    Null where ``from_json`` with ``schema`` returns every value of the text, at any depth, unchanged. A field
+    without a column, a duplicate key, a value of another type, or digits of a number or time that the type
+    cuts off all return the whole text.
     """
 
     def texts_beyond(texts: pa.Array) -> pa.Array:
@@ -53,7 +53,7 @@ def beyond(schema: StructType) -> Callable[[str], Column]:
 
 
 def texts_that(schema: StructType, texts: pa.Array) -> pa.Array:
-    """``texts`` with null for those that ``schema`` holds; empty ones it does."""
+    """Return ``texts`` with null for those that ``schema`` holds completely; empty texts count as held."""
     holds = _test(schema)
     is_held = np.ones(len(texts), np.bool_)
     for number, text in enumerate(texts.cast(pa.binary())):
@@ -71,7 +71,7 @@ def _test(kind: DataType) -> Test:
 
 
 def _test_of(kind: DataType) -> Test:
-    """Whether a value of `parsed` that is not null is held, if ``from_json`` takes it at all."""
+    """Return the test whether ``from_json`` keeps a `parsed` value that is not null."""
     if isinstance(kind, StructType):
         fields = {field.name: _test(field.dataType) for field in kind.fields}
         return lambda value: (

@@ -1,8 +1,8 @@
-"""Runs a project with ``spark-pipelines`` and says in a few lines what became of it.
+"""Running a project with ``spark-pipelines``, with a short summary of the result.
 
-Everything is Spark's own: this module starts the command with the project's settings and this interpreter,
-turns what it prints into events, and counts the rows of the lake before and after. Before it starts, it looks
-for the one thing that Spark would pass over in silence (`check_checkpoints`).
+All work is Spark's own: this module starts the command with the project's settings and this interpreter,
+turns its output into events, and counts the lake's rows before and after. Before the start it checks for a
+loss that Spark would cause silently (`check_checkpoints`).
 """
 
 from __future__ import annotations
@@ -40,22 +40,21 @@ _TRACEBACK = "Traceback (most recent call last):"
 _LOG = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|ERROR) ")
 _STACK = re.compile(r"^\s+(at |\.\.\. |File |Suppressed)|^Traceback|^org\.apache|^java\.")
 _RACE = re.compile(r"Illegal size \d+ of collection, expected \d+")
-"""What Spark says when flows that it plans at the same time have spoilt a collection that they share: tasks
-can't be sent any more, in none of the flows and at no retry, for the collection stays as it is. Nothing was
-written by then that a new Spark would not go on from."""
+"""Spark's error when flows planned at the same time have corrupted a shared collection. From then on no flow
+can send tasks, at any retry. Nothing was written that a new Spark could not continue from."""
 RACES_MAX = 3
-"""So often a run is begun again for that."""
+"""Maximum restarts of a run after this error."""
 _STOP_SECONDS = 20.0
 OUTPUT_KEPT_LINES = 400
 LOCK_FILE = ".lock"
 PORT = 15002
-"""Of this machine: where ``spark-pipelines`` talks to its own Spark, and can't be told another."""
+"""Port of this machine where ``spark-pipelines`` talks to its own Spark; it can't be changed."""
 WAIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class FlowChanged:
-    """A table's flow is in another state: QUEUED, STARTING, RUNNING, COMPLETED, FAILED …"""
+    """A table's flow has entered another state: QUEUED, STARTING, RUNNING, COMPLETED, FAILED …"""
 
     flow: str
     state: str
@@ -70,19 +69,19 @@ class FlowProgress:
     rows: int
     rows_per_second: float
     lag_messages: int | None
-    """Messages of its topics that are still to be read; None where that is not known."""
+    """Unread messages of its topics; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The run has not begun, because something else has to end first."""
+    """The run waits for another pipeline or Spark to end."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Spark failed for a reason of its own that passes, and is started again."""
+    """Spark failed with a transient error and is restarted."""
 
     reason: str
 
@@ -92,22 +91,22 @@ Event = FlowChanged | FlowProgress | Waiting | Repeated
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``before`` and ``after`` hold the lake's tables by name; ``error`` is empty when all went well."""
+    """Result of a run: tables by name ``before`` and ``after``; ``error`` is empty on success."""
 
     exit_code: int
     error: str
     before: Mapping[str, lake.TableSize]
     after: Mapping[str, lake.TableSize]
     output: tuple[str, ...]
-    """The last lines of what Spark printed."""
+    """Last lines of Spark's output."""
     rows_read: Mapping[str, int] = field(default_factory=dict)
-    """By flow: rows that it took in."""
+    """Rows read, by flow."""
     lag_messages: Mapping[str, int] = field(default_factory=dict)
-    """By flow: messages that its topics had left after its last micro-batch, where that is known."""
+    """Unread messages of its topics after its last micro-batch, by flow, where known."""
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """The tables of a project that Parquet holds: their folders by name."""
+    """Return the Parquet tables of a project: their folders by name."""
     warehouse = places(folder).warehouse.rstrip("/")
     system, root = resolve(warehouse)
     found: dict[str, str] = {}
@@ -127,16 +126,16 @@ def _folders(system: fs.FileSystem, path: str) -> list[fs.FileInfo]:
 
 
 def sizes(folder: Path) -> dict[str, lake.TableSize]:
-    """Rows and files of a project's tables, counted from the files' own footers."""
+    """Return rows and files of a project's tables, counted from the files' footers."""
     return {name: lake.size(path) for name, path in tables(folder).items()}
 
 
 def check_checkpoints(folder: Path, refreshed: Collection[str] = ()) -> None:
-    """Raises `UsageError` when a table is ahead of its flow's checkpoint.
+    """Raise `UsageError` when a table is ahead of its flow's checkpoint.
 
-    That is so after a checkpoint was deleted or an older one was put back. Spark's file sink knows a
-    micro-batch by its number alone and skips, without a word, those that the table has: what they hold the
-    second time is not what they held the first time, and would be lost.
+    That happens after a checkpoint was deleted or an older one restored. Spark's file sink identifies a
+    micro-batch by its number alone and silently skips those that the table has: their new contents differ
+    from the old ones, and would be lost.
     """
     system, root = resolve(places(folder).storage)
     for name, path in tables(folder).items():
@@ -149,13 +148,13 @@ def check_checkpoints(folder: Path, refreshed: Collection[str] = ()) -> None:
         if listed.batch > max(planned, default=-1):
             raise UsageError(
                 f"the table {name} has micro-batches up to {listed.batch}, its checkpoint below {place} only "
-                f"up to {max(planned, default=-1)}: Spark would skip what it takes for the same ones, and "
-                f"lose messages. Put the checkpoint back, or compute the table anew: --full-refresh {name}"
+                f"up to {max(planned, default=-1)}: Spark would skip micro-batches with known numbers, and "
+                f"lose messages. Put the checkpoint back, or recompute the table: --full-refresh {name}"
             )
 
 
 def _planned(system: fs.FileSystem, flow: str) -> int:
-    """The last micro-batch that the newest checkpoint of a flow has planned; -1 when there is none."""
+    """Return the last planned micro-batch in the newest checkpoint of a flow; -1 without one."""
     versions = [info for info in _folders(system, flow) if info.base_name.isdigit()]
     if not versions:
         return -1
@@ -165,7 +164,7 @@ def _planned(system: fs.FileSystem, flow: str) -> int:
 
 
 def command(arguments: tuple[str, ...] = ()) -> list[str]:
-    """``spark-pipelines run`` of the PySpark that this interpreter has."""
+    """Return the command ``spark-pipelines run`` of this interpreter's PySpark."""
     beside = Path(sys.executable).with_name("spark-pipelines")
     if not beside.exists():
         raise UsageError(
@@ -175,8 +174,8 @@ def command(arguments: tuple[str, ...] = ()) -> list[str]:
 
 
 def environment(folder: Path, cluster: str = "") -> dict[str, str]:
-    """What Spark needs to know: the project's settings, and that its workers run this interpreter.
-    ``cluster`` is what `geminga.spark.pipelines.connection` hands over."""
+    """Return Spark's environment: the project's settings, and this interpreter for its workers. ``cluster``
+    is the value for `geminga.spark.pipelines.connection`."""
     check_java()
     paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     logging = resources.files(__package__) / "log4j2.properties"
@@ -194,7 +193,7 @@ def environment(folder: Path, cluster: str = "") -> dict[str, str]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[int]:
-    """Holds the project's lock, which what it starts keeps by the yielded descriptor. Raises `UsageError`."""
+    """Hold the project's lock; child processes inherit the yielded descriptor. Raises `UsageError`."""
     import fcntl
 
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -202,7 +201,7 @@ def alone(folder: Path) -> Iterator[int]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{folder} is at work: a run or a compaction of it is going on") from None
+            raise UsageError(f"{folder} is in use by a run or a compaction") from None
         yield descriptor
     finally:
         os.close(descriptor)
@@ -217,13 +216,13 @@ def run(
     wait_seconds: float = WAIT_SECONDS,
     cluster: str = "",
 ) -> Outcome:
-    """Updates the tables of the project in ``folder`` with what is new, and returns how it went.
+    """Update the tables of the project in ``folder`` with new messages, and return the result.
 
-    ``full_refresh`` names tables to compute anew; ``arguments`` are given to ``spark-pipelines run``. Ctrl-C
-    stops Spark and is raised again; the next run goes on where this one was. Of the pipelines of one machine
-    one runs at a time; the others wait for it, ``wait_seconds`` at the most. ``cluster`` says how to connect:
-    `geminga.spark.pipelines.connection.handed_over`. Raises `UsageError` when
-    ``folder`` holds no project, is at work, or has a table that its checkpoint does not know.
+    ``full_refresh`` names tables to recompute; ``arguments`` are passed to ``spark-pipelines run``. Ctrl-C
+    stops Spark and is raised again; the next run resumes there. Only one pipeline runs on a machine at a
+    time; others wait for it up to ``wait_seconds``. ``cluster`` has the connection:
+    `geminga.spark.pipelines.connection.handed_over`. Raises `UsageError` when ``folder`` holds no project, is
+    in use, or has a table ahead of its checkpoint.
     """
     folder = folder.resolve()
     places(folder)
@@ -249,7 +248,7 @@ def run(
 
 
 def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _SparkOutput, cluster: str) -> int:
-    """``spark-pipelines`` from its start to its end; returns the exit code."""
+    """Run ``spark-pipelines`` to its end; return the exit code."""
     process = subprocess.Popen(
         command(arguments), cwd=folder, env=environment(folder, cluster), text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -266,7 +265,7 @@ def _spark(folder: Path, arguments: tuple[str, ...], lock: int, heard: _SparkOut
 
 @contextmanager
 def _port(told: Callable[[Event], None], wait_seconds: float) -> Iterator[None]:
-    """Holds Spark's port for one run of ours, once nobody else has it. Raises `UsageError`."""
+    """Hold Spark's port for one of our runs, once it is free. Raises `UsageError`."""
     import fcntl
 
     descriptor = os.open(
@@ -274,7 +273,7 @@ def _port(told: Callable[[Event], None], wait_seconds: float) -> Iterator[None]:
         os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600,
     )  # fmt: skip
     reason = (
-        f"port {PORT}, the only one that spark-pipelines knows, is taken by another pipeline or a Spark "
+        f"port {PORT}, the only one that spark-pipelines uses, is taken by another pipeline or a Spark "
         "Connect server"
     )
     deadline = time.monotonic() + wait_seconds
@@ -311,7 +310,7 @@ def _is_free(port: int) -> bool:
 
 
 class _SparkOutput:
-    """What Spark prints, taken apart."""
+    """Parser of Spark's output."""
 
     def __init__(self, told: Callable[[Event], None]) -> None:
         self.told = told
@@ -322,10 +321,10 @@ class _SparkOutput:
         self._progress: list[str] | None = None
         self._error = ""
         self._error_continues = False
-        """The text of the error is on a later line: the next one, or the one after a traceback's frames."""
+        """Whether the error's text is on a later line: the next, or after a traceback's frames."""
 
     def begin_again(self) -> None:
-        """Spark is started anew: what failed before does not count, what was read does."""
+        """Spark is restarted: forget former errors, keep the counts of rows read."""
         self.race = self._error = ""
         self._progress = None
 
@@ -360,7 +359,7 @@ class _SparkOutput:
         try:
             progress: dict[str, Any] = json.loads(text)
         except ValueError:
-            return  # lines of two queries mixed up: their numbers are for people, and the next ones come
+            return  # lines of two queries mixed up: skip them, later ones follow
         flow = str(progress.get("name") or "").rpartition(".")[2]
         rows = int(progress.get("numInputRows") or 0)
         counts = [one.get("messages") for one in query_lag(progress).values()]
@@ -383,7 +382,7 @@ class _SparkOutput:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Leaves nothing of Spark behind, also when we are interrupted."""
+    """End Spark and its child processes, even if interrupted."""
     for name, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, None)):
         try:
             os.killpg(process.pid, name)

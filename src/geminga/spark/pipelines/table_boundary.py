@@ -1,7 +1,7 @@
-"""The seam between a table of the lake and the topic that it was made of: how far the table reaches.
+"""Boundary between a table of the lake and its source topic: the last messages that the table holds.
 
-It is looked up once and kept in a file, because table and topic go on growing: what decides whether a row
-comes from the one or the other must be the same in every run.
+It is determined once and kept in a file, because table and topic keep growing: every run must decide in the
+same way whether a row comes from the table or the topic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from geminga.spark.offsets import (
 from geminga.spark.pipelines.connection import cluster_at
 
 COLUMNS = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
-"""What a table notes of where each of its rows lay; the topic is the partition's own."""
+"""Columns with each row's position in the topic, which is the partition's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class TableBoundary:
 
     @property
     def starting_offsets(self) -> str:
-        """For the option ``startingOffsets``: the last message itself, or the first of the partition."""
+        """Return ``startingOffsets``: the boundary message itself, or the first of the partition."""
         return json.dumps(_to_text(self.offsets))
 
     @property
     def places(self) -> list[tuple[str, tuple[int, int, int]]]:
-        """(the partition's topic, (ledger, entry, batch index)) of each that the table has rows of."""
+        """Return (topic, (ledger, entry, batch index)) of each partition with rows in the table."""
         return [
             (partition_topic(partition), (place.ledger, place.entry, place.batch_index))
             for partition, place in sorted(self.offsets.items())
@@ -65,10 +65,11 @@ def _to_text(offsets: Offsets) -> dict[str, dict[str, str]]:
 
 
 def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> TableBoundary:
-    """The seam that ``file`` (a path or a ``file:`` URI) keeps; looked up and kept there when it has none.
+    """Return the boundary kept in ``file`` (a path or ``file:`` URI); determine and store it if there is
+    none.
 
-    Raises `InvalidConfiguration` when ``file`` was made for another table or topic, or the table does not
-    note where its rows lay; `StoreDamaged` when the file can't be read.
+    Raises `InvalidConfiguration` when ``file`` was made for another table or topic, or the table lacks the
+    columns with its rows' positions; `StoreDamaged` when the file can't be read.
     """
     path = Path(resolve(file)[1])
     name = str(TopicName.parse(topic))
@@ -78,10 +79,10 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Table
             seam = TableBoundary(from_json(kept["offsets"]))
             made_for = (kept["table"], kept["topic"])
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(f"{path} is not a seam: {error}") from None
+            raise StoreDamaged(f"{path} is not a boundary file: {error}") from None
         if made_for != (table, name):
             raise InvalidConfiguration(
-                f"{path} is the seam of the table {made_for[0]} and the topic {made_for[1]}; for others, "
+                f"{path} is the boundary of the table {made_for[0]} and the topic {made_for[1]}; for others, "
                 "make a new project"
             )
         return seam
@@ -100,7 +101,7 @@ def pinned_seam(file: str, *, table: str, service_url: str, topic: str) -> Table
 
 
 def _partitions(service_url: str, topic: str) -> dict[Partition, Offset]:
-    """All partitions of the topic: those that the table does not know are read from their first message."""
+    """Return all partitions of the topic: those not in the table are read from their first message."""
     client = cluster_at(service_url).client()
     try:
         names = client.get_topic_partitions(topic)
@@ -111,15 +112,15 @@ def _partitions(service_url: str, topic: str) -> dict[Partition, Offset]:
 
 
 def last_places(table: str, topic: str) -> dict[Partition, Offset]:
-    """The last message of each of the topic's partitions that a table has."""
+    """Return the last message that a table has of each of the topic's partitions."""
     from geminga.spark.pipelines import lake
 
     rows = lake.table_dataset(table)
     missing = [name for name in COLUMNS if name not in rows.schema.names]
     if missing:
         raise InvalidConfiguration(
-            f"{table} has no column {missing[0]!r} and so does not note where its rows lay in the topic; a "
-            f"table that the template ingest made has {', '.join(COLUMNS)}"
+            f"{table} has no column {missing[0]!r}, so the topic positions of its rows are unknown; a "
+            f"table of the template ingest has {', '.join(COLUMNS)}"
         )
     found: dict[Partition, Offset] = {}
     for batch in rows.to_batches(columns=list(COLUMNS)):
