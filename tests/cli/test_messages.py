@@ -143,7 +143,7 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
             producer.send_async(str(number).encode(), lambda result, message_id: None)
         producer.flush()
     assert "backlog 1000 messages" in run("topics", "stats", topic).stdout
-    assert "goes on behind 1 messages" in run("subscriptions", "skip", topic, "s", "-n", "1").stdout
+    assert "skipped 1 messages" in run("subscriptions", "skip", topic, "s", "-n", "1").stdout
     (skipped,) = _lines(run("subscriptions", "skip", topic, "s", "-n", "98", "--json"))
     assert (skipped["skipped"], skipped["unit"]) == (98, "messages")
     assert "backlog 901 messages" in run("topics", "stats", topic).stdout

@@ -25,7 +25,7 @@ def command() -> None:
 @connecting
 @json_option
 def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) -> None:
-    """Namespaces of TENANT, or of all tenants."""
+    """List the namespaces of TENANT, or of all tenants."""
     admin = cluster.admin()
     tenants = [tenant] if tenant is not None else admin.tenants.list()
     rows = [{"namespace": name} for each in tenants for name in admin.namespaces.list(each)]
@@ -34,18 +34,18 @@ def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) 
 
 @command.command("create", cls=ConnectingCommand)
 @namespace_argument
-@click.option("--bundles", type=click.IntRange(1), help="In how many parts brokers share it.")
+@click.option("--bundles", type=click.IntRange(1), help="Number of bundles: the units that brokers share.")
 @connecting
 @json_option
 def create(namespace: str, bundles: int | None, cluster: ClusterProfile, as_json: bool) -> None:
-    """Make a namespace."""
+    """Create a namespace."""
     cluster.admin().namespaces.create(namespace, bundles=bundles)
     emit({"namespace": namespace, "created": True}, as_json=as_json, text=f"created {namespace}")
 
 
 @command.command("delete", cls=ConnectingCommand)
 @namespace_argument
-@click.option("--force", is_flag=True, help="With its topics and their messages.")
+@click.option("--force", is_flag=True, help="Delete its topics and messages too.")
 @yes_option
 @connecting
 @json_option
@@ -61,23 +61,23 @@ def delete(namespace: str, force: bool, yes: bool, cluster: ClusterProfile, as_j
 @connecting
 @json_option
 def unload(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
-    """Close every topic of a namespace: clients come back, and a cluster may move them."""
+    """Close every topic of a namespace: clients reconnect, and a cluster may move the topics."""
     cluster.admin().namespaces.unload(namespace)
     emit({"namespace": namespace, "unloaded": True}, as_json=as_json, text=f"unloaded {namespace}")
 
 
 @command.command("clear-backlog", cls=ConnectingCommand)
 @namespace_argument
-@click.option("--subscription", "-s", help="In subscriptions of this name; without: in all.")
+@click.option("--subscription", "-s", help="Only subscriptions of this name.  [default: all]")
 @yes_option
 @connecting
 @json_option
 def clear_backlog(
     namespace: str, subscription: str | None, yes: bool, cluster: ClusterProfile, as_json: bool
 ) -> None:
-    """Acknowledge everything that waits in all topics of a namespace."""
+    """Acknowledge the backlog of all topics of a namespace."""
     which = f"subscriptions {subscription!r}" if subscription else "all subscriptions"
-    confirm(f"Give up what waits in {which} of {namespace}?", yes=yes)
+    confirm(f"Skip the backlog of {which} of {namespace}?", yes=yes)
     cluster.admin().namespaces.clear_backlog(namespace, subscription=subscription)
     emit({"namespace": namespace, "cleared": True}, as_json=as_json, text=f"cleared {namespace}")
 
@@ -87,7 +87,7 @@ def clear_backlog(
 @connecting
 @json_option
 def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
-    """What each role may do in a namespace."""
+    """List the permissions of each role in a namespace."""
     found = cluster.admin().namespaces.permissions(namespace)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
     print_rows(
@@ -104,7 +104,7 @@ def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
 def grant(
     namespace: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool
 ) -> None:
-    """Let ROLE do ACTIONS in a namespace, and nothing else there."""
+    """Allow ROLE these ACTIONS in a namespace, replacing its earlier permissions there."""
     cluster.admin().namespaces.grant(namespace, role, actions)
     text = f"{role} may {', '.join(actions)} in {namespace}"
     emit({"namespace": namespace, "role": role, "actions": actions}, as_json=as_json, text=text)
@@ -116,7 +116,7 @@ def grant(
 @connecting
 @json_option
 def revoke(namespace: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
-    """Take from ROLE what it may do in a namespace."""
+    """Revoke all permissions of ROLE in a namespace."""
     cluster.admin().namespaces.revoke(namespace, role)
     emit({"namespace": namespace, "role": role, "actions": []}, as_json=as_json, text=f"{role} may nothing")
 
