@@ -168,7 +168,7 @@ def test_a_stuck_consumer_is_explained_and_mended(run: Any, broker: Any) -> None
             assert time.monotonic() < deadline, "the client has gathered its acknowledgements for long enough"
         assert f"- hole: message {place} is not acknowledged, 4 behind it are" in screen
         assert f"geminga subscriptions skip {topic} s --message {place}" in screen
-        assert "pushed again after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
+        assert "redelivered after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
         (found,) = _lines(run("explain", topic, "s", "--json"))
         assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
         assert [each["kind"] for each in found["findings"]] == ["hole"]

@@ -123,7 +123,7 @@ def test_a_copy_borrows_until_it_is_given_the_place(tmp_path: Path) -> None:
     done = run("claim", copy, *place, answer="n\n")
     assert done.exception is not None
     assert "Is it gone for good?" in done.output
-    assert "the place is this store's now" in run("claim", copy, "--yes", *place).output.lower()
+    assert "the storage now belongs to this store" in run("claim", copy, "--yes", *place).output.lower()
     assert "is claimed by" not in run("check", copy, *place).output
     assert "is claimed by" in run("check", original, *place).output
     assert json.loads(run("claim", copy, "--json", *place).output) == {"claimed": True}

@@ -285,10 +285,10 @@ def test_a_name_that_is_a_step_in_a_path_is_never_asked_for(story: Story, page: 
     expect(page.locator("tbody .subscription")).to_have_text(name)
     before = len(story.served.requests)
     page.locator("a.row").click()
-    expect(page.locator(".refused")).to_contain_text("cannot be asked for in a browser")
+    expect(page.locator(".refused")).to_contain_text("cannot be used in a browser's URL")
     assert not [each for each in story.served.requests[before:] if "subscription/" in each]
     page.goto(topic_url(story.served, f"persistent://public/default/{name}"))
-    expect(page.locator(".refused")).to_contain_text("cannot be asked for in a browser")
+    expect(page.locator(".refused")).to_contain_text("cannot be used in a browser's URL")
 
 
 # --- doing something about it ---
@@ -306,7 +306,7 @@ def test_an_action_says_what_it_will_do_and_does_it(story: Story, page: Page) ->
     )
     expect(dialog.locator(".preview")).to_contain_text("5 messages stay")
     assert story.do(lambda: story.found[1].backlog) == 9, "nothing is done before it is said"
-    dialog.get_by_role("button", name="Leave it").click()
+    dialog.get_by_role("button", name="Cancel").click()
     assert story.do(lambda: story.found[1].backlog) == 9
     page.locator("[data-action=skip]").click()
     page.locator("dialog").get_by_label("How many messages").fill("4")
@@ -324,7 +324,7 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
     page.locator("[data-action=redeliver]").click()
     expect(page.locator("dialog .preview")).to_contain_text("2 messages that 1 consumer hold unacknowledged")
     story.do(peer.messages)
-    page.locator("dialog").get_by_role("button", name="Deliver again").click()
+    page.locator("dialog").get_by_role("button", name="Redeliver").click()
     expect(page.locator(".toast")).to_contain_text("Done")
     assert len(story.do(peer.messages)) == 2
     page.locator("[data-action=reset]").click()
@@ -332,8 +332,8 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
     expect(page.locator("dialog .preview")).to_contain_text(
         "2 messages that were acknowledged are delivered again"
     )
-    page.locator("dialog").get_by_role("button", name="Move it").click()
-    expect(page.locator(".toast").filter(has_text="begin again")).to_contain_text("Done")
+    page.locator("dialog").get_by_role("button", name="Reset").click()
+    expect(page.locator(".toast").filter(has_text="reset position")).to_contain_text("Done")
     assert story.do(lambda: story.found[1].backlog) == 4
 
 
@@ -348,10 +348,10 @@ def test_what_was_said_of_a_reset_is_what_is_done(story: Story, page: Page) -> N
     with page.expect_response(lambda answer: _is_two_hours_ago(answer.url)) as previewed:
         dialog.get_by_label("How long").fill("2")
     expect(dialog.locator(".preview")).to_contain_text("begins again", ignore_case=True)
-    expect(dialog.get_by_role("button", name="Move it")).to_be_enabled()
+    expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
     page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000; }")
     with page.expect_request(re.compile("/resetcursor/")) as done:
-        dialog.get_by_role("button", name="Move it").click()
+        dialog.get_by_role("button", name="Reset").click()
     said = re.search(r"timestamp=(\d+)", previewed.value.url)
     assert said is not None
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
@@ -383,9 +383,9 @@ def test_the_map_leads_to_a_single_message(story: Story, page: Page) -> None:
     assert box is not None
     strip.click(position={"x": 3.5 / 200 * box["width"], "y": 20})
     expect(page.locator(".chosen")).to_contain_text("0:3: open")
-    page.get_by_role("button", name="Give it up").click()
-    page.locator("dialog").get_by_role("button", name="Give it up").click()
-    expect(page.locator(".toast")).to_contain_text("0:3 is given up")
+    page.get_by_role("button", name="Skip it").click()
+    page.locator("dialog").get_by_role("button", name="Skip it").click()
+    expect(page.locator(".toast")).to_contain_text("0:3 is skipped")
     assert story.do(lambda: story.found[1].cursor.mark) == 300
 
 
@@ -407,7 +407,7 @@ def test_the_tail_follows_filters_and_decodes(story: Story, page: Page) -> None:
     expect(values).to_have_text(["N14 again", '{"plane": "N14228"}'])
     page.get_by_role("button", name="Pause").click()
     story.publish(1, b"N14 unseen")
-    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
     expect(values).to_have_count(2)
 
 
@@ -463,7 +463,7 @@ def test_protobuf_is_read_by_its_descriptors(served: Any, page: Page, spoil: boo
         [base64.b64encode(data[:-3] if spoil else data).decode(), schema],
     )
     if spoil:
-        assert "not what the schema says: it ends too early" in shown
+        assert "does not match the schema: the payload is truncated" in shown
         return
     wanted = json_format.MessageToDict(command, preserving_proto_field_name=True)
     assert json.dumps(_as_text(json.loads(shown)), sort_keys=True) == json.dumps(
@@ -525,7 +525,7 @@ def test_the_keyboard_is_enough(story: Story, page: Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("b")
-    expect(page.get_by_text("What it did by itself")).to_be_visible()
+    expect(page.get_by_text("Automatic actions")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -610,7 +610,7 @@ def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
     served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())
     page.goto(f"{served.url}/#/broker")
     page.get_by_label("Token").fill(make_token("viewer", key, "HS256"))
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("viewer")
     expect(page.get_by_text("no message expired")).to_be_hidden()
 
@@ -622,13 +622,13 @@ def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], 
     token = make_token("admin", key, "HS256")
     page.goto(served.url)
     page.get_by_label("Token").fill("rubbish")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.locator(".refused")).to_be_visible()
     page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.locator("h1")).to_have_text("Nothing to see yet.")
     page.get_by_role("link", name="Broker").click()
-    expect(page.get_by_text("What it did by itself")).to_be_visible()
+    expect(page.get_by_text("Automatic actions")).to_be_visible()
     kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
     assert token not in kept
     assert token not in page.url
