@@ -236,7 +236,7 @@ class EffectivelyOnce:
         return names[zlib.crc32(f"{place.ledger_id()}:{place.entry_id()}".encode()) % len(names)]
 
     async def _of_output(self, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``ask``, retried if it uses the output; `check` tried topics that a call chose."""
+        """Return the result of ``ask``, retried for the output; `check` tried topics chosen by calls."""
         if topic == self._settings.output:
             return await self._settling.patiently(topic, ask)
         return await ask()
