@@ -389,8 +389,8 @@ class PartitionMirror:
             return
         if is_missed:
             logger.warning(
-                "%s: the target has lost the entries after %s in the source. They are copied again, as far as "
-                "the source still has them: %s", self.topic, mirrored if mirrored != NOWHERE else "all",
+                "%s: the target has lost the entries after %s in the source. They are copied again, as far "
+                "as the source still has them: %s", self.topic, mirrored if mirrored != NOWHERE else "all",
                 f"from {source.position(0)} on" if source.entries else "nothing",
             )  # fmt: skip
             mine = subscription_of(ends.mirror)
@@ -646,7 +646,7 @@ class PartitionMirror:
         self._pending_bytes -= size
         counters = self.counters
         if target == NOWHERE:
-            # The target says that it has the entry: verify this, since no entry may be skipped.
+            # The target claims to have the entry: verify this, since no entry may be skipped.
             counters.duplicates += messages
             self._claimed = place
             raise ProtocolError(f"{self.topic}: the target drops the entry at {place}, which it had already")

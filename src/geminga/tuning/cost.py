@@ -1,8 +1,8 @@
-"""What publishing costs a broker: CPU and network from entries, wake-ups, bytes, readers and copies.
+"""Cost model of publishing: a broker's CPU and network from entries, wake-ups, bytes, readers and copies.
 
-The work of a broker is counted in entries: it opens no batch. An entry that comes alone finds a chain of
-threads asleep on cold caches, each of which has to be woken; one that comes in company finds them awake. So
-there are two prices, of an entry and of a wake-up, and how often the chain is woken follows from the rate::
+A broker's work is counted in entries, as it does not open batches. A single entry has to wake a chain of
+threads with cold caches; further entries find them awake. So there are two prices, per entry and per wake-up;
+the number of wake-ups follows from the rate::
 
     CPU s/s = flowing
               + entry x E + delivered_entry x E x subscriptions + copied_entry x E x (copies - 1)
@@ -12,15 +12,14 @@ there are two prices, of an entry and of a wake-up, and how often the chain is w
 
     W = E / (1 + E x awake_seconds)
 
-with E entries and B stored bytes a second. ``awake_seconds`` is for how long the chain stays awake: of few
-entries each wakes it, of many at most one in that time. Each delivery wakes another connection and a reader.
-P is how many partitions are at work within a second: a subscription's position in each of them is written
-once a second, however many entries come. ``flowing`` is what a broker takes beyond its idling as soon as
-anything flows at all: collections of garbage, statistics, what is done once a second. Compression shows in
-B alone. ``tools/fit_cost_model.py`` fits the coefficients to measured loads.
+with E entries and B stored bytes per second. ``awake_seconds`` is how long the threads stay awake: at low
+rates each entry wakes them, at high rates at most one in that time. Each delivery wakes another connection
+and a reader. P is the number of active partitions: a subscription's position in each is written once per
+second, for any number of entries. ``flowing`` is the broker's CPU above idle at any load: garbage collection,
+statistics, periodic work. Compression affects only B. ``tools/fit_cost_model.py`` fits the coefficients to
+measured loads.
 
-Network bytes are the stored ones plus what goes with each entry: the command around it and its receipt, the
-command around a delivery and its acknowledgement.
+Network bytes are the stored bytes plus those around each entry: commands, receipts and acknowledgements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Expected effects of settings on a topic: batch fill, entries, latency, memory, network, broker CPU.
 
-Closed formulas, so that advice is instant. A batch is opened by a message and closed by its delay, count or
-bytes, whichever comes first. The messages of a producer in one partition depend on routing: all while round
-robin stays on the partition, a partition's share with keys.
+Closed formulas, so that advice is instant. A batch is opened by a message and closed by the first of its
+delay, count and bytes. The messages of a producer in one partition depend on routing: all while round robin
+stays on the partition, a partition's share with keys.
 """
 
 from __future__ import annotations

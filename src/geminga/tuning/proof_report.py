@@ -152,7 +152,7 @@ def _percent(change: float) -> str:
 
 
 def heading(proof: Proof, *, ranges: bool = True) -> str:
-    """Return place and conditions of the measurement, and the other load of the machine."""
+    """Return machine and conditions of the measurement, and the other load of the machine."""
     profile, machine = proof.conditions["profile"], proof.machine
     others = Spread.of([outcome.others_per_second for outcome in proof.outcomes])
     busy = (

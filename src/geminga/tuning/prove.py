@@ -120,7 +120,7 @@ class Proof:
         """Return the runs of a part by subject, in the order of the first round.
 
         Costs that do not differ between subjects are subtracted as the median over all runs: the idle broker
-        (a JVM's housekeeping comes in bursts, which may or may not fall before a run) and, per message, the
+        (a JVM does housekeeping in bursts, which may or may not fall before a run) and, per message, the
         measuring loop.
         """
         mine = [outcome for outcome in self.outcomes if outcome.part == part]
@@ -153,7 +153,7 @@ class Proof:
 
     @staticmethod
     def kept(folder: Path) -> Proof:
-        """Return the stored runs of a folder. Raises `InvalidConfiguration` if there are none."""
+        """Return the stored runs of a folder. Raises `InvalidConfiguration` without any."""
         conditions, outcomes = RunLog.read(folder)
         broker = conditions.pop("broker")
         return Proof(broker, conditions, machine(outcomes[-1].at), outcomes)

@@ -26,7 +26,7 @@ SAMPLE_BYTES_MAX = 16 << 20
 STANDARD_BYTES_MAX = 4 << 20
 STANDARD_MESSAGE_BYTES_MAX = 64 << 10
 STANDARD_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
-"""Of generated samples: total bytes, largest message, and steps of the message size within a power of ten."""
+"""Total bytes, largest message, and steps of the message size within a power of ten, of generated samples."""
 KEY_BYTES = 10
 """Bytes of a message's key, besides tag and length."""
 _PRODUCER_NAME = b"\n\x12standalone-123-456"
