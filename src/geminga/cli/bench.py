@@ -22,13 +22,9 @@ RECEIVE_SECONDS_MAX = 60
 
 @click.command("bench", cls=ConnectingCommand)
 @click.option(
-    "--seconds",
-    "length",
-    type=SPAN,
-    default="3s",
-    show_default=True,
+    "--seconds", "length", type=SPAN, default="3s", show_default=True,
     help="Seconds to publish in each part.",
-)
+)  # fmt: skip
 @click.option(
     "--size", type=SIZE, default="1K", show_default=True, help="Payload size; the bytes are random."
 )

@@ -231,7 +231,7 @@ def examine(folder: Path, port: int, web_port: int) -> list[CheckResult]:
 @click.option("--web-port", type=PORT, default=8080, show_default=True, help="Web port to check.")
 @json_option
 def command(data_dir: Path, port: int, web_port: int, as_json: bool) -> None:
-    """Check Java, Python packages, ports and the disk. Exits with 1 after an error."""
+    """Check Java, Python packages, ports and the disk. Exits with 1 if a check fails."""
     findings = examine(data_dir, port, web_port)
     for finding in findings:
         if as_json:

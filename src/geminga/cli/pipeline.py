@@ -38,12 +38,8 @@ def templates() -> None:
 @click.argument("folder", metavar="NAME", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--from", "template", default="ingest", show_default=True, help="Name of a template.")
 @click.option(
-    "--set",
-    "answers",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Value of a template field.",
-)
+    "--set", "answers", multiple=True, metavar="FIELD=VALUE", help="Value of a template field.",
+)  # fmt: skip
 def init(folder: Path, template: str, answers: tuple[str, ...]) -> None:
     """Create a project in the new folder NAME."""
     from geminga.spark.pipelines import project
@@ -127,19 +123,11 @@ def _handed_over(connecting: dict[str, Any]) -> str:
 @command.command("compact")
 @_FOLDER
 @click.option(
-    "--table",
-    "names",
-    multiple=True,
-    metavar="TABLE",
-    help="Table to compact.  [default: all]",
-)
+    "--table", "names", multiple=True, metavar="TABLE", help="Table to compact.  [default: all]",
+)  # fmt: skip
 @click.option(
-    "--target-mb",
-    type=Number(1),
-    default=128,
-    show_default=True,
-    help="Approximate size of new files.",
-)
+    "--target-mb", type=Number(1), default=128, show_default=True, help="Approximate size of new files.",
+)  # fmt: skip
 @click.option(
     "--keep-hours",
     type=Number(0),

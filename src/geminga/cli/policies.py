@@ -253,11 +253,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     def rate_command(name: str, make: Any, about: str) -> None:
         @command(f"set-{name.replace('_', '-')}")
         @click.option(
-            "--messages",
-            type=click.IntRange(-1),
-            default=-1,
+            "--messages", type=click.IntRange(-1), default=-1,
             help="Messages per second; -1, the default: no limit.",
-        )
+        )  # fmt: skip
         @click.option(
             "--bytes", "size_limit", type=SIZE, help="Bytes per second, such as 10M; without: no limit."
         )
@@ -331,12 +329,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-redeliver-unacked")
     @click.argument("after", type=SPAN)
     @click.option(
-        "--messages",
-        type=click.IntRange(1),
-        default=1000,
-        show_default=True,
+        "--messages", type=click.IntRange(1), default=1000, show_default=True,
         help="Limit of redelivered messages per second.",
-    )
+    )  # fmt: skip
     def set_redeliver_unacked(
         place: str, after: Any, messages: int, cluster: ClusterProfile, as_json: bool
     ) -> None:

@@ -45,12 +45,9 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
 @click.argument("topic")
 @click.option("--message", "-m", "messages", multiple=True, help="Message text; may be repeated.")
 @click.option(
-    "--file",
-    "-f",
-    "lines",
-    type=click.File("rb"),
+    "--file", "-f", "lines", type=click.File("rb"),
     help="File with one message per line; without -m and -f: stdin.",
-)
+)  # fmt: skip
 @click.option(
     "--repeat",
     "-n",

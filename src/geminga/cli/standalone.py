@@ -53,10 +53,9 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
     help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
 )  # fmt: skip
 @click.option(
-    "--web-tls-port",
-    type=PORT,
+    "--web-tls-port", type=PORT,
     help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
-)
+)  # fmt: skip
 @click.option(
     "--advertised-listeners", metavar="NAME:URL,...",
     help="Addresses returned to clients by listener name, such as "

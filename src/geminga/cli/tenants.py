@@ -59,11 +59,9 @@ def create(
 @command.command("update", cls=ConnectingCommand)
 @click.argument("tenant")
 @click.option(
-    "--admin-role",
-    "roles",
-    multiple=True,
+    "--admin-role", "roles", multiple=True,
     help="New admin role, replacing all present ones; may be repeated.",
-)
+)  # fmt: skip
 @click.option("--cluster", "clusters", multiple=True, help="New allowed cluster, replacing all present ones.")
 @connecting
 @json_option

@@ -71,11 +71,9 @@ def command() -> None:
     show_default=True, help="Signature algorithm.",
 )  # fmt: skip
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
     help="Output file; without: standard output.",
-)
+)  # fmt: skip
 @click.option("-b", "--base64", "as_base64", is_flag=True, help="Encode the key as base64.")
 def create_secret_key(algorithm: str, output: Path | None, as_base64: bool) -> None:
     """Create a secret key that signs and verifies tokens."""

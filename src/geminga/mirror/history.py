@@ -171,7 +171,7 @@ class TargetHistory:
         return await self._first(0, self.shape.entries)
 
     async def places(self, start: MirroredEntry, before: Position) -> PositionMap:
-        """Yield mirrored entries from a given one on, below a source position."""
+        """Return the map of mirrored entries from ``start`` on, below a source position."""
         found = PositionMap(start.source)
         async for one in self.mirrored(start.offset, self.shape.entries):
             if one.source >= before:
@@ -180,7 +180,7 @@ class TargetHistory:
         return found
 
     async def between(self, after: Position, last: Position) -> list[Range]:
-        """Yield mirrored entries after a target position, up to and including another."""
+        """Return the ranges of mirrored entries after a target position, up to and including another."""
         found: list[Range] = []
         stop = min(self.shape.offset_behind(last), self.shape.entries)
         async for one in self.mirrored(self.shape.offset_behind(after), stop):

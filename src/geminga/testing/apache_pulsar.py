@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _lasting_ports() -> list[int]:
-    """Yield ports outside the ephemeral range, in random order."""
+    """Return ports outside the ephemeral range, in random order; empty if the range is unknown."""
     try:
         low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     except (OSError, ValueError):
@@ -131,7 +131,8 @@ class ApachePulsar:
         raise TimeoutError(f"Apache Pulsar did not answer within {timeout_seconds} s; end of its log:\n{log}")
 
     def _default_namespace_exists(self) -> bool:
-        """Wait for ``public/default``: the first health check can succeed before it is created."""
+        """Return whether ``public/default`` exists: the first health check can succeed before its
+        creation."""
         with urllib.request.urlopen(f"{self.admin_url}/admin/v2/namespaces/public", timeout=10) as answer:
             return b"public/default" in answer.read()
 
