@@ -74,8 +74,7 @@ class _Seen(NamedTuple):
 
 
 class Remote:
-    """Client of a remote broker's admin REST. The cluster's credentials are used for requests without a
-    token."""
+    """Client of a remote broker's admin REST; the cluster's credentials serve requests without a token."""
 
     def __init__(self, cluster: ClusterProfile) -> None:
         """Raises `InvalidConfiguration` for a malformed address and unusable files, and the errors of

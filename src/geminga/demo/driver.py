@@ -74,8 +74,7 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when standard input closes, that is when the demo ends in any way; the JVM ends with
-    it."""
+    """End this process when standard input closes, as the demo has ended; the JVM ends with it."""
     sys.stdin.buffer.read()
     os._exit(1)
 

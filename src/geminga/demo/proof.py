@@ -91,8 +91,7 @@ def micro_batches(checkpoint: str) -> tuple[int, int]:
 
 
 def airlines(windows: Iterable[Window]) -> list[dict[str, Any]]:
-    """Return per airline over the year: flights, mean delay in minutes, share on time; the most punctual
-    first."""
+    """Return per airline: flights, mean delay in minutes, share on time; the most punctual first."""
     by_airline: dict[str, list[Window]] = defaultdict(list)
     for window in windows:
         by_airline[window["airline"]].append(window)

@@ -285,8 +285,8 @@ class EffectivelyOnce:
         return lane
 
     def _remembers_less(self, lane: _OutputProducer, topic: str, confirmed: int) -> None:
-        """Handle a broker that has forgotten ids of this run. Raises `InvalidConfiguration` if it has never
-        remembered any."""
+        """Handle a broker that forgot ids of this run. Raises `InvalidConfiguration` if it never remembers
+        any."""
         if topic not in self._verified:
             error = InvalidConfiguration(
                 f"guarantee='EFFECTIVELY_ONCE' is not allowed: the broker does not deduplicate {topic}; "

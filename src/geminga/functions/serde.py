@@ -20,8 +20,7 @@ class SerDe:
 
 
 class PickleSerDe(SerDe):
-    """Python's pickle. Any producer of the topic can run code in the function: use it only if all producers
-    are trusted."""
+    """Python's pickle. Any producer of the topic can run code in the function: all must be trusted."""
 
     def serialize(self, input: Any) -> bytes:
         return pickle.dumps(input)

@@ -60,8 +60,7 @@ class FunctionSettings:
     max_message_retries: int | None = None
     """Retries of a failing message before it goes to ``dead_letter_topic``; None: without limit."""
     dead_letter_topic: str | None = None
-    """Topic of failed messages; None: ``<topic>-<subscription>-DLQ``, with the subscription's slashes as
-    dashes."""
+    """Topic of failed messages; None: ``<topic>-<subscription>-DLQ``, with slashes as dashes."""
     retry_delay_ms: int = 1000
     """Delay of the first retry; it doubles with each retry up to 60 s."""
     timeout_ms: int | None = None
@@ -89,7 +88,7 @@ class FunctionSettings:
     forward_keys: bool = True
     """Results without a key get the input's key."""
     source_properties: bool = False
-    """Add the properties ``__pfn_input_topic__`` and ``__pfn_input_msg_id__`` to results, as function workers
+    """Add ``__pfn_input_topic__`` and ``__pfn_input_msg_id__`` to results' properties, as function workers
     do."""
     user_config: Mapping[str, Any] = field(default_factory=dict)
     """Values of `Context.get_user_config_value`, by name."""

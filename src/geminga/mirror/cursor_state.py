@@ -1,5 +1,4 @@
-"""Positions of a subscription as reported by admin REST: the source's in full, and a comparison with the
-target's."""
+"""Positions of a subscription, as reported by admin REST of source and target."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ def parse_ranges(text: str) -> list[tuple[Position, Position]]:
 
 
 def _is_whole(raw: Any) -> bool:
-    """Return whether all holes are listed: Geminga's internal statistics list the first ones, Apache Pulsar's
-    all."""
+    """Return whether all holes are listed: Geminga's statistics list the first ones, Apache Pulsar's all."""
     if "partlyAcknowledgedBatchCount" not in raw:
         return True
     shown = len(parse_ranges(raw.get("individuallyDeletedMessages", "")))
@@ -165,8 +163,7 @@ def newest_of(inside: InternalStats) -> Position:
 
 
 def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:
-    """Return a subscription's mark-delete position and a digest of its holes, for comparison; empty if it
-    does not exist."""
+    """Return a subscription's mark-delete position and a digest of its holes; empty if it does not exist."""
     cursor = inside.cursors.get(name)
     if cursor is None:
         return "", ""

@@ -61,8 +61,7 @@ class CursorMirror:
         """Notes in the source's properties; None: not read yet."""
 
     async def create(self) -> None:
-        """Create the source's subscriptions in the target, before the first message is copied, so that none
-        is lost."""
+        """Create the source's subscriptions in the target, before the first message is copied."""
         cursors = await source_cursors(self._ends.source_admin, self.topic)
         there = set(await self._ends.target_admin.subscriptions.list(self.topic))
         for name, state in cursors.items():
@@ -79,8 +78,7 @@ class CursorMirror:
             pass
 
     async def follow(self) -> bool:
-        """Mirror the subscriptions once; return whether anything changed. Raises errors of admin REST and the
-        brokers."""
+        """Mirror the subscriptions once; return whether anything changed. Raises errors of the clusters."""
         partition = self._partition
         if partition.state is not PartitionState.COPYING:
             return False
@@ -164,8 +162,7 @@ class CursorMirror:
         return True
 
     async def _is_ahead(self, name: str, state: CursorState, applied: SubscriptionCheckpoint) -> str:
-        """Return a warning if the target's subscription is ahead of its checkpoint and of the source's
-        subscription."""
+        """Return a warning if the target's subscription is ahead of its checkpoint and the source's."""
         inside = await self._ends.target_admin.topics.internal_stats(self.topic)
         if applied.stood is None or cursor_of(inside, name) == applied.stood:
             return ""

@@ -207,7 +207,7 @@ def is_same(one: Entry, other: Entry) -> bool:
 
 
 def pairs_of(entry: Buffer, keys: Sequence[bytes]) -> set[bytes]:
-    """Return the pairs of all mirrors that an entry came through and that sign with ``keys``. Raises as
+    """Return the pairs of all mirrors that an entry came through, signed with ``keys``. Raises as
     `mark_of`."""
     marks = marks_in(_metadata_of(entry, parse_entry(entry, verify=False).payload))
     return {mark.origin.pair for mark in marks if mark.is_signed_with(keys)}

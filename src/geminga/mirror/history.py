@@ -144,8 +144,7 @@ class TargetHistory:
         return None
 
     async def floor(self, source: Position) -> MirroredEntry | None:
-        """Return the last mirrored entry at or before a source position; None if it does not exist any
-        more."""
+        """Return the last mirrored entry at or before a source position, or None."""
         low, high = 0, self.shape.entries
         best: MirroredEntry | None = None
         while high - low > _SCAN_ENTRIES:
@@ -209,8 +208,8 @@ class TargetHistory:
             yield MirroredEntry(origin.position, target, offset)
 
     async def is_copy(self, origin: StampOrigin, offset: int) -> bool:
-        """Return whether a mark at ``offset`` or later was copied from an earlier entry: that entry, or a
-        later one, exists."""
+        """Return whether a mark at ``offset`` or later is a copy: its entry, or a later one, exists
+        before."""
         async for earlier, _, _ in self._marked(self.shape.offset_behind(origin.after), offset):
             if earlier.position >= origin.position:
                 return True

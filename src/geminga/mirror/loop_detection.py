@@ -36,8 +36,7 @@ class LoopDetection:
         """... and has marks of these pairs."""
 
     def begin(self, position: Position) -> None:
-        """Begin a session at a source position: later entries are reported by `add`, earlier ones are in no
-        map."""
+        """Begin a session at a source position: `add` reports later entries, no map has earlier ones."""
         self._places.clear()
         self._seen.clear()
         self._from = self._looked_from = position

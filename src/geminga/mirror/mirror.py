@@ -158,7 +158,7 @@ class Mirror(LongRunning[MirrorStatus]):
             return run.status()
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Return the result of ``ask``, retried while a cluster is starting. Return None if the mirror is
+        """Return the result of ``ask``, retried while a cluster is starting; None if the mirror is
         stopped."""
         until = time.monotonic() + START_SECONDS_MAX
         is_logged = False
@@ -266,8 +266,8 @@ class _Part:
         return self.mirror.state is PartitionState.FAILED
 
     def wants_following(self, now: float, seconds: float) -> bool:
-        """Return whether to mirror the subscriptions now: at once when the goal is reached, and as often as
-        something happens."""
+        """Return whether to mirror the subscriptions now: when the goal is reached, and when something
+        happens."""
         at, done = self._followed_at
         return (
             now >= at + self._pause
@@ -276,8 +276,7 @@ class _Part:
         )
 
     def was_followed(self, now: float, seconds: float, seconds_max: float, *, moved: bool) -> None:
-        """Set the interval to the next check: longer and longer while nothing changes. ``moved``: something
-        was changed."""
+        """Set the interval to the next check, which grows until something changes (``moved``)."""
         if moved or self.mirror.done != self._followed_at[1]:
             self._pause = seconds
         else:
@@ -399,8 +398,7 @@ class _Run:
             await asyncio.wait(tasks)
 
     async def _every(self, seconds: float, call: Callable[[], Awaitable[float | None]]) -> None:
-        """Run ``call`` periodically. It returns the seconds on which the pause is based; None: its whole
-        duration."""
+        """Run ``call`` periodically. It returns the seconds that set the pause; None: its whole duration."""
         pause, failure = seconds, ""
         while True:
             await asyncio.sleep(pause)

@@ -53,8 +53,7 @@ class Pair(NamedTuple):
 
 
 def subscription_of(mirror: str) -> str:
-    """Return the name of the mirror's subscription in the source, and of its note in the target's
-    properties."""
+    """Return the name of the mirror's subscription in the source and of its property in the target."""
     return PREFIX + mirror
 
 

@@ -83,8 +83,7 @@ class _RestartPartition(Exception):
 
 
 class PartitionMirror:
-    """Mirror of one partition. ``topic`` has the same full name on both sides. Used on the loop of both
-    clients."""
+    """Mirror of one partition. ``topic`` is the full name on both sides. Used on the loop of both clients."""
 
     def __init__(self, ends: ClusterPair, topic: str, schemas: SchemaMirror) -> None:
         self.topic = topic
@@ -274,8 +273,7 @@ class PartitionMirror:
         return publisher
 
     async def _publisher(self, name: str) -> EntryPublisher:
-        """Open a publisher that meets the topic's demands on producers, which are known once it refuses
-        one."""
+        """Open a publisher that meets the topic's demands on producers, known once it refuses one."""
         schema, encrypted = None, False
         while True:
             try:
@@ -301,8 +299,7 @@ class PartitionMirror:
         return TargetHistory(self._ends.target, self.topic, pair, stats, keys)
 
     async def _has_nothing_of(self, pair: bytes) -> bool:
-        """Return whether the target has no entry of a pair, signed or not: the key may belong to another
-        source."""
+        """Return whether the target has no entry of a pair, signed or not: another source may own the key."""
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
         return await TargetHistory(self._ends.target, self.topic, pair, stats, None).newest() is None
 
@@ -357,8 +354,7 @@ class PartitionMirror:
         self._receipt = self.notes.receipt
 
     async def _is_still_there(self, pair: Pair, stats: InternalStats) -> bool:
-        """Return whether the source's entry is the same as the target's newest; True if this cannot be
-        determined."""
+        """Return whether the source's entry equals the target's newest; True if this is unknown."""
         place, target = self._receipt
         history = TargetHistory(self._ends.source, self.topic, pair.id, stats, None)
         there = history.shape.has(place)
@@ -399,8 +395,7 @@ class PartitionMirror:
         await self.notes.forget(self._receipt)
 
     async def _newest(self, pair: Pair, marked: Position, claimed: Position) -> Position:
-        """Return the source position of the newest entry in the target. Waits for a ``claimed`` entry, which
-        may not be readable yet."""
+        """Return the source position of the newest entry in the target. Waits for a ``claimed`` entry."""
         deadline = time.monotonic() + _CLAIM_SECONDS
         while True:
             newest = await (await self.history(pair)).newest(claimed)
@@ -673,8 +668,7 @@ class PartitionMirror:
         self.progress.set()
 
     async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
-        """Acknowledge in the source when there is progress; idle partitions, of which there may be thousands,
-        use no timer."""
+        """Acknowledge in the source after progress. Idle partitions, perhaps thousands, use no timer."""
         rest, told = 0.0, False
         while True:
             await self.progress.wait()

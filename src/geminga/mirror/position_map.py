@@ -19,7 +19,7 @@ Range = tuple[int, int, int]
 
 
 class PositionMap:
-    """Map of positions that grows at its end. ``complete_from``: it contains every mirrored entry from there
+    """Map of positions that grows at its end. ``complete_from``: it has every mirrored entry from there
     on."""
 
     def __init__(self, complete_from: Position, runs_max: int | None = None) -> None:
@@ -120,7 +120,7 @@ class PositionMap:
         return found
 
     def targets(self, last: Position) -> tuple[Position, list[Range]]:
-        """Return the target's ranges up to and including ``last``, and the position from which on they are
+        """Return the target's ranges up to and including ``last``, and from which position they are
         complete."""
         if not self._runs:
             return last, []

@@ -56,8 +56,7 @@ def sequence_id_of(position: Position) -> int:
 
 
 def position_of(sequence_id: int) -> Position:
-    """Return the source position of a sequence id; `NOWHERE` for -1, a broker's value for unknown
-    producers."""
+    """Return the source position of a sequence id; `NOWHERE` for -1, the id of an unknown producer."""
     if sequence_id < 0:
         return NOWHERE
     return Position(sequence_id >> ENTRY_BITS, sequence_id & _ENTRY_MASK)

@@ -29,11 +29,9 @@ class MirrorSettings:
     name: str | None = None
     """Name that distinguishes several mirrors; None: the source cluster's name."""
     source_name: str | None = None
-    """The source cluster's name in geo-replication, which marks messages; None: the name that the cluster
-    reports."""
+    """The source cluster's name, which marks messages; None: the name that the cluster reports."""
     target_name: str | None = None
-    """The target cluster's name; messages marked with it are not copied. None: the name that the cluster
-    reports."""
+    """The target cluster's name; its messages are not copied. None: the name that the cluster reports."""
     subscriptions: bool = True
     """Mirror durable subscriptions."""
     policies: bool = True

@@ -70,8 +70,7 @@ class PartitionStatus:
     skipped: int
     """Messages that came from the target and are not copied back."""
     missed: int = 0
-    """Entries that the source did not deliver: expired, evicted or skipped there, or of aborted
-    transactions."""
+    """Entries that the source did not deliver: expired, evicted, skipped, or of aborted transactions."""
     error: str = ""
     """Reason if the partition is not copied; else empty."""
     subscriptions: Sequence[SubscriptionStatus] = field(default=())

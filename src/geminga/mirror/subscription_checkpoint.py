@@ -23,8 +23,7 @@ logger = logging.getLogger("geminga.mirror")
 
 NOTE_PREFIX = "told."
 _HOLES_MAX = (64, 8, 0)
-"""Most holes and partially acknowledged batches in a note, from the front; fewer if the note gets too
-long."""
+"""Most holes and partially acknowledged batches in a note, from the front; fewer if it gets too long."""
 _DONE_MAX = 200
 """Most acknowledged messages of a batch in a note; a batch with more is sent again."""
 NOTE_BYTES_MAX = 4 * 1024

@@ -30,8 +30,7 @@ NO_RECEIPT = MirrorReceipt(NOWHERE, NOWHERE)
 
 
 class MirrorProperties:
-    """Properties of one topic or partition. All updates are made here, since the source accepts only the
-    whole set."""
+    """Properties of one topic or partition. The source accepts only updates of the whole set."""
 
     def __init__(self, admin: Admin, topic: str, mirror: str) -> None:
         self.receipt = NO_RECEIPT
@@ -69,8 +68,7 @@ class MirrorProperties:
         await self._write()
 
     async def settled(self) -> None:
-        """Wait for the current update: it continues if its caller is cancelled, and must not overwrite a
-        later update."""
+        """Wait for the current update, which also continues if its caller is cancelled."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 

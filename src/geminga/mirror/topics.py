@@ -122,7 +122,7 @@ class TopicMaker:
         self._has_topic_policies = True
 
     async def make(self, found: SourceTopic) -> None:
-        """Create a topic with its namespace and tenant. Raises `MirrorRefused` if a topic of another kind
+        """Create a topic with namespace and tenant. Raises `MirrorRefused` if another kind of topic
         exists."""
         await self._make_namespace(found.topic.namespace_name)
         name = str(found.topic)

@@ -131,8 +131,7 @@ class ApachePulsar:
         raise TimeoutError(f"Apache Pulsar did not answer within {timeout_seconds} s; end of its log:\n{log}")
 
     def _default_namespace_exists(self) -> bool:
-        """Return whether ``public/default`` exists: the first health check can succeed before its
-        creation."""
+        """Return whether ``public/default`` exists: the health check can succeed before its creation."""
         with urllib.request.urlopen(f"{self.admin_url}/admin/v2/namespaces/public", timeout=10) as answer:
             return b"public/default" in answer.read()
 
@@ -195,8 +194,7 @@ def _standalone(home: Path, folder: Path, bookie_port: int) -> subprocess.Popen[
 
 _BRIEF = ("pulsar-admin", "pulsar-client")
 _BRIEF_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""JVM options for short-lived tools: they save half the CPU of a start, as such tools hardly use optimised
-code."""
+"""JVM options for short-lived tools, which hardly use optimised code: half the CPU of a start."""
 
 
 def run_tool(

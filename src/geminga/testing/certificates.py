@@ -16,8 +16,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """A certificate authority; ``certificate`` is the file of its CA certificate. Files are written to
-    ``folder``."""
+    """A certificate authority; ``certificate`` is its CA certificate's file. Files are in ``folder``."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -46,8 +45,7 @@ class Authority:
         path.write_bytes(certificate.public_bytes(Encoding.PEM))
 
     def sign(self, common_name: str, file_name: str | None = None) -> tuple[Path, Path]:
-        """Sign a certificate for ``common_name`` on this machine; return the files of certificate and key, in
-        PEM."""
+        """Sign a certificate for ``common_name`` on this machine; return its file and its key's, in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         names: list[x509.GeneralName] = [

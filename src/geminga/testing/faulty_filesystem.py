@@ -32,8 +32,7 @@ SECTOR_BYTES = 512
 
 
 class PowerLoss(BaseException):
-    """The simulated machine lost its power. A `BaseException`, so that ``except Exception`` does not
-    continue."""
+    """Power loss of the simulated machine. ``except Exception`` does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +223,8 @@ class FaultyFileSystem:
         self.is_dead = False
         self.last_write_bytes = 0
         self.answers = threading.Event()
-        """While cleared, the disk stalls: reads, writes and syncs of files and reads of databases wait until
-        it is set."""
+        """While cleared, the disk stalls: reads, writes and syncs, also of databases, wait until it is
+        set."""
         self.answers.set()
         self.database_errors: list[str] = []
         """Errors of the next reads of databases, the last one first."""

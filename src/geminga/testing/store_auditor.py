@@ -168,8 +168,7 @@ class StoreAuditor:
         assert found == expected, _difference(found, expected)
 
     def check_restarted(self, store: EntryStore) -> None:
-        """Check that a reopened store contains a prefix of the writes that includes all with receipts; drop
-        the rest."""
+        """Check that a reopened store has a prefix of the writes with all receipts; drop the other writes."""
         found = observe(store, self._owners)
         differences = []
         for number, expected in self.expected():

@@ -193,8 +193,7 @@ def _state(title: str, found: Expectation) -> ComparedSettings:
 
 
 def _observed_state(observed: TopicObservation, cost: CostModel) -> ComparedSettings:
-    """Return an observed topic's present costs. The broker does not report how long messages wait for
-    batches."""
+    """Return an observed topic's present costs. The time that messages wait for batches is unknown."""
     load = Load(
         entries_per_second=observed.entries_per_second,
         stored_bytes_per_second=observed.stored_bytes_per_second,

@@ -120,8 +120,7 @@ class CostModel:
     published_overhead_bytes: float
     """Network bytes per published entry besides the entry: command and receipt."""
     delivered_overhead_bytes: float
-    """Network bytes per delivered entry and subscription besides the entry: command, acknowledgement,
-    permits."""
+    """Network bytes per delivered entry besides the entry: command, acknowledgement, permits."""
     receipt_p50_seconds: float
     receipt_p99_seconds: float
     """99th percentile of the time from send to receipt, without the wait for the batch."""

@@ -45,8 +45,7 @@ class Expectation:
     memory_bytes: float
     """Mean payload bytes without a receipt in one client."""
     memory_bytes_max: float
-    """Most payload bytes without a receipt in one client while a broker is stopped; infinite without a
-    limit."""
+    """Most payload bytes without a receipt in one client if a broker stops; infinite without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +160,13 @@ def _round_robin(settings: PublishSettings) -> bool:
 
 
 def _steady(rate: float, delay: float, limit: float) -> float:
-    """Return the entries per second of consecutive batches, each of an opening message and those within the
+    """Return the entries per second of consecutive batches: each an opening message and those in its
     delay."""
     return rate / min(limit, 1.0 + rate * delay)
 
 
 def _by_the_clock(rate: float, delay: float, limit: float, stay: float) -> float:
-    """Like `_steady`, for a client that changes the partition by the clock: the last batch on a partition is
-    cut off."""
+    """Like `_steady`, for a change of partition by the clock, which cuts off the last batch."""
     messages = rate * stay
     if messages < 1:
         return rate

@@ -56,8 +56,7 @@ def namespaces_of(admin: Admin) -> list[str]:
 
 
 def topics_of(admin: Admin, namespace: str) -> list[tuple[TopicName, bool]]:
-    """Return the persistent topics of a namespace, each with whether it is partitioned, without
-    partitions."""
+    """Return the persistent topics of a namespace without partitions, each with whether it is partitioned."""
     partitioned = [TopicName.parse(n) for n in admin.topics.list_partitioned(namespace)]
     names = [TopicName.parse(name) for name in admin.topics.list(namespace)]
     bases = {str(name) for name in partitioned}

@@ -36,8 +36,7 @@ MEMORY_MIN_BYTES, MEMORY_MAX_BYTES = 64 << 20, 256 << 20
 BATCH_BYTES_MAX = 1 << 20
 DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 0.1
 DELAY_PART_OF_BUDGET = 0.8
-"""Fraction of the latency budget for the wait for a batch; the rest is for sending, storing and
-delivering."""
+"""Fraction of the latency budget for the wait for a batch; the rest is for sending and delivering."""
 RESERVE_MIN_SECONDS = 0.005
 """Minimum part of the latency budget for sending, storing and delivering."""
 SWITCH_FREQUENCY = 1
@@ -141,8 +140,7 @@ def _given_delay(profile: TrafficProfile, delay_seconds: float) -> float:
 
 
 def _permits(profile: TrafficProfile, delay_seconds: float) -> int:
-    """Return twice the messages of a batch within the delay, rounded to hundreds, within the document's
-    range."""
+    """Return twice the messages of a batch within the delay, in hundreds, within the document's range."""
     wanted = math.ceil(round(2 * messages_in_delay(profile, delay_seconds) / 100, 6)) * 100
     return min(max(wanted, PERMITS_MIN), PERMITS_MAX)
 

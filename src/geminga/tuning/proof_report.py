@@ -249,8 +249,7 @@ def headline(proof: Proof) -> dict[str, Any]:
 
 
 def picture(proof: Proof, path: Path) -> None:
-    """Draw bars for the settings, and receipts over time for blocked partitions, as SVG or PNG by the file
-    name."""
+    """Draw bars for the settings, and receipts over time for blocked partitions, as SVG or PNG."""
     settings = proof.of("settings")
     blocked = [(part, proof.of(part)) for part in ("slow", "break") if proof.of(part)]
     rows = (2 if settings else 0) + len(blocked)

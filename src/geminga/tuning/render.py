@@ -104,8 +104,7 @@ def _java_properties(settings: PublishSettings) -> dict[str, Any]:
 
 
 def yaml(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """Return the settings by the names of Java's configuration maps, for ``loadConf`` and tools that use
-    them."""
+    """Return the settings by the names of Java's configuration maps, for ``loadConf`` and similar tools."""
     lines = ["client:"]
     if place is not SOMEWHERE:
         lines.append(f"  serviceUrl: {_quoted(place.service_url)}")

@@ -16,14 +16,12 @@ PARTITIONS_MAX = 100_000
 PRODUCERS_MAX = 100_000
 KEYS_MAX = 1_000_000_000
 LATENCY_BUDGET_MIN_SECONDS = 0.002
-"""Smallest latency budget that allows a batching delay of a millisecond and a receipt; below, messages are
-sent unbatched."""
+"""Smallest latency budget for a delay of a millisecond and a receipt; below, messages are unbatched."""
 LATENCY_BUDGET_MAX_SECONDS = 60.0
 
 
 def check_number(field: str, value: Any, minimum: float, maximum: float, unit: str) -> float:
-    """Return a finite number within the closed range. Raises `InvalidConfiguration` naming field, value and
-    range."""
+    """Return a finite number within the closed range, else raise `InvalidConfiguration`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not minimum <= value <= maximum:
         refuse(field, value, f"a number of {unit} >= {minimum:g} and <= {maximum:g}")
@@ -152,8 +150,7 @@ class TrafficProfile:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> TrafficProfile:
-        """Return the profile that `to_dict` encoded. Raises `InvalidConfiguration` for unknown and missing
-        fields."""
+        """Return the profile that `to_dict` encoded. Raises `InvalidConfiguration` for wrong fields."""
         known = {field.name for field in fields(TrafficProfile)}
         unknown = sorted(set(values) - known)
         if unknown:

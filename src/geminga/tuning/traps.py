@@ -23,8 +23,7 @@ PARTITIONS_ADVISED_MAX = 1000
 RECEIPT_SECONDS = 0.01
 """Assumed time of a receipt besides the delay."""
 ROUND_SECONDS_MAX = 10.0
-"""Longest acceptable time between two batches of a partition; beyond, its consumers receive messages in
-jerks."""
+"""Longest acceptable time between two batches of a partition; beyond, messages arrive in jerks."""
 KEYS_COUNTED_MAX = 20_000
 """Most keys that are counted individually; more are assumed to be equally frequent."""
 
@@ -82,8 +81,7 @@ def traps(profile: TrafficProfile, settings: PublishSettings) -> tuple[TrapFindi
 
 
 def key_batches_in_delay(profile: TrafficProfile, messages: float) -> float:
-    """Return the number of distinct keys among some messages of a partition, which is the number of entries
-    they form."""
+    """Return the number of distinct keys among messages of a partition, which is their number of entries."""
     keys = max(1.0, profile.keys / profile.partitions)
     if not profile.key_skew or keys <= 1:
         return keys * -_expm1_log(1 - 1 / keys, messages) if keys > 1 else 1.0

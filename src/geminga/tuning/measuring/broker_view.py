@@ -51,8 +51,8 @@ class BrokerView:
         server_pids: tuple[int, ...] = (),
         cluster: ClusterProfile | None = None,
     ) -> None:
-        """``cluster``: authentication and TLS; its addresses are ignored. ``admin_url`` None: requested from
-        the broker."""
+        """``cluster``: only authentication and TLS are used. ``admin_url`` None: requested from the
+        broker."""
         self.service_url = service_url
         found = replace(cluster or ClusterProfile(), service_url=service_url, admin_url=admin_url)
         self.admin_url = found.find_admin_url()

@@ -71,8 +71,7 @@ def structured_json(
     count: int = 20_000,
     seed: int = 1,
 ) -> Payloads:
-    """Return JSON of a ``kind`` (see `KINDS`) with ``message_bytes`` each (log-normal with a
-    ``variation``)."""
+    """Return JSON of a ``kind`` (see `KINDS`) with ``message_bytes`` (log-normal with a ``variation``)."""
     check_int("count", count, 1, 1_000_000)
     fields = KINDS[check_choice("payload", kind, tuple(KINDS))]
     generator = random.Random(seed)
@@ -92,8 +91,7 @@ def of_samples(samples: Sequence[bytes]) -> Payloads:
 
 
 def _tail(generator: random.Random, fields: Iterator[tuple[str, object]], size: int) -> bytes:
-    """Return the part after the time, so that the message has ``size`` bytes: whole fields, then a padded
-    text."""
+    """Return the part after the time, for ``size`` bytes: whole fields, then a padded text."""
     room = size - STAMP_OFFSET - STAMP_SIZE - 1
     pieces, missing = [], room
     for name, value in fields:
@@ -168,5 +166,4 @@ KINDS: dict[str, Callable[[random.Random, int], Iterator[tuple[str, object]]]] =
     "telemetry": _telemetry,
     "orders": _orders,
 }
-"""Kinds of messages, from the most to the least compressible: log lines, sensor readings, and orders full of
-random identifiers."""
+"""Kinds of messages, from the most to the least compressible: log lines, sensor readings, orders."""
