@@ -237,7 +237,7 @@ class Handed:
         return running.Outcome(0, "", {}, {}, ())
 
 
-def test_a_pipeline_is_told_how_to_show_itself(
+def test_a_pipeline_receives_the_connection_options(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed = Handed(monkeypatch)

@@ -116,7 +116,7 @@ def test_a_property_without_a_value_is_wrong_usage(run: Any) -> None:
     assert "NAME=VALUE" in done.stderr
 
 
-def test_a_subscription_goes_on_without_the_messages_that_are_skipped(run: Any) -> None:
+def test_skipped_messages_are_not_delivered(run: Any) -> None:
     # Sent one by one: an entry is skipped as a whole.
     for text in ("one", "two", "three"):
         run("produce", "cli-skip", "-m", text)
@@ -151,7 +151,7 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
     assert [row["value"] for row in rows] == [str(number) for number in range(99, 1000)]
 
 
-def test_a_stuck_consumer_is_explained_and_mended(run: Any, broker: Any) -> None:
+def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run: Any, broker: Any) -> None:
     topic = "persistent://public/default/cli-explain"
     with geminga.Client(broker.service_url) as client:
         consumer = client.subscribe(topic, "s", consumer_type=geminga.ConsumerType.Shared)

@@ -103,7 +103,7 @@ def test_a_cluster_that_refuses_is_named(pulsar_broker: Any, tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize(("pattern", "code"), [("typo", 1), ("public/default/typo-.*", 0)])
-def test_a_pattern_that_matches_nothing_is_told(
+def test_a_pattern_that_matches_nothing_is_reported(
     pulsar_broker: Any, other: Any, pattern: str, code: int
 ) -> None:
     pulsar_broker.client().create_producer("t").send(b"x")
@@ -113,7 +113,7 @@ def test_a_pattern_that_matches_nothing_is_told(
     assert "1 messages" in done.stderr
 
 
-def test_what_keeps_a_topic_waiting_is_told(pulsar_broker: Any, other: Any) -> None:
+def test_the_reason_of_a_waiting_topic_is_printed(pulsar_broker: Any, other: Any) -> None:
     """Plain brokers under a URL of TLS: without a word nobody would know why nothing comes."""
     pulsar_broker.client().create_producer("t").send(b"x")
     words = options(pulsar_broker, other, "--once")

@@ -48,7 +48,7 @@ def test_a_store_that_is_well(folder: Path) -> None:
     assert "all is well" in run("repair", str(folder)).output
 
 
-def test_damage_is_told_in_words_and_as_json(folder: Path) -> None:
+def test_damage_is_reported_as_text_and_as_json(folder: Path) -> None:
     harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
     done = run("check", str(folder))
     assert done.return_value == 1

@@ -490,7 +490,7 @@ def test_producers_with_batch_fill_and_the_advisors_word(story: Story, page: Pag
     expect(page.locator(".sentence").filter(has_text="an entry holds 1 message".capitalize())).to_be_visible()
 
 
-def test_the_broker_tells_what_it_did_by_itself(story: Story, page: Page) -> None:
+def test_the_broker_page_lists_automatic_actions(story: Story, page: Page) -> None:
     story.create()
     story.policy("message_ttl_in_seconds", 10)
     story.publish(3)
@@ -577,7 +577,7 @@ def test_a_hidden_page_asks_nothing(story: Story, page: Page) -> None:
     assert len(story.served.requests) <= before + 1, "one may have been under way"
 
 
-def test_a_broker_that_is_gone_is_told_and_comes_back(story: Story, page: Page) -> None:
+def test_a_stopped_broker_is_reported_until_it_answers_again(story: Story, page: Page) -> None:
     story.create()
     page.clock.install()
     page.goto(story.served.url)
@@ -640,7 +640,7 @@ def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], 
 # --- brokers elsewhere ---
 
 
-def test_an_apache_pulsar_is_shown_with_what_it_tells(page: Page) -> None:
+def test_an_apache_pulsar_is_shown_with_its_statistics(page: Page) -> None:
     """The same pages over what is derived: nothing that Apache Pulsar does not tell leaves a hole in them."""
     remote = importlib.import_module("console_remote")
     apache = remote.Port(remote.Apache().application)

@@ -35,7 +35,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], N
     return put
 
 
-def test_a_driver_is_killed_and_what_it_told_is_kept(driver: Callable[[str], None], tmp_path: Path) -> None:
+def test_the_events_of_a_killed_driver_are_kept(driver: Callable[[str], None], tmp_path: Path) -> None:
     driver(f"""
         print(os.getpid(), flush=True)
         print(json.dumps({ {**PROGRESS, "lag_messages": 5, "lag_bytes": 50}!r}), file=pipe, flush=True)

@@ -102,7 +102,7 @@ def test_arguments_of_one_face_alone() -> None:
     ]
 
 
-def test_a_sentence_that_is_gone_is_told() -> None:
+def test_a_missing_sentence_is_reported() -> None:
     with pytest.raises(SystemExit, match=r"not said in aio\.py any more"):
         made("async def create_table_view(self, topic):\n    '''Another text.'''")
 

@@ -124,7 +124,7 @@ def test_both_admins_have_the_same_calls() -> None:
         assert {member for member in dir(type(waiting)) if not member.startswith("_")} == own, name
 
 
-def test_every_error_is_told() -> None:
+def test_every_error_is_documented() -> None:
     page = text_of("errors.md")
     classes = reference_broker.error_classes()
     assert len(classes) > 60
@@ -132,13 +132,13 @@ def test_every_error_is_told() -> None:
         assert f"| `{cls.__name__}` |" in page, cls
 
 
-def test_every_metric_is_told() -> None:
+def test_every_metric_is_documented() -> None:
     page = text_of("metrics.md")
     for name in METRICS:
         assert f"| `{name}` |" in page, name
 
 
-def test_every_route_is_told() -> None:
+def test_every_route_is_documented() -> None:
     page = text_of("rest.md")
     for method, path in PERMISSIONS:
         rows = [line for line in page.splitlines() if f"| `{path}` |" in line]

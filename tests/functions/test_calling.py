@@ -53,7 +53,7 @@ async def _raises_async(value: str) -> Any:
 
 @BOTH
 @pytest.mark.parametrize("function", [_raises, _raises_async])
-def test_whatever_a_call_raises_is_its_failure(place: Place, guarantee: str, function: Any) -> None:
+def test_any_exception_is_a_failure_of_its_call(place: Place, guarantee: str, function: Any) -> None:
     bad = [*RAISED, "library", "midway"]
     if function is _raises_async:
         bad.append("cancels itself")

@@ -338,7 +338,7 @@ def test_tables(place: Place) -> None:
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_a_table_that_fails_comes_again(place: Place) -> None:
+def test_a_failed_table_is_redelivered(place: Place) -> None:
     pytest.importorskip("pyarrow")
     tries: list[int] = []
 

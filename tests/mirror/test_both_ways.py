@@ -424,9 +424,7 @@ def notes_of(status: MirrorStatus) -> list[str]:
     return [one.note for part in status.partitions for one in part.subscriptions]
 
 
-def test_a_note_that_is_older_than_what_was_told_takes_nothing_back(
-    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outdated_note_resets_nothing(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror was killed in between: whether somebody else was there cannot be told apart, and is said."""
     one, other = sides
     subscribe(one)

@@ -141,7 +141,7 @@ def test_through_three_clusters() -> None:
     assert origin(home.rewrite(after, Position(9, 9))) == StampOrigin(PAIR, PLACE, NOWHERE)
 
 
-def test_what_nobody_signed_is_passed_on() -> None:
+def test_an_unsigned_mark_is_copied_on() -> None:
     """Whoever may publish can write the field, of any pair and place: it is a message as any other."""
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
     back = rewriter(pair=OTHER, source_name="x", target_name="x", target_keys=(FOREIGN,))
@@ -154,7 +154,7 @@ def test_what_nobody_signed_is_passed_on() -> None:
     assert origin_of(after, OTHER) == Position(9, 9)
 
 
-def test_whoever_is_known_may_sign_with_a_new_key() -> None:
+def test_a_known_mirror_may_sign_with_a_new_key() -> None:
     """One question answers for all that was written before it."""
     first, second = (
         whole(build_entry(metadata().SerializeToString(), b"p"), key=key, source_name="x", target_name="x")

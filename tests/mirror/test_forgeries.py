@@ -162,7 +162,7 @@ def test_progress_in_the_target_cannot_be_claimed(sides: tuple[Any, Any], place:
     assert messages(other) == list(range(30))
 
 
-def test_a_copy_of_a_mark_sets_nobody_back(sides: tuple[Any, Any]) -> None:
+def test_a_copied_mark_does_not_set_the_mirror_back(sides: tuple[Any, Any]) -> None:
     one, other = sides
     publish(one, *range(20))
     mirrored(one, other)
@@ -204,7 +204,7 @@ def test_copies_lead_no_subscription_astray(sides: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("place", [Position(0, 24), Position(1 << 34, 7)])
-def test_who_takes_the_mirrors_name_leaves_nothing_out(
+def test_another_producer_with_the_mirrors_name_causes_no_gap(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, place: Position
 ) -> None:
     """Deduplication believes him, and would drop what has a lower sequence id."""
@@ -223,7 +223,7 @@ def test_who_takes_the_mirrors_name_leaves_nothing_out(
 # --- what comes from the target ----------------------------------------------------------------------------
 
 
-def test_who_names_a_message_of_the_target_acknowledges_none(sides: tuple[Any, Any]) -> None:
+def test_a_forged_mark_acknowledges_nothing_in_the_target(sides: tuple[Any, Any]) -> None:
     one, other = sides
     with one.client() as client:
         client.subscribe("t", "s", initial_position=Earliest).close()
@@ -325,7 +325,9 @@ def test_each_namespace_has_one_key_that_all_mirrors_use(sides: tuple[Any, Any])
     assert found[0] != found[1]
 
 
-def test_a_source_that_keeps_no_key_is_told(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_keeps_no_key_is_reported(
+    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refused(self: StampKeys, namespace: str) -> tuple[bytes, ...]:
         raise AdminAuthorizationError("may not", status=403)
 

@@ -69,9 +69,7 @@ def test_a_key_that_is_removed_is_put_back_while_a_mirror_runs(sides: tuple[Any,
     assert sorted(messages(one)) == sorted(messages(other)) == list(range(9))
 
 
-def test_nothing_goes_round_when_nobody_has_the_keys(
-    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_message_loops_without_the_keys(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mirror has sent itself it knows again, whatever others make of it."""
 
     async def nothing(self: StampKeys) -> None:
@@ -118,7 +116,7 @@ def test_a_mirror_that_waited_knows_what_the_other_has_signed(sides: tuple[Any, 
     assert messages(other) == [0, 1, 2, 3]
 
 
-def test_a_key_that_is_gone_is_told(sides: tuple[Any, Any]) -> None:
+def test_a_removed_key_is_reported(sides: tuple[Any, Any]) -> None:
     """Without it what was under way when the mirror was killed would come twice, without a word."""
     one, other = sides
     publish(one, *range(5))

@@ -230,7 +230,7 @@ def test_schemas_of_a_topic_that_came_back_as_another(two: Two) -> None:
 # --- subscriptions ---------------------------------------------------------------------------------------
 
 
-def test_subscriptions_stand_where_they_stood(two: Two) -> None:
+def test_subscriptions_keep_their_positions(two: Two) -> None:
     shared = geminga.ConsumerType.Shared
     made = {
         name: two.source.subscribe("t", name, consumer_type=shared, batch_index_ack_enabled=True)
@@ -402,7 +402,7 @@ def test_another_source_under_the_same_name_is_not_taken_for_the_first(two: Two)
     ]
 
 
-def test_a_target_that_was_made_anew_is_not_taken_for_the_first(two: Two) -> None:
+def test_a_recreated_target_is_recognised(two: Two) -> None:
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     two.target_admin.topics.delete("t", force=True)
@@ -495,7 +495,7 @@ def test_a_topic_goes_and_comes_back(two: Two) -> None:
         assert "this is another source" in running.status().failed[0]
 
 
-def test_a_topic_that_is_made_anew_at_once_is_another(two: Two) -> None:
+def test_a_topic_recreated_at_once_is_recognised(two: Two) -> None:
     """The consumer of the mirror finds it under the same name, on the same connection."""
     fill(two.source, "t", 3)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
@@ -507,7 +507,7 @@ def test_a_topic_that_is_made_anew_at_once_is_another(two: Two) -> None:
         assert len(stored(two.target, "t")) == 3
 
 
-def test_a_subscription_of_the_mirror_that_is_deleted_is_told(two: Two) -> None:
+def test_a_deleted_subscription_of_the_mirror_is_reported(two: Two) -> None:
     """Made anew it would stand behind what was published meanwhile."""
     fill(two.source, "t", 3)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
@@ -580,7 +580,7 @@ def test_wrong_settings() -> None:
         mirror(broker, geminga.client.cluster.Cluster(), on_mismatch="maybe")
 
 
-def test_a_target_that_cannot_deduplicate_is_told(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_deduplicate_is_reported(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     from geminga.client.admin.aio.policies import PolicyAt
     from geminga.errors import AdminAuthorizationError
 

@@ -136,7 +136,7 @@ def test_a_target_that_has_nothing_left(tmp_path: Path, others: int) -> None:
             assert payloads(target) == numbers(range(others), range(10))
 
 
-def test_subscriptions_are_told_again(tmp_path: Path) -> None:
+def test_subscriptions_are_sent_again_after_a_rollback(tmp_path: Path) -> None:
     with geminga.embedded() as source:
         client = source.client()
         consumer = client.subscribe("t", "s")
@@ -215,7 +215,7 @@ def test_the_subscription_does_not_get_ahead_of_the_receipt_that_is_noted() -> N
         assert noted.split() == [here.topics.internal_stats("t").cursors[MINE].mark_delete_position, "0:9"]
 
 
-def test_a_mirror_that_is_killed_while_it_mends_tells_subscriptions_again(
+def test_a_mirror_killed_during_a_repair_sends_subscriptions_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with geminga.embedded() as source:

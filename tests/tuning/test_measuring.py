@@ -62,14 +62,14 @@ def test_bytes_of_a_connection_are_counted_from_outside() -> None:
     assert received == pytest.approx(100_000, abs=2)
 
 
-def test_who_listens_is_found() -> None:
+def test_the_listening_process_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert host.listening_pid(port) == os.getpid()
     assert host.listening_pid(port) is None
 
 
-def test_this_machine_is_told_from_others() -> None:
+def test_local_addresses_are_recognised() -> None:
     assert host.is_local("localhost")
     assert host.is_local("127.0.0.1")
     assert not host.is_local("192.0.2.1")
