@@ -1,4 +1,4 @@
-"""`geminga tune`: whatever is wrong gets a sentence, before work begins and without a traceback."""
+"""`geminga tune`: wrong options are reported in a sentence before work starts, without a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOWHERE = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command says on standard error; it has to fail."""
+    """Return what the command prints on standard error; it must fail."""
     with pytest.raises(SystemExit) as ended:
         main(["tune", *arguments])
     assert ended.value.code not in (0, None)

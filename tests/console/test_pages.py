@@ -41,7 +41,7 @@ def done(error: Exception | None) -> None:
 
 
 class Story:
-    """A topic with somebody who publishes and consumers, told on the broker's own thread."""
+    """A topic with a producer and consumers, controlled on the broker's thread."""
 
     def __init__(self, served: Any) -> None:
         self.served = served
@@ -227,7 +227,7 @@ CASES = [
 def test_why_nothing_arrives(
     story: Story, page: Page, tell: Callable[[Story], None], kind: str, sentence: str, level: str
 ) -> None:
-    """From the first page to the cause and what mends it, in one click."""
+    """One click leads from the first page to the cause and its advice."""
     tell(story)
     page.goto(story.served.url)
     row = page.locator("tbody tr").filter(has=page.get_by_text("s", exact=True))
@@ -242,7 +242,7 @@ def test_why_nothing_arrives(
 
 
 def test_hostile_names_and_payloads_are_text(story: Story, page: Page) -> None:
-    """Whatever a stranger calls a topic or puts into a message, it is shown and never run."""
+    """Markup in a topic's name or in a message is shown as text and never executed."""
     story.create(HOSTILE_TOPIC, HOSTILE_SUBSCRIPTION)
 
     def publish() -> None:
@@ -279,7 +279,7 @@ def test_an_address_that_is_rubbish_leads_to_the_first_page(served: Any, page: P
 
 @pytest.mark.parametrize("name", ["..", "."])
 def test_a_name_that_is_a_step_in_a_path_is_never_asked_for(story: Story, page: Page, name: str) -> None:
-    """A browser would make another thing's address of it: an action would hit that."""
+    """Browsers resolve such a name as a path step: an action would affect another resource."""
     story.create(TOPIC, name)
     page.goto(story.served.url)
     expect(page.locator("tbody .subscription")).to_have_text(name)
@@ -338,13 +338,13 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
 
 
 def test_what_was_said_of_a_reset_is_what_is_done(story: Story, page: Page) -> None:
-    """An hour ago is another place by the time that somebody has read what it would do."""
+    """ "An hour ago" means a later time after the preview was read."""
     story.subscribe(consumer_name="c")
     story.publish(1)
     page.goto(subscription_url(story.served))
     page.locator("[data-action=reset]").click()
     dialog = page.locator("dialog")
-    # It may be looked at for what stood there before, too.
+    # An earlier preview, of the default value, may be requested too.
     with page.expect_response(lambda answer: _is_two_hours_ago(answer.url)) as previewed:
         dialog.get_by_label("How long").fill("2")
     expect(dialog.locator(".preview")).to_contain_text("begins again", ignore_case=True)
@@ -433,7 +433,7 @@ def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
 
 @pytest.mark.parametrize("spoil", [False, True])
 def test_protobuf_is_read_by_its_descriptors(served: Any, page: Page, spoil: bool) -> None:
-    """What Google's library encodes is shown as the same library shows it."""
+    """A message encoded by Google's library is shown as that library prints it."""
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     asked = command.subscribe
     asked.topic, asked.subscription, asked.subType = "N14228 ✈", "", pb.CommandSubscribe.Key_Shared

@@ -24,7 +24,7 @@ PROGRESS = {"event": "progress", "query": "flights", "batch": 0, "rows": 7, "dro
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Puts a program in the place of the driver; it has ``pipe`` to write to."""
+    """Replace the driver by a program, which can write to ``pipe``."""
 
     def put(program: str) -> None:
         head = "import json, os, sys, time\npipe = os.fdopen(json.loads(sys.argv[1])['events_fd'], 'w')\n"

@@ -1,4 +1,4 @@
-"""What is read back, and that nothing lost, doubled or changed passes for equal."""
+"""The proof detects lost, duplicated and changed rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The client's two faces: one is made of the other, and their arguments are those of the settings."""
+"""The client's synchronous and asyncio APIs: one is generated from the other, with arguments from the
+settings."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_fields_that_are_no_arguments_are_named_with_a_reason(monkeypatch: Any) 
 
 
 def made(text: str) -> str:
-    """What the generator makes of a method."""
+    """Return the generated synchronous form of a method."""
     (given,) = ast.parse(text).body
     return str(ast.unparse(generate_sync.method(given)))
 

@@ -1,4 +1,4 @@
-"""Whatever a call raises or gives is that call's failure: it is tried again, and goes to the dead letters."""
+"""Exceptions and invalid results are failures of their call: it is retried, then dead-lettered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Panic(BaseException):
-    """What extensions written in Rust raise."""
+    """Exception of extensions written in Rust."""
 
 
 RAISED = {

@@ -1,4 +1,4 @@
-"""How many messages may be in flight, and what of them is in memory."""
+"""Limit of messages in flight, and their memory."""
 
 from __future__ import annotations
 

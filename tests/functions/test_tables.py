@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Panic(BaseException):
-    """What extensions written in Rust raise."""
+    """Exception of extensions written in Rust."""
 
 
 def _bad(table: Any) -> bool:

@@ -1,5 +1,5 @@
-"""What a producer can do who is allowed to publish, and nothing else: to leave out or acknowledge what others
-have published is not among it."""
+"""Producers with no other permission than to publish cannot make the mirror skip or acknowledge messages of
+others."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_copied_mark_does_not_set_the_mirror_back(sides: tuple[Any, Any]) -> N
 
 
 def test_copies_lead_no_subscription_astray(sides: tuple[Any, Any]) -> None:
-    """Where the source's mark lies in the target is looked for by halving."""
+    """The target position of the source's mark is searched by bisection."""
     one, other = sides
     with one.client() as client:
         client.subscribe("t", "s", initial_position=Earliest).close()
@@ -274,7 +274,7 @@ def test_a_copy_of_an_echo_acknowledges_nothing(sides: tuple[Any, Any], runs_on:
                 consumer.acknowledge(message)
     mirrored(one, other)
     assert backlog(one) == backlog(other) == 10
-    # The real ones go on as before.
+    # Genuine entries continue as before.
     publish(other, 10)
     mirrored(other, one)
     assert mirrored(one, other).partitions[0].skipped == 1
@@ -282,7 +282,7 @@ def test_a_copy_of_an_echo_acknowledges_nothing(sides: tuple[Any, Any], runs_on:
 
 
 def test_a_message_with_marks_of_both_ways_does_not_go_round(sides: tuple[Any, Any]) -> None:
-    """Whoever reads both clusters can copy marks of either into one message of his own."""
+    """A client that reads both clusters can copy marks of either into one message."""
     one, other = sides
     publish(one, *range(3))
     publish(other, *range(3, 6))
@@ -361,7 +361,8 @@ def test_what_is_no_key_is_not_used(sides: tuple[Any, Any]) -> None:
 def test_subscriptions_that_only_say_they_are_mirrors_cost_one_reading_together(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Who may subscribe chooses a name and properties: the source is not read through for each of them."""
+    """Any client that may subscribe chooses name and properties: the source is not searched for each of
+    them."""
     one, other = sides
     with one.client() as client:
         consumer = client.subscribe("t", "s")

@@ -1,4 +1,4 @@
-"""The map of places: against a dictionary that knows every entry."""
+"""The map of positions, compared with a dictionary of all entries."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_target_that_was_brought_back_is_not_passed_over(tmp_path: Path, other
     with geminga.embedded() as source, rolled_back(tmp_path, source) as target:
         client = target.client()
         producer = client.create_producer("t")
-        for _ in range(others):  # they take the places of what is gone
+        for _ in range(others):  # other entries at the lost positions
             producer.send(b"other")
         client.close()
         if more:
@@ -258,7 +258,7 @@ def test_what_another_mirror_of_the_name_has_noted_meanwhile_stays(monkeypatch: 
         copy = SchemaMirror.copy
 
         async def slowly(self: SchemaMirror) -> None:
-            """The first one that is asked has another come and go before it has the producer."""
+            """Let another mirror open and close the producer before the first one opens it."""
             monkeypatch.setattr(SchemaMirror, "copy", copy)
 
             def other() -> None:

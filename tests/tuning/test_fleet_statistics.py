@@ -1,4 +1,4 @@
-"""What statistics of a fleet tell of each topic's messages: the codec, and what they are before it."""
+"""Statistics of a fleet: codec and uncompressed size of each topic's messages."""
 
 from __future__ import annotations
 
