@@ -22,7 +22,7 @@ TOPIC: Final = f"persistent://{NAMESPACE}/busy"
 """A topic with messages, a producer, two subscriptions and a consumer."""
 PARTITIONED: Final = f"persistent://{NAMESPACE}/parts"
 SPARE: Final = f"persistent://{NAMESPACE}/spare"
-"""A topic with messages that nobody is connected to."""
+"""A topic with messages and without clients."""
 
 TENANTS: Final = """
 clusters list
@@ -625,7 +625,7 @@ LEFT_OUT: Final = {
     "topics set-shadow-topics": "shadow topics spread reading over brokers, and there is one",
     "topics remove-shadow-topics": "shadow topics spread reading over brokers, and there is one",
 }  # fmt: skip
-"""Why a sub-command has no meaning on one broker."""
+"""Reason why a sub-command has no meaning on one broker."""
 
 
 OTHERWISE: Final = {

@@ -56,7 +56,7 @@ statistics anew."""
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command ended with: whether it succeeded, the HTTP status it named if not, and its output."""
+    """Result of a command: success, the HTTP status of a failure, and the output."""
 
     succeeded: bool
     http: int
@@ -207,7 +207,7 @@ class Place:
         return shlex.split(line.format(cluster=CLUSTER, broker=self.broker_id, **self.names))
 
     def addresses(self) -> list[str]:
-        """How the broker's address may stand in answers."""
+        """Forms in which the broker's address may occur in responses."""
         own = [url.split("//")[1] for url in (self.service_url, self.admin_url)]
         return [form for name in own for form in (name, name.replace("127.0.0.1", "localhost"))]
 
@@ -375,7 +375,7 @@ def bare(line: str) -> str:
 
 
 def run_all(admin: PulsarAdmin, place: Place, lines: Sequence[str]) -> list[Outcome]:
-    """What becomes of each line, in order."""
+    """Return the result of each line, in order."""
     found: list[Outcome] = []
     before: dict[str, Outcome] = {}
     with clients(place) as prepare:
@@ -420,7 +420,7 @@ class Row:
 
     @property
     def reason(self) -> str | None:
-        """Why it differs on purpose."""
+        """Reason of an intended difference."""
         return admin_commands.OTHERWISE.get(bare(self.line))
 
     @property
@@ -451,7 +451,7 @@ def matrix(home: Path, apache: ApachePulsar, ours: Any, folder: Path) -> tuple[s
 
 
 def left_out(command: str) -> str | None:
-    """Why a command has no meaning on one broker; None for one that is run."""
+    """Return why a command has no meaning on one broker; None for a command that is run."""
     for pattern, why in admin_commands.LEFT_OUT.items():
         if fnmatch.fnmatchcase(command, pattern):
             return why

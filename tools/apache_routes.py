@@ -133,7 +133,7 @@ def listed() -> list[tuple[str, str]]:
 
 
 def reason(path: str) -> str:
-    """Why a path is not served; empty where nobody has said it yet."""
+    """Return why a path is not served; empty if no reason is given yet."""
     return next((why for pattern, why in REASONS if re.match(pattern, path)), "")
 
 

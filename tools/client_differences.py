@@ -115,7 +115,7 @@ FACES = (
     Named("Producer.submit_table", "(none)", "method", "a task waits for `send_table`"),
     Named("Reader.record_batches", "(none)", "method", "whoever reads such a stream waits in a thread"),
 )  # fmt: skip
-"""How the face for threads (``ours``) differs from the one for asyncio (``theirs``)."""
+"""Differences of the synchronous API (``ours``) from the asyncio API (``theirs``)."""
 
 PLAIN_CALLS = frozenset({
     "Client.get_service_info", "Client.shutdown",

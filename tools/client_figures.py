@@ -52,7 +52,7 @@ def is_quiet(values: Mapping[str, Any]) -> bool:
 
 
 def batching(values: Mapping[str, Any]) -> str:
-    """What batches bring, as a sentence."""
+    """Return the effect of batches as a sentence."""
     rows = rows_of(values)
     batched, alone = rows[BATCHED, OURS], rows[ALONE, OURS]
     theirs, theirs_alone = rows[BATCHED, PULSAR_CLIENT], rows[ALONE, PULSAR_CLIENT]
@@ -70,7 +70,7 @@ def batching(values: Mapping[str, Any]) -> str:
 
 
 def many(values: Mapping[str, Any]) -> str:
-    """What one call for many messages brings, as a sentence."""
+    """Return the effect of one call for many messages as a sentence."""
     rows = rows_of(values)
     one, each, batched = rows[MANY, OURS], rows[MANY_EACH, OURS], rows[BATCHED, OURS]
     return (
@@ -105,7 +105,8 @@ def table(values: Mapping[str, Any]) -> str:
 
 
 def unlocked(values: Mapping[str, Any]) -> str:
-    """What an interpreter without its lock costs and brings; ``at best`` is arithmetic, the rest measured."""
+    """Return costs and gains of an interpreter without the GIL; ``at best`` is computed, the rest
+    measured."""
     lines = [
         "| | interpreter | CPU, µs a message | in the application's threads | at best | measured |",
         "|---|---|---:|---:|---:|---:|",

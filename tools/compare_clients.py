@@ -26,7 +26,7 @@ MISSING = "(none)"
 
 @dataclass(frozen=True, order=True)
 class Difference:
-    """One place where the two are not the same; ``theirs`` and ``ours`` are short texts."""
+    """A difference of the two clients; ``theirs`` and ``ours`` are short texts."""
 
     where: str
     theirs: str
@@ -90,7 +90,7 @@ def differences() -> list[Difference]:
 
 
 def compare(label: str, theirs: Any, ours: Any) -> Iterator[Difference]:
-    """What is not the same in two things of one name."""
+    """Return the differences of two objects of one name."""
     if _kind(theirs) != _kind(ours):
         yield Difference(label, _kind(theirs), _kind(ours))
     elif inspect.isclass(theirs) and hasattr(theirs, "__members__"):
@@ -177,12 +177,12 @@ def _compare_calls(label: str, theirs: Any, ours: Any) -> Iterator[Difference]:
 
 
 FACES = ("Client", "Producer", "Consumer", "Reader", "TableView")
-"""What both ``geminga`` and ``geminga.asyncio`` have."""
+"""Return the names that both ``geminga`` and ``geminga.asyncio`` have."""
 
 
 def between_faces() -> list[Difference]:
-    """Where a public method or argument for threads has no twin for asyncio, or another one; ``theirs`` is
-    what asyncio has. Arguments are compared by name, order, kind and default."""
+    """Return public synchronous methods and arguments that differ from those for asyncio (``theirs``) or are
+    missing there. Arguments are compared by name, order, kind and default."""
     threads, aio = importlib.import_module(OURS), importlib.import_module(f"{OURS}.asyncio")
     found: list[Difference] = []
     for face in FACES:
@@ -265,7 +265,7 @@ def _colour(call: Any) -> str:
 
 
 def _compare_instances(label: str, theirs: Any, ours: Any) -> Iterator[Difference]:
-    """What objects have and their classes do not show: attributes that ``__init__`` sets."""
+    """Return attributes that ``__init__`` sets and the class does not show."""
     on_class = set(dir(type(theirs)))
     for name in sorted(set(dir(theirs)) - on_class):
         if not name.startswith("_") and not hasattr(ours, name):

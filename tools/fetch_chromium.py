@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def missing() -> str:
-    """What is not here to fetch one with; empty when all is."""
+    """Return the missing programs for the download; empty if none is missing."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "the pinned one is for Linux on x86-64"
     return "" if shutil.which("npm") else "npm fetches it, and is not installed"

@@ -84,7 +84,7 @@ def fit(runs: Sequence[Observation], *, broker: str, machine: Mapping[str, Any])
 
 
 def load_of(run: Observation) -> Load:
-    """What a measured load asked of the broker in a second."""
+    """Return the broker's load of a measured run."""
     return Load(
         entries_per_second=run.entries / run.seconds,
         stored_bytes_per_second=run.stored_bytes / run.seconds,
@@ -144,7 +144,7 @@ class _Fitter:
         return found, float(np.sum(((fitted - measured) / (RELATIVE_NOISE * level + ABSOLUTE_NOISE)) ** 2))
 
     def resampled(self) -> list[list[float]]:
-        """Each coefficient in fits to runs drawn with replacement, the shape found anew each time."""
+        """Fit the coefficients to runs drawn with replacement, including the shape, many times."""
         import numpy as np
 
         draw = random.Random(1)

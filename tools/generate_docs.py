@@ -185,7 +185,7 @@ def module_map() -> str:
 
 
 def _redrawn(path: Path, start: str, drawn: str, end: str) -> str:
-    """A hand-written page with the part between two marks drawn anew."""
+    """Return a hand-written page with the part between two marks regenerated."""
     before, _, rest = path.read_text().partition(start)
     return f"{before}{start}\n\n{drawn}\n\n{end}{rest.partition(end)[2]}"
 
@@ -207,8 +207,8 @@ def spark_options() -> str:
 
 
 def with_proofs(path: Path, text: str | None = None) -> str:
-    """A page (``text``, or what is there) with what is between ``<!-- proof: NAME, FORM -->`` and its end
-    drawn anew."""
+    """Return a page (``text``, or its file) with the part after ``<!-- proof: NAME, FORM -->``
+    regenerated."""
 
     def drawn(mark: re.Match[str]) -> str:
         return f"{mark[1]}\n{proof(mark[2], mark[3], path)}\n\n{mark[4]}"
@@ -237,7 +237,7 @@ def proof(name: str, form: str, page: Path) -> str:
 
 
 def client(file: Path, form: str) -> str:
-    """What the client costs, beside others."""
+    """Regenerate the client's costs, compared with others."""
     sys.path.insert(0, str(ROOT / "tools"))
     import client_figures
 
@@ -247,7 +247,7 @@ def client(file: Path, form: str) -> str:
 
 
 def suite(file: Path) -> str:
-    """How many of pulsar-client's own tests pass."""
+    """Regenerate how many of pulsar-client's own tests pass."""
     import official_suite
 
     if not file.exists():
@@ -256,7 +256,7 @@ def suite(file: Path) -> str:
 
 
 def coming_tables() -> str:
-    """How this client differs from pulsar-client: behaviour, then names."""
+    """Regenerate the differences from pulsar-client: behaviour, then names."""
     sys.path.insert(0, str(ROOT / "tools"))
     import client_differences
 
@@ -279,7 +279,7 @@ def coming_tables() -> str:
 
 
 def decisions_page() -> str:
-    """What was decided, a line each: the titles of the pages beside it."""
+    """Regenerate the list of decisions: the titles of their pages."""
     lines = ["# Decisions", "", DECISIONS_ABOUT, ""]
     for path in sorted((ROOT / "docs/decisions").glob("*.md")):
         if path.name != "README.md":

@@ -53,11 +53,11 @@ from __future__ import annotations
 
 @dataclass(frozen=True)
 class Differs:
-    """How a method's arguments differ on threads, as they do in ``pulsar-client``."""
+    """Differences of a method's arguments in the synchronous API, as in ``pulsar-client``."""
 
     dropped: tuple[str, ...] = ()
     inserted: dict[str, str] = field(default_factory=dict)
-    """Arguments of threads alone, each before one that both faces have."""
+    """Arguments of the synchronous API alone, each before an argument that both APIs have."""
     named: tuple[str, ...] = ()
     """Arguments of threads alone, by name only."""
     moved: dict[str, str] = field(default_factory=dict)
@@ -184,7 +184,7 @@ def _arguments(given: ast.arguments, differs: Differs) -> ast.arguments:
 
 
 def _said(text: str, differs: Differs) -> str:
-    """A docstring's text for threads, its paragraphs filled anew where they changed."""
+    """Return a docstring for the synchronous API, with changed paragraphs refilled."""
     paragraphs = []
     unused = set(differs.said)
     for paragraph in text.split("\n\n"):
@@ -221,7 +221,7 @@ def _with_docstring(body: list[ast.stmt], differs: Differs) -> list[ast.stmt]:
 
 
 def method(given: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.FunctionDef:
-    """A method of the face for threads."""
+    """Return a method of the synchronous API."""
     differs = FACE.get(given.name, Differs())
     made = ast.FunctionDef(
         name=given.name,
@@ -361,7 +361,7 @@ ADMIN = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
 }
-"""What has another name where threads wait."""
+"""Return the name that something has in the synchronous API."""
 
 
 class _Waiting(_Plain):

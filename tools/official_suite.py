@@ -83,7 +83,7 @@ Outcomes = dict[str, str]
 
 
 class Broker(Protocol):
-    """Where a broker listens."""
+    """Addresses of a broker."""
 
     @property
     def service_url(self) -> str: ...
@@ -153,7 +153,7 @@ def run(library: str, broker: Broker, suite: Path, seconds_max: float = SECONDS_
 
 
 def outcomes_of(report: Path, file: str) -> Outcomes:
-    """What a JUnit report tells."""
+    """Results in a JUnit report."""
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
@@ -171,7 +171,7 @@ def judged(columns: Mapping[str, Outcomes], judge: str) -> list[str]:
 
 
 def table(columns: Mapping[str, Outcomes], judge: str) -> str:
-    """How many of the tests that count pass, by file and column; then those that fail somewhere."""
+    """Return how many of the counted tests pass, by file and column; then those that fail in any."""
     count = judged(columns, judge)
     lines = ["| file | tests | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     for file in [*sorted({test.split("::")[0] for test in count}), "all"]:
@@ -186,7 +186,7 @@ def table(columns: Mapping[str, Outcomes], judge: str) -> str:
 
 
 def figures(columns: Mapping[str, Outcomes], suite: str) -> dict[str, Any]:
-    """What is published: no line of the suite, only how many pass, and the names of those that do not."""
+    """Return the published results: how many tests pass, and the names of the others."""
     count = judged(columns, JUDGE)
     return {
         "at": datetime.now(UTC).date().isoformat(),

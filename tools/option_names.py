@@ -185,7 +185,7 @@ WORDS: dict[str, dict[str, str]] = {
         "schema": "Turns payloads into values. None: bytes.",
     },
 }
-"""By method and argument: what it means, where no field of the settings says so."""
+"""Meaning by method and argument, for arguments without a field in the settings."""
 
 BROKER_CONF: dict[str, str] = {
     "host": "bindAddress",

@@ -150,7 +150,7 @@ NAMESPACES = (
     "geminga.schema", "geminga.functions", "geminga.mirror", "geminga.admin", "geminga.spark", "geminga",
     "geminga.asyncio",
 )  # fmt: skip
-"""Where public names are; one that is in two of them belongs to the first."""
+"""Modules of public names; a name in two modules belongs to the first."""
 
 TWINS = frozenset({("geminga.asyncio", "Admin")})
 """Names whose methods are those of another one with ``await``: they are described there."""
@@ -201,7 +201,7 @@ def public() -> Iterator[tuple[str, str, Any]]:
 
 
 def groups() -> dict[str, Any]:
-    """What an admin holds, by attribute: the class of ``admin.topics`` and so on."""
+    """Return the parts of an admin client by attribute: the class of ``admin.topics`` and so on."""
     found = importlib.import_module("geminga.client.admin.sync.admin")
     return {name: vars(found)[kind] for name, kind in found.Admin.__annotations__.items()}
 
@@ -285,7 +285,7 @@ def signature(name: str, value: Any) -> str:
 
 
 def _bases(cls: type) -> list[type]:
-    """Where a class has its members from, itself first; public bases are described for themselves."""
+    """Return the classes that a class has members from, itself first; public bases have their own entries."""
     described = {value for _, _, value in public() if inspect.isclass(value)} - {cls}
     found = []
     for base in cls.__mro__:
@@ -508,7 +508,7 @@ def unit_of(name: str) -> str:
 
 
 def option_words(method: str, name: str) -> str:
-    """What an option means: its settings' text, or what is written in ``option_names.py``."""
+    """Return the meaning of an option: its settings' text, or the text in ``option_names.py``."""
     if text := WORDS.get(method, {}).get(name):
         return text
     options = signatures.METHODS["__init__" if method == "Client" else method]

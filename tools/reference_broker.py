@@ -206,7 +206,7 @@ def not_served() -> dict[str, list[tuple[str, str]]]:
 
 
 def _service(path: str) -> str:
-    """What a path begins with: ``/admin/v3/functions``."""
+    """Return the prefix of a path: ``/admin/v3/functions``."""
     return "/".join(_plain(path).split("/")[: 4 if path.startswith("/admin") else 2])
 
 

@@ -105,7 +105,7 @@ METHODS = {
 class _Field:
     kind: ast.expr
     default: ast.expr | None
-    """None where the settings make one anew each time."""
+    """None if the settings create the default at each call."""
 
 
 def fields_of(options: Options) -> dict[str, _Field]:
@@ -171,7 +171,7 @@ def drawn(method: ast.FunctionDef | ast.AsyncFunctionDef, options: Options) -> a
 
 
 def with_signatures(text: str) -> str:
-    """The text of ``client/aio.py``, with the arguments of `METHODS` drawn anew."""
+    """Return the text of ``client/aio.py``, with the arguments of `METHODS` regenerated."""
     (client,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == "Client")
     lines = text.splitlines(keepends=True)
     methods = [m for m in client.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]

@@ -1,4 +1,4 @@
-"""Which cluster a command means, and how it shows itself there: options, environment, contexts."""
+"""Selection of the cluster and of authentication: options, environment, contexts."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_password_in_an_address_is_refused_and_not_shown(invoke: Invoke, tmp_p
 
 
 class Handed:
-    """What `geminga pipeline run` gives its flows: options of their sources."""
+    """Return the source options that `geminga pipeline run` passes to its flows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.options: dict[str, str] = {}
@@ -235,7 +235,7 @@ class Handed:
         return running.Outcome(0, "", {}, {}, ())
 
 
-def test_a_pipeline_is_told_how_to_show_itself(
+def test_a_pipeline_receives_the_connection_options(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed = Handed(monkeypatch)

@@ -116,7 +116,7 @@ def test_a_property_without_a_value_is_wrong_usage(run: Any) -> None:
     assert "NAME=VALUE" in done.stderr
 
 
-def test_a_subscription_goes_on_without_the_messages_that_are_skipped(run: Any) -> None:
+def test_skipped_messages_are_not_delivered(run: Any) -> None:
     # Sent one by one: an entry is skipped as a whole.
     for text in ("one", "two", "three"):
         run("produce", "cli-skip", "-m", text)
@@ -143,7 +143,7 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
             producer.send_async(str(number).encode(), lambda result, message_id: None)
         producer.flush()
     assert "backlog 1000 messages" in run("topics", "stats", topic).stdout
-    assert "goes on behind 1 messages" in run("subscriptions", "skip", topic, "s", "-n", "1").stdout
+    assert "skipped 1 messages" in run("subscriptions", "skip", topic, "s", "-n", "1").stdout
     (skipped,) = _lines(run("subscriptions", "skip", topic, "s", "-n", "98", "--json"))
     assert (skipped["skipped"], skipped["unit"]) == (98, "messages")
     assert "backlog 901 messages" in run("topics", "stats", topic).stdout
@@ -151,7 +151,7 @@ def test_skip_counts_messages_and_not_batches(run: Any, broker: Any) -> None:
     assert [row["value"] for row in rows] == [str(number) for number in range(99, 1000)]
 
 
-def test_a_stuck_consumer_is_explained_and_mended(run: Any, broker: Any) -> None:
+def test_a_stuck_consumer_is_explained_and_its_messages_redelivered(run: Any, broker: Any) -> None:
     topic = "persistent://public/default/cli-explain"
     with geminga.Client(broker.service_url) as client:
         consumer = client.subscribe(topic, "s", consumer_type=geminga.ConsumerType.Shared)
@@ -168,7 +168,7 @@ def test_a_stuck_consumer_is_explained_and_mended(run: Any, broker: Any) -> None
             assert time.monotonic() < deadline, "the client has gathered its acknowledgements for long enough"
         assert f"- hole: message {place} is not acknowledged, 4 behind it are" in screen
         assert f"geminga subscriptions skip {topic} s --message {place}" in screen
-        assert "pushed again after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
+        assert "redelivered after 60 s" in run("subscriptions", "redeliver-unacked", topic, "s", "60").stdout
         (found,) = _lines(run("explain", topic, "s", "--json"))
         assert found["facts"]["redeliverUnackedAfterSeconds"] == 60
         assert [each["kind"] for each in found["findings"]] == ["hole"]

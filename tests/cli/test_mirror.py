@@ -103,7 +103,7 @@ def test_a_cluster_that_refuses_is_named(pulsar_broker: Any, tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize(("pattern", "code"), [("typo", 1), ("public/default/typo-.*", 0)])
-def test_a_pattern_that_matches_nothing_is_told(
+def test_a_pattern_that_matches_nothing_is_reported(
     pulsar_broker: Any, other: Any, pattern: str, code: int
 ) -> None:
     pulsar_broker.client().create_producer("t").send(b"x")
@@ -113,8 +113,9 @@ def test_a_pattern_that_matches_nothing_is_told(
     assert "1 messages" in done.stderr
 
 
-def test_what_keeps_a_topic_waiting_is_told(pulsar_broker: Any, other: Any) -> None:
-    """Plain brokers under a URL of TLS: without a word nobody would know why nothing comes."""
+def test_the_reason_of_a_waiting_topic_is_printed(pulsar_broker: Any, other: Any) -> None:
+    """Brokers without TLS under a TLS address: without a message, the user would not know why nothing is
+    copied."""
     pulsar_broker.client().create_producer("t").send(b"x")
     words = options(pulsar_broker, other, "--once")
     at = words.index("--to") + 1
@@ -178,7 +179,7 @@ def test_contexts_and_tokens_of_both_sides(
             standalone_mode=False,
         )  # fmt: skip
         to = ["--to", other.service_url, "--to-admin-url", other.admin_url]
-        # The environment's token is nobody's here: it does not say which side is meant.
+        # The environment's token is ignored: it does not name a side.
         done = run("--topics", "t", "--once", "--from-context", "closed", *to, PULSAR_TOKEN="wrong")
         assert done.return_value == 0, done.exception
         at = ["--from", closed.service_url, "--from-admin-url", closed.admin_url]

@@ -48,7 +48,7 @@ def test_a_store_that_is_well(folder: Path) -> None:
     assert "all is well" in run("repair", str(folder)).output
 
 
-def test_damage_is_told_in_words_and_as_json(folder: Path) -> None:
+def test_damage_is_reported_as_text_and_as_json(folder: Path) -> None:
     harm(folder, b"entry 3entry 3", b"entry 3ENTRY 3")
     done = run("check", str(folder))
     assert done.return_value == 1
@@ -123,7 +123,7 @@ def test_a_copy_borrows_until_it_is_given_the_place(tmp_path: Path) -> None:
     done = run("claim", copy, *place, answer="n\n")
     assert done.exception is not None
     assert "Is it gone for good?" in done.output
-    assert "the place is this store's now" in run("claim", copy, "--yes", *place).output.lower()
+    assert "the storage now belongs to this store" in run("claim", copy, "--yes", *place).output.lower()
     assert "is claimed by" not in run("check", copy, *place).output
     assert "is claimed by" in run("check", original, *place).output
     assert json.loads(run("claim", copy, "--json", *place).output) == {"claimed": True}

@@ -1,4 +1,4 @@
-"""`geminga tune`: whatever is wrong gets a sentence, before work begins and without a traceback."""
+"""`geminga tune`: wrong options are reported in a sentence before work starts, without a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOWHERE = ["--service-url", "pulsar://127.0.0.1:1", "--admin-url", "http://127.0
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command says on standard error; it has to fail."""
+    """Return what the command prints on standard error; it must fail."""
     with pytest.raises(SystemExit) as ended:
         main(["tune", *arguments])
     assert ended.value.code not in (0, None)
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_wrong_is_told(
+def test_wrong_options_are_reported(
     arguments: list[str], sentence: str, folder: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_told(
     assert sentence in told(capsys, *(argument.replace("FOLDER", str(folder)) for argument in arguments))
 
 
-def test_what_a_broker_does_not_have_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_topic_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with geminga.embedded() as broker:
         here = ["--service-url", broker.service_url, "--admin-url", broker.admin_url]
         assert "is-not-there" in told(capsys, "advise", "--topic", "is-not-there", "--watch", "0.1", *here)

@@ -1,7 +1,7 @@
-"""A broker core in virtual time behind its real web server, and a real Chromium that looks at it.
+"""A broker core in virtual time behind its real web server, and a real Chromium.
 
-The browser is started once a module; each test has a context of its own. What the pages may not do at
-all (run a foreign script, break their own policy, open a browser's dialog) fails whichever test saw it.
+The browser is started once per module; each test has a separate context. Forbidden actions of the pages
+(running a foreign script, violating their policy, opening a browser's dialog) fail the current test.
 """
 
 from __future__ import annotations

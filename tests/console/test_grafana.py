@@ -51,7 +51,7 @@ def asked(expression: str) -> list[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize(("title", "target"), QUERIES, ids=[f"{title} {t['refId']}" for title, t in QUERIES])
-def test_the_broker_tells_what_a_panel_asks_for(
+def test_the_broker_exports_the_metrics_of_each_panel(
     told: dict[str, set[str]], title: str, target: dict[str, Any]
 ) -> None:
     expression, legend = target["expr"], target["legendFormat"]

@@ -41,7 +41,7 @@ def done(error: Exception | None) -> None:
 
 
 class Story:
-    """A topic with somebody who publishes and consumers, told on the broker's own thread."""
+    """A topic with a producer and consumers, controlled on the broker's thread."""
 
     def __init__(self, served: Any) -> None:
         self.served = served
@@ -227,7 +227,7 @@ CASES = [
 def test_why_nothing_arrives(
     story: Story, page: Page, tell: Callable[[Story], None], kind: str, sentence: str, level: str
 ) -> None:
-    """From the first page to the cause and what mends it, in one click."""
+    """One click leads from the first page to the cause and its advice."""
     tell(story)
     page.goto(story.served.url)
     row = page.locator("tbody tr").filter(has=page.get_by_text("s", exact=True))
@@ -242,7 +242,7 @@ def test_why_nothing_arrives(
 
 
 def test_hostile_names_and_payloads_are_text(story: Story, page: Page) -> None:
-    """Whatever a stranger calls a topic or puts into a message, it is shown and never run."""
+    """Markup in a topic's name or in a message is shown as text and never executed."""
     story.create(HOSTILE_TOPIC, HOSTILE_SUBSCRIPTION)
 
     def publish() -> None:
@@ -279,16 +279,16 @@ def test_an_address_that_is_rubbish_leads_to_the_first_page(served: Any, page: P
 
 @pytest.mark.parametrize("name", ["..", "."])
 def test_a_name_that_is_a_step_in_a_path_is_never_asked_for(story: Story, page: Page, name: str) -> None:
-    """A browser would make another thing's address of it: an action would hit that."""
+    """Browsers resolve such a name as a path step: an action would affect another resource."""
     story.create(TOPIC, name)
     page.goto(story.served.url)
     expect(page.locator("tbody .subscription")).to_have_text(name)
     before = len(story.served.requests)
     page.locator("a.row").click()
-    expect(page.locator(".refused")).to_contain_text("cannot be asked for in a browser")
+    expect(page.locator(".refused")).to_contain_text("cannot be used in a browser's URL")
     assert not [each for each in story.served.requests[before:] if "subscription/" in each]
     page.goto(topic_url(story.served, f"persistent://public/default/{name}"))
-    expect(page.locator(".refused")).to_contain_text("cannot be asked for in a browser")
+    expect(page.locator(".refused")).to_contain_text("cannot be used in a browser's URL")
 
 
 # --- doing something about it ---
@@ -306,7 +306,7 @@ def test_an_action_says_what_it_will_do_and_does_it(story: Story, page: Page) ->
     )
     expect(dialog.locator(".preview")).to_contain_text("5 messages stay")
     assert story.do(lambda: story.found[1].backlog) == 9, "nothing is done before it is said"
-    dialog.get_by_role("button", name="Leave it").click()
+    dialog.get_by_role("button", name="Cancel").click()
     assert story.do(lambda: story.found[1].backlog) == 9
     page.locator("[data-action=skip]").click()
     page.locator("dialog").get_by_label("How many messages").fill("4")
@@ -324,7 +324,7 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
     page.locator("[data-action=redeliver]").click()
     expect(page.locator("dialog .preview")).to_contain_text("2 messages that 1 consumer hold unacknowledged")
     story.do(peer.messages)
-    page.locator("dialog").get_by_role("button", name="Deliver again").click()
+    page.locator("dialog").get_by_role("button", name="Redeliver").click()
     expect(page.locator(".toast")).to_contain_text("Done")
     assert len(story.do(peer.messages)) == 2
     page.locator("[data-action=reset]").click()
@@ -332,26 +332,26 @@ def test_resetting_and_delivering_again(story: Story, page: Page) -> None:
     expect(page.locator("dialog .preview")).to_contain_text(
         "2 messages that were acknowledged are delivered again"
     )
-    page.locator("dialog").get_by_role("button", name="Move it").click()
-    expect(page.locator(".toast").filter(has_text="begin again")).to_contain_text("Done")
+    page.locator("dialog").get_by_role("button", name="Reset").click()
+    expect(page.locator(".toast").filter(has_text="reset position")).to_contain_text("Done")
     assert story.do(lambda: story.found[1].backlog) == 4
 
 
 def test_what_was_said_of_a_reset_is_what_is_done(story: Story, page: Page) -> None:
-    """An hour ago is another place by the time that somebody has read what it would do."""
+    """ "An hour ago" means a later time after the preview was read."""
     story.subscribe(consumer_name="c")
     story.publish(1)
     page.goto(subscription_url(story.served))
     page.locator("[data-action=reset]").click()
     dialog = page.locator("dialog")
-    # It may be looked at for what stood there before, too.
+    # An earlier preview, of the default value, may be requested too.
     with page.expect_response(lambda answer: _is_two_hours_ago(answer.url)) as previewed:
         dialog.get_by_label("How long").fill("2")
     expect(dialog.locator(".preview")).to_contain_text("begins again", ignore_case=True)
-    expect(dialog.get_by_role("button", name="Move it")).to_be_enabled()
+    expect(dialog.get_by_role("button", name="Reset")).to_be_enabled()
     page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000; }")
     with page.expect_request(re.compile("/resetcursor/")) as done:
-        dialog.get_by_role("button", name="Move it").click()
+        dialog.get_by_role("button", name="Reset").click()
     said = re.search(r"timestamp=(\d+)", previewed.value.url)
     assert said is not None
     assert done.value.url.endswith(f"/resetcursor/{said[1]}")
@@ -383,9 +383,9 @@ def test_the_map_leads_to_a_single_message(story: Story, page: Page) -> None:
     assert box is not None
     strip.click(position={"x": 3.5 / 200 * box["width"], "y": 20})
     expect(page.locator(".chosen")).to_contain_text("0:3: open")
-    page.get_by_role("button", name="Give it up").click()
-    page.locator("dialog").get_by_role("button", name="Give it up").click()
-    expect(page.locator(".toast")).to_contain_text("0:3 is given up")
+    page.get_by_role("button", name="Skip it").click()
+    page.locator("dialog").get_by_role("button", name="Skip it").click()
+    expect(page.locator(".toast")).to_contain_text("0:3 is skipped")
     assert story.do(lambda: story.found[1].cursor.mark) == 300
 
 
@@ -407,7 +407,7 @@ def test_the_tail_follows_filters_and_decodes(story: Story, page: Page) -> None:
     expect(values).to_have_text(["N14 again", '{"plane": "N14228"}'])
     page.get_by_role("button", name="Pause").click()
     story.publish(1, b"N14 unseen")
-    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
     expect(values).to_have_count(2)
 
 
@@ -433,7 +433,7 @@ def test_values_are_read_by_their_schema(story: Story, page: Page) -> None:
 
 @pytest.mark.parametrize("spoil", [False, True])
 def test_protobuf_is_read_by_its_descriptors(served: Any, page: Page, spoil: bool) -> None:
-    """What Google's library encodes is shown as the same library shows it."""
+    """A message encoded by Google's library is shown as that library prints it."""
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     asked = command.subscribe
     asked.topic, asked.subscription, asked.subType = "N14228 ✈", "", pb.CommandSubscribe.Key_Shared
@@ -463,7 +463,7 @@ def test_protobuf_is_read_by_its_descriptors(served: Any, page: Page, spoil: boo
         [base64.b64encode(data[:-3] if spoil else data).decode(), schema],
     )
     if spoil:
-        assert "not what the schema says: it ends too early" in shown
+        assert "does not match the schema: the payload is truncated" in shown
         return
     wanted = json_format.MessageToDict(command, preserving_proto_field_name=True)
     assert json.dumps(_as_text(json.loads(shown)), sort_keys=True) == json.dumps(
@@ -490,7 +490,7 @@ def test_producers_with_batch_fill_and_the_advisors_word(story: Story, page: Pag
     expect(page.locator(".sentence").filter(has_text="an entry holds 1 message".capitalize())).to_be_visible()
 
 
-def test_the_broker_tells_what_it_did_by_itself(story: Story, page: Page) -> None:
+def test_the_broker_page_lists_automatic_actions(story: Story, page: Page) -> None:
     story.create()
     story.policy("message_ttl_in_seconds", 10)
     story.publish(3)
@@ -525,7 +525,7 @@ def test_the_keyboard_is_enough(story: Story, page: Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("b")
-    expect(page.get_by_text("What it did by itself")).to_be_visible()
+    expect(page.get_by_text("Automatic actions")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -577,7 +577,7 @@ def test_a_hidden_page_asks_nothing(story: Story, page: Page) -> None:
     assert len(story.served.requests) <= before + 1, "one may have been under way"
 
 
-def test_a_broker_that_is_gone_is_told_and_comes_back(story: Story, page: Page) -> None:
+def test_a_stopped_broker_is_reported_until_it_answers_again(story: Story, page: Page) -> None:
     story.create()
     page.clock.install()
     page.goto(story.served.url)
@@ -610,7 +610,7 @@ def test_a_role_without_the_right_sees_the_refusal_and_no_panels(
     served = make_served(token_secret_key="data:;base64," + base64.b64encode(key).decode())
     page.goto(f"{served.url}/#/broker")
     page.get_by_label("Token").fill(make_token("viewer", key, "HS256"))
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.get_by_role("alert").filter(visible=True)).to_contain_text("viewer")
     expect(page.get_by_text("no message expired")).to_be_hidden()
 
@@ -622,13 +622,13 @@ def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], 
     token = make_token("admin", key, "HS256")
     page.goto(served.url)
     page.get_by_label("Token").fill("rubbish")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.locator(".refused")).to_be_visible()
     page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page.locator("h1")).to_have_text("Nothing to see yet.")
     page.get_by_role("link", name="Broker").click()
-    expect(page.get_by_text("What it did by itself")).to_be_visible()
+    expect(page.get_by_text("Automatic actions")).to_be_visible()
     kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
     assert token not in kept
     assert token not in page.url
@@ -640,7 +640,7 @@ def test_a_token_is_asked_for_and_kept_nowhere(make_served: Callable[..., Any], 
 # --- brokers elsewhere ---
 
 
-def test_an_apache_pulsar_is_shown_with_what_it_tells(page: Page) -> None:
+def test_an_apache_pulsar_is_shown_with_its_statistics(page: Page) -> None:
     """The same pages over what is derived: nothing that Apache Pulsar does not tell leaves a hole in them."""
     remote = importlib.import_module("console_remote")
     apache = remote.Port(remote.Apache().application)

@@ -206,7 +206,7 @@ def test_everything_else_is_passed_on(console: str) -> None:
     assert ask(console, "/console/api/advice?rate=0&fill=1")[1]["verdict"] == "quiet"
 
 
-def test_tokens_are_passed_on_and_nobody_sees_with_anothers(open_port: Callable[..., Port]) -> None:
+def test_tokens_are_forwarded_and_cached_rows_are_kept_apart(open_port: Callable[..., Port]) -> None:
     apache = open_port(Apache("secret").application)
     plain = open_port(lambda: elsewhere(apache.url)).url
     board = "/admin/v2/geminga/subscriptions"

@@ -24,7 +24,7 @@ PROGRESS = {"event": "progress", "query": "flights", "batch": 0, "rows": 7, "dro
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Puts a program in the place of the driver; it has ``pipe`` to write to."""
+    """Replace the driver by a program, which can write to ``pipe``."""
 
     def put(program: str) -> None:
         head = "import json, os, sys, time\npipe = os.fdopen(json.loads(sys.argv[1])['events_fd'], 'w')\n"
@@ -35,7 +35,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], N
     return put
 
 
-def test_a_driver_is_killed_and_what_it_told_is_kept(driver: Callable[[str], None], tmp_path: Path) -> None:
+def test_the_events_of_a_killed_driver_are_kept(driver: Callable[[str], None], tmp_path: Path) -> None:
     driver(f"""
         print(os.getpid(), flush=True)
         print(json.dumps({ {**PROGRESS, "lag_messages": 5, "lag_bytes": 50}!r}), file=pipe, flush=True)

@@ -1,4 +1,4 @@
-"""What is shown where there is no terminal."""
+"""Output of the demo without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read back, and that nothing lost, doubled or changed passes for equal."""
+"""The proof detects lost, duplicated and changed rows."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_every_message_is_read_back(pulsar_client: geminga.Client, pulsar_topic:
     assert proof.messages(pulsar_client, pulsar_topic) == [*WINDOWS, WINDOWS[0]]
 
 
-def test_where_a_killed_driver_stood(tmp_path: Path) -> None:
+def test_micro_batches_of_a_killed_driver_are_read(tmp_path: Path) -> None:
     assert proof.micro_batches(str(tmp_path)) == (-1, -1)
     for log, batches in (("offsets", ("9", "10", ".10.crc")), ("commits", ("9", ".9.crc"))):
         (tmp_path / log).mkdir()

@@ -73,7 +73,7 @@ def test_examples_run(
 
 
 def script_of(page: Path) -> str:
-    """The blocks of a page as one script of the shell, with free ports in place of the page's."""
+    """Return the blocks of a page as one shell script, with free ports instead of the page's."""
     lines = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for block in blocks_of(page):
         inner = block[2]

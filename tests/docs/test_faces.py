@@ -1,4 +1,5 @@
-"""The client's two faces: one is made of the other, and their arguments are those of the settings."""
+"""The client's synchronous and asyncio APIs: one is generated from the other, with arguments from the
+settings."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_fields_that_are_no_arguments_are_named_with_a_reason(monkeypatch: Any) 
 
 
 def made(text: str) -> str:
-    """What the generator makes of a method."""
+    """Return the generated synchronous form of a method."""
     (given,) = ast.parse(text).body
     return str(ast.unparse(generate_sync.method(given)))
 
@@ -102,7 +103,7 @@ def test_arguments_of_one_face_alone() -> None:
     ]
 
 
-def test_a_sentence_that_is_gone_is_told() -> None:
+def test_a_missing_sentence_is_reported() -> None:
     with pytest.raises(SystemExit, match=r"not said in aio\.py any more"):
         made("async def create_table_view(self, topic):\n    '''Another text.'''")
 

@@ -1,4 +1,4 @@
-"""Where a test's function runs: a topic of the broker, and what comes out of it."""
+"""Environment of a test's function: topics of the broker, and the results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Place:
         urllib.request.urlopen(request).close()
 
     def backlog(self, subscription: str) -> int:
-        """How much a consumer of the function's subscription would still get."""
+        """Return the number of messages that a consumer of the function's subscription would still
+        receive."""
         consumer = self.client.subscribe(self.topic, subscription, consumer_type=geminga.ConsumerType.Shared)
         count = 0
         try:

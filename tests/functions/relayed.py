@@ -40,7 +40,7 @@ def two_of_each(value: str) -> Iterator[str]:
 
 
 class Everything(Function):
-    """What a Pulsar function may ask of its context."""
+    """Calls the methods of a Pulsar function's context."""
 
     def process(self, input: Any, context: Any) -> Any:
         context.get_logger().info("got %s", input)

@@ -67,7 +67,7 @@ def admin(base: str, method: str, path: str, body: Any = None, role: str | None 
 
 
 def away(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, times: int) -> list[str]:
-    """Such a method of the client fails so often for topics whose names end so; returns who was asked for."""
+    """Make a method of the client fail N times for topics with a suffix; return the requested topics."""
     opened, asked = getattr(Client, method), list[str]()
 
     async def fails(self: Any, topic: str, *arguments: Any, **options: Any) -> Any:

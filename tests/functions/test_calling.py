@@ -1,4 +1,4 @@
-"""Whatever a call raises or gives is that call's failure: it is tried again, and goes to the dead letters."""
+"""Exceptions and invalid results are failures of their call: it is retried, then dead-lettered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Panic(BaseException):
-    """What extensions written in Rust raise."""
+    """Exception of extensions written in Rust."""
 
 
 RAISED = {
@@ -53,7 +53,7 @@ async def _raises_async(value: str) -> Any:
 
 @BOTH
 @pytest.mark.parametrize("function", [_raises, _raises_async])
-def test_whatever_a_call_raises_is_its_failure(place: Place, guarantee: str, function: Any) -> None:
+def test_any_exception_is_a_failure_of_its_call(place: Place, guarantee: str, function: Any) -> None:
     bad = [*RAISED, "library", "midway"]
     if function is _raises_async:
         bad.append("cancels itself")

@@ -1,4 +1,4 @@
-"""What effectively once makes of what a broker remembers."""
+"""Effectively-once processing with the sequence ids that a broker remembers or forgets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 def test_a_broker_that_has_forgotten_a_producer_of_this_run(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: int
 ) -> None:
-    """Brokers forget who was gone for some hours: it is none that does not deduplicate."""
+    """Brokers forget producers after hours of absence: this does not mean that deduplication is off."""
     caplog.set_level(logging.WARNING, "geminga.functions")
     monkeypatch.setattr(effectively_once, "IDLE_SECONDS", 0.05)
     opened = Client.create_producer

@@ -1,4 +1,4 @@
-"""What can be a function, and how it is called."""
+"""Forms of functions, and how they are loaded and called."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_killed_in_the_middle(
     take(produced * each, 120)
     take(produced * each + 1, 0.5)
     assert process.stdin is not None
-    process.stdin.close()  # as if whoever started it were gone
+    process.stdin.close()  # as if the parent process had died
     assert process.wait(30) == 0
     suffixes = {"shout": ["!"], "two_of_each": ["a", "b"], "slowly": [""]}[function]
     expected = {f"{n}{suffix}" for n in range(produced) for suffix in suffixes}

@@ -1,4 +1,4 @@
-"""Functions between topics of an embedded broker: what goes in, what comes out, and what is acknowledged."""
+"""Functions between topics of an embedded broker: inputs, results, and acknowledgements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_message_has_its_result_and_is_acknowledged(place: Place, guarantee
     with FunctionRunner(settings) as again:
         place.send("more")
         assert place.values(1) == ["more!"]
-    assert again.metrics.received == 1  # of what was done nothing comes again
+    assert again.metrics.received == 1  # finished messages are not redelivered
 
 
 @BOTH
@@ -104,7 +104,7 @@ def test_at_most_once_a_stop_leaves_nothing_out_that_was_acknowledged(place: Pla
     def blocks(value: str) -> str:
         entered.set()
         leave.wait(60)
-        threading.Event().wait(0.006)  # longer than calls are made without a look at what comes
+        threading.Event().wait(0.006)  # longer than CHUNK_SECONDS
         return value
 
     place.send(*range(30))
@@ -338,7 +338,7 @@ def test_tables(place: Place) -> None:
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_a_table_that_fails_comes_again(place: Place) -> None:
+def test_a_failed_table_is_redelivered(place: Place) -> None:
     pytest.importorskip("pyarrow")
     tries: list[int] = []
 
@@ -377,7 +377,7 @@ def test_stopping_acknowledges_nothing_that_has_no_result(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "async", "table"])
 def test_a_call_that_does_not_end_is_given_up(place: Place, kind: str) -> None:
-    """And a stop comes to its end: what was under way comes again."""
+    """A stop ends in time: messages in flight are redelivered."""
     entered, leave = threading.Event(), threading.Event()
 
     def plain(value: str) -> None:
@@ -544,4 +544,4 @@ def test_effectively_once_says_when_the_broker_does_not_deduplicate() -> None:
 
         with pytest.raises(InvalidConfiguration, match="does not deduplicate"):
             until_it_ends()
-        runner.close()  # it was told
+        runner.close()  # stop it

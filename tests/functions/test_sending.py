@@ -1,4 +1,4 @@
-"""How many messages may be in flight, and what of them is in memory."""
+"""Limit of messages in flight, and their memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_topics_made_of_data_do_not_have_ever_more_producers(
 
 
 @pytest.mark.parametrize("queue", [7, 1000])
-def test_results_keep_their_order_whatever_they_say(
+def test_results_with_options_keep_their_order(
     place: Place, monkeypatch: pytest.MonkeyPatch, queue: int
 ) -> None:
     def mixed(value: str) -> Any:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Panic(BaseException):
-    """What extensions written in Rust raise."""
+    """Exception of extensions written in Rust."""
 
 
 def _bad(table: Any) -> bool:
@@ -98,7 +98,7 @@ def test_one_row_that_fails_takes_no_other_with_it(place: Place, function: Any) 
     assert place.backlog(settings.subscription_name) == 0
 
 
-def test_where_every_call_fails_calls_are_few_and_everything_comes_again(place: Place) -> None:
+def test_if_every_call_fails_calls_are_limited_and_all_rows_are_redelivered(place: Place) -> None:
     works = False
 
     def waits(table: Any) -> Any:

@@ -18,7 +18,7 @@ class Thing:
     pass
 
 
-def test_calls_run_in_order_and_what_they_raise_is_told() -> None:
+def test_calls_run_in_order_and_raise_their_exceptions() -> None:
     async def main() -> None:
         thread = CallingThread("calls")
         assert await asyncio.gather(*(thread.run(int, str(n)) for n in range(5))) == list(range(5))
@@ -47,7 +47,7 @@ def test_nothing_of_a_call_is_held_until_the_next_one() -> None:
     asyncio.run(main())
 
 
-def test_nobody_waits_for_an_answer_any_more() -> None:
+def test_the_result_of_a_cancelled_call_is_dropped() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def held(_: Any = None) -> None:

@@ -255,7 +255,7 @@ class _Parts:
         self.heard.append(False)
 
 
-def test_failover_goes_by_priority_and_is_told(ours: geminga.Client, topic: Topic) -> None:
+def test_failover_follows_priority_and_notifies_listeners(ours: geminga.Client, topic: Topic) -> None:
     """The level with the smaller number is active, whoever came first."""
     name, low, high = topic("failover"), _Parts(), _Parts()
     options: Any = {"initial_position": geminga.InitialPosition.Earliest}
@@ -298,7 +298,7 @@ def test_statistics_of_a_consumer(ours: geminga.Client, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("over", ["pulsar", "http"])
-def test_ack_holes_are_told_by_rest(apache_pulsar: ApachePulsar, topic: Topic, over: str) -> None:
+def test_ack_holes_are_reported_by_rest(apache_pulsar: ApachePulsar, topic: Topic, over: str) -> None:
     name = topic("holes")
     with geminga.Client(apache_pulsar.service_url if over == "pulsar" else apache_pulsar.admin_url) as client:
         consumer = client.subscribe(
@@ -368,7 +368,7 @@ def test_nothing_of_before_a_redelivery_comes_after_it(ours: geminga.Client, top
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["whole", "by index"])
-def test_an_administrator_who_moves_a_subscription_back_gets_halves_of_batches_too(
+def test_a_reset_by_an_administrator_redelivers_partly_acknowledged_batches(
     apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic, told: bool
 ) -> None:
     name = topic("half")

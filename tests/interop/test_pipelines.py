@@ -139,7 +139,7 @@ def ingested(world: World, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_ingest_is_what_was_published_whatever_was_killed(ingested: World) -> None:
+def test_ingest_equals_the_published_rows_after_kills(ingested: World) -> None:
     rows = table(ingested.project, "flights")
     assert multiset(rows) == ingested.rows
     assert not [row for row in rows if row["__rescued"] is not None]
@@ -244,7 +244,7 @@ def test_a_changelog_is_the_newest_value_of_each_key(world: World, tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_health_finds_who_is_stuck_and_draws_it(world: World, tmp_path: Path) -> None:
+def test_health_finds_and_draws_the_stuck_subscription(world: World, tmp_path: Path) -> None:
     producer = world.client.create_producer("watched", batching_enabled=True, batching_max_messages=10)
     for number in range(100):
         producer.send_async(b"%d" % number, lambda r, m: None)
@@ -289,7 +289,7 @@ def test_health_finds_who_is_stuck_and_draws_it(world: World, tmp_path: Path) ->
 
 
 @pytest.mark.timeout(700)
-def test_rollup_tells_the_lake_and_a_topic_the_same(world: World, tmp_path: Path) -> None:
+def test_rollup_writes_the_same_to_lake_and_topic(world: World, tmp_path: Path) -> None:
     producer = world.client.create_producer("events", batching_enabled=True)
     for number in range(600):
         row = {"name": f"n{number % 3}", "at": f"2026-11-02T00:{number // 60:02}:{number % 60:02}Z"}

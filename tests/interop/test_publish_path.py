@@ -469,7 +469,7 @@ def test_a_dead_broker_lets_sends_time_out(
         assert len(contents) == len(set(contents))
 
 
-def test_a_waiting_sender_goes_on_after_the_pause(
+def test_a_waiting_sender_resumes_after_the_pause(
     apache_pulsar: ApachePulsar, ours: geminga.Client, topic: Topic
 ) -> None:
     name = topic("blocking")

@@ -1,4 +1,4 @@
-"""What the tests of mirrors share: clusters, entries as they are stored, and their comparison."""
+"""Shared parts of the mirror tests: clusters, stored entries, and their comparison."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stored(client: geminga.Client, topic: str) -> list[tuple[pb.MessageMetadata,
 
 
 def left(broker: Any, topic: str, subscription: str, **options: Any) -> list[bytes]:
-    """What a subscription of a Geminga broker still gives: as many messages as its backlog counts."""
+    """Return the messages that a subscription of a Geminga broker still delivers: its whole backlog."""
     client = broker.client()
     consumer = client.subscribe(topic, subscription, **options)
     with geminga.Admin(broker.admin_url) as admin:

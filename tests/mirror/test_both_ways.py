@@ -1,4 +1,4 @@
-"""A mirror each way: what is taken on one side is taken on the other, whoever published it. And rewinds."""
+"""Mirrors in both directions: acknowledgements and resets on either side are mirrored to the other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def publish(broker: Any, *numbers: int, topic: str = "t") -> None:
 
 
 def subscribed(client: geminga.Client, **options: Any) -> Any:
-    """A consumer; while a mirror tells the subscription something, others have to wait."""
+    """Open a consumer; retries while a mirror updates the subscription."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -59,7 +59,7 @@ def subscribed(client: geminga.Client, **options: Any) -> Any:
 
 
 def take(broker: Any, *, but: tuple[int, ...] = (), count: int, **options: Any) -> None:
-    """Receive so many, and acknowledge all but some."""
+    """Receive a number of messages, and acknowledge all but some."""
     client = broker.client()
     consumer = subscribed(client, consumer_type=Shared, **options)
     for _ in range(count):
@@ -244,7 +244,7 @@ def test_a_rewind_that_only_opens_holes_is_copied(sides: tuple[Any, Any]) -> Non
 
 
 def test_a_rewind_that_only_opens_holes_skips_nothing_of_others(sides: tuple[Any, Any]) -> None:
-    """What was published in the target lies before what the rewind opens."""
+    """Messages published in the target lie before the entries that the reset reopens."""
     one, other = sides
     subscribe(one)
     publish(one, 0)
@@ -289,7 +289,7 @@ def test_a_rewind_undoes_nobodys_work_in_the_target(sides: tuple[Any, Any]) -> N
     with mirror(one, other) as running:
         take(one, count=10)
         until(lambda: backlog(other) == 10)
-        take(other, count=3)  # somebody has moved over
+        take(other, count=3)  # a consumer has moved on
         rewind(one)
         until(lambda: notes(running) == [MOVED_BACK])
         assert waiting(other) == list(range(13, 20))
@@ -318,7 +318,7 @@ def test_a_rewind_with_a_mirror_each_way(sides: tuple[Any, Any]) -> None:
         rewind(one)
         until(lambda: backlog(other) == 30)
         assert waiting(one) == list(range(30))
-        take(other, count=30, but=(5, 25))  # the other one goes on
+        take(other, count=30, but=(5, 25))  # the other consumer continues
         until(lambda: backlog(one) == 2)
     assert waiting(one) == waiting(other) == [5, 25]
 
@@ -424,9 +424,7 @@ def notes_of(status: MirrorStatus) -> list[str]:
     return [one.note for part in status.partitions for one in part.subscriptions]
 
 
-def test_a_note_that_is_older_than_what_was_told_takes_nothing_back(
-    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outdated_note_resets_nothing(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror was killed in between: whether somebody else was there cannot be told apart, and is said."""
     one, other = sides
     subscribe(one)

@@ -1,4 +1,4 @@
-"""What becomes of entries: two fields more, and nothing else, unless it has to be."""
+"""Rewritten entries have two more fields and are otherwise unchanged, unless a change is necessary."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_metadata_and_payload_stay_byte_for_byte() -> None:
     )
     before.properties.add(key="a", value="b")
     before.encryption_keys.add(key="k", value=b"\x00\xff")
-    raw = before.SerializeToString() + b"\xca\x3e\x03new"  # a field that nobody knows yet
+    raw = before.SerializeToString() + b"\xca\x3e\x03new"  # an unknown field
     entry = build_entry(raw, b"\x00payload" * 100)
     after = whole(entry)
     assert checksum_matches(after)
@@ -141,8 +141,8 @@ def test_through_three_clusters() -> None:
     assert origin(home.rewrite(after, Position(9, 9))) == StampOrigin(PAIR, PLACE, NOWHERE)
 
 
-def test_what_nobody_signed_is_passed_on() -> None:
-    """Whoever may publish can write the field, of any pair and place: it is a message as any other."""
+def test_an_unsigned_mark_is_copied_on() -> None:
+    """Any producer can write the field, with any pair and position: the message is copied as any other."""
     entry = whole(build_entry(metadata().SerializeToString(), b"p"), source_name="x", target_name="x")
     back = rewriter(pair=OTHER, source_name="x", target_name="x", target_keys=(FOREIGN,))
     with pytest.raises(PairsUnknownError):  # perhaps the key is newer than those that are known
@@ -154,7 +154,7 @@ def test_what_nobody_signed_is_passed_on() -> None:
     assert origin_of(after, OTHER) == Position(9, 9)
 
 
-def test_whoever_is_known_may_sign_with_a_new_key() -> None:
+def test_a_known_mirror_may_sign_with_a_new_key() -> None:
     """One question answers for all that was written before it."""
     first, second = (
         whole(build_entry(metadata().SerializeToString(), b"p"), key=key, source_name="x", target_name="x")

@@ -1,5 +1,5 @@
-"""What a producer can do who is allowed to publish, and nothing else: to leave out or acknowledge what others
-have published is not among it."""
+"""Producers with no other permission than to publish cannot make the mirror skip or acknowledge messages of
+others."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_progress_in_the_target_cannot_be_claimed(sides: tuple[Any, Any], place:
     assert messages(other) == list(range(30))
 
 
-def test_a_copy_of_a_mark_sets_nobody_back(sides: tuple[Any, Any]) -> None:
+def test_a_copied_mark_does_not_set_the_mirror_back(sides: tuple[Any, Any]) -> None:
     one, other = sides
     publish(one, *range(20))
     mirrored(one, other)
@@ -179,7 +179,7 @@ def test_a_copy_of_a_mark_sets_nobody_back(sides: tuple[Any, Any]) -> None:
 
 
 def test_copies_lead_no_subscription_astray(sides: tuple[Any, Any]) -> None:
-    """Where the source's mark lies in the target is looked for by halving."""
+    """The target position of the source's mark is searched by bisection."""
     one, other = sides
     with one.client() as client:
         client.subscribe("t", "s", initial_position=Earliest).close()
@@ -204,7 +204,7 @@ def test_copies_lead_no_subscription_astray(sides: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("place", [Position(0, 24), Position(1 << 34, 7)])
-def test_who_takes_the_mirrors_name_leaves_nothing_out(
+def test_another_producer_with_the_mirrors_name_causes_no_gap(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, place: Position
 ) -> None:
     """Deduplication believes him, and would drop what has a lower sequence id."""
@@ -223,7 +223,7 @@ def test_who_takes_the_mirrors_name_leaves_nothing_out(
 # --- what comes from the target ----------------------------------------------------------------------------
 
 
-def test_who_names_a_message_of_the_target_acknowledges_none(sides: tuple[Any, Any]) -> None:
+def test_a_forged_mark_acknowledges_nothing_in_the_target(sides: tuple[Any, Any]) -> None:
     one, other = sides
     with one.client() as client:
         client.subscribe("t", "s", initial_position=Earliest).close()
@@ -274,7 +274,7 @@ def test_a_copy_of_an_echo_acknowledges_nothing(sides: tuple[Any, Any], runs_on:
                 consumer.acknowledge(message)
     mirrored(one, other)
     assert backlog(one) == backlog(other) == 10
-    # The real ones go on as before.
+    # Genuine entries continue as before.
     publish(other, 10)
     mirrored(other, one)
     assert mirrored(one, other).partitions[0].skipped == 1
@@ -282,7 +282,7 @@ def test_a_copy_of_an_echo_acknowledges_nothing(sides: tuple[Any, Any], runs_on:
 
 
 def test_a_message_with_marks_of_both_ways_does_not_go_round(sides: tuple[Any, Any]) -> None:
-    """Whoever reads both clusters can copy marks of either into one message of his own."""
+    """A client that reads both clusters can copy marks of either into one message."""
     one, other = sides
     publish(one, *range(3))
     publish(other, *range(3, 6))
@@ -325,7 +325,9 @@ def test_each_namespace_has_one_key_that_all_mirrors_use(sides: tuple[Any, Any])
     assert found[0] != found[1]
 
 
-def test_a_source_that_keeps_no_key_is_told(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_keeps_no_key_is_reported(
+    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refused(self: StampKeys, namespace: str) -> tuple[bytes, ...]:
         raise AdminAuthorizationError("may not", status=403)
 
@@ -359,7 +361,8 @@ def test_what_is_no_key_is_not_used(sides: tuple[Any, Any]) -> None:
 def test_subscriptions_that_only_say_they_are_mirrors_cost_one_reading_together(
     sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Who may subscribe chooses a name and properties: the source is not read through for each of them."""
+    """Any client that may subscribe chooses name and properties: the source is not searched for each of
+    them."""
     one, other = sides
     with one.client() as client:
         consumer = client.subscribe("t", "s")

@@ -1,4 +1,4 @@
-"""The keys that marks are signed with, when they change under mirrors that run or are started anew."""
+"""Keys that sign marks, changed while mirrors run or restart."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_key(broker: Any, name: str, key: bytes) -> None:
 
 
 def test_a_key_that_is_removed_is_put_back_while_a_mirror_runs(sides: tuple[Any, Any]) -> None:
-    """Else one that is started anew brings back what came from there."""
+    """Otherwise a restarted mirror copies entries back to their origin."""
     one, other = sides
     publish(one, 0)
     with mirror(one, other) as there, mirror(other, one) as back:
@@ -69,10 +69,8 @@ def test_a_key_that_is_removed_is_put_back_while_a_mirror_runs(sides: tuple[Any,
     assert sorted(messages(one)) == sorted(messages(other)) == list(range(9))
 
 
-def test_nothing_goes_round_when_nobody_has_the_keys(
-    sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a mirror has sent itself it knows again, whatever others make of it."""
+def test_no_message_loops_without_the_keys(sides: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror recognises its own entries, even if others have changed them."""
 
     async def nothing(self: StampKeys) -> None:
         pass
@@ -118,8 +116,8 @@ def test_a_mirror_that_waited_knows_what_the_other_has_signed(sides: tuple[Any, 
     assert messages(other) == [0, 1, 2, 3]
 
 
-def test_a_key_that_is_gone_is_told(sides: tuple[Any, Any]) -> None:
-    """Without it what was under way when the mirror was killed would come twice, without a word."""
+def test_a_removed_key_is_reported(sides: tuple[Any, Any]) -> None:
+    """Without the key, entries in flight when the mirror was killed would be duplicated silently."""
     one, other = sides
     publish(one, *range(5))
     mirrored(one, other)

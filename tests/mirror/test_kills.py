@@ -1,6 +1,6 @@
-"""Kill -9 of the mirror, of the source and of the target, and connections cut in the midst of frames.
+"""Kill -9 of the mirror, the source and the target, and connections cut inside of frames.
 
-What counts is what the brokers have: entry by entry the target is what the source is.
+In the end the target must equal the source, entry by entry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        # Its own group: whoever is killed takes nobody along.
+        # A separate process group, so that a kill does not affect other processes.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "geminga", *self.words],
             stdout=subprocess.DEVNULL,
@@ -133,7 +133,7 @@ def prepare(broker: Any, topic: str) -> None:
 
 
 def reached(broker: Any, topic: str, entries: int) -> None:
-    """Wait until the target has so many entries, however often it dies."""
+    """Wait until the target has a number of entries, restarting it when it dies."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(geminga.PulsarException), geminga.Admin(broker.admin_url) as admin:
@@ -225,7 +225,8 @@ def _backlog(broker: BrokerProcess, topic: str) -> int:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mirror_each_way_and_kills_of_all_four(tmp_path: Path, seed: int) -> None:
-    """What either side publishes is taken on one: in the end each message was, and no side keeps it."""
+    """Messages published on either side are consumed on one side: each is consumed, and both backlogs are
+    empty."""
     chance = random.Random(seed)
     one, other = BrokerProcess(tmp_path / "one"), BrokerProcess(tmp_path / "other")
     with one, other:

@@ -1,4 +1,4 @@
-"""What a skip leaves out, also where it ends at a ledger's end, and when the ledger is gone."""
+"""Counting of skipped entries, also at a ledger's end and after the ledger was deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.mirror.positions import NOWHERE, Position
 
 
 def stats(last: str, **ledgers: int) -> InternalStats:
-    """Of ledgers ``_3=10``, as Apache Pulsar gives them: the one that is open has no entries."""
+    """Parse ledgers such as ``_3=10``, as reported by Apache Pulsar: the open ledger has no entries."""
     found = tuple(LedgerInfo(ledger_id=int(name[1:]), entries=count) for name, count in ledgers.items())
     return InternalStats(last_confirmed_entry=last, ledgers=found)
 

@@ -1,4 +1,4 @@
-"""Mirrors between two brokers in this process: what arrives is what was there."""
+"""Mirrors between two brokers in this process: the target equals the source."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_schemas_of_a_topic_that_came_back_as_another(two: Two) -> None:
 # --- subscriptions ---------------------------------------------------------------------------------------
 
 
-def test_subscriptions_stand_where_they_stood(two: Two) -> None:
+def test_subscriptions_keep_their_positions(two: Two) -> None:
     shared = geminga.ConsumerType.Shared
     made = {
         name: two.source.subscribe("t", name, consumer_type=shared, batch_index_ack_enabled=True)
@@ -332,7 +332,7 @@ def test_what_was_acknowledged_in_the_target_stays_so(two: Two) -> None:
 
 
 def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two) -> None:
-    """A place in the source says nothing about what never was there."""
+    """Source positions say nothing about entries that never existed."""
     consumer = two.source.subscribe("t", "s")
     fill(two.source, "t", 3)
     mirrored(*two.brokers)
@@ -349,7 +349,7 @@ def test_what_others_publish_in_the_target_is_left_to_its_subscriptions(two: Two
 
 
 def test_subscriptions_both_ways_give_everything_to_somebody() -> None:
-    """Each side publishes, and takes on its own side: what nobody has taken waits on both."""
+    """Both sides publish, and consume on their own side: unconsumed messages stay in both backlogs."""
     with geminga.embedded(cluster="left") as one, geminga.embedded(cluster="right") as other:
         here = one.client().subscribe("t", "s", initial_position=Earliest)
         other.client().subscribe("t", "s", initial_position=Earliest).close()
@@ -402,7 +402,7 @@ def test_another_source_under_the_same_name_is_not_taken_for_the_first(two: Two)
     ]
 
 
-def test_a_target_that_was_made_anew_is_not_taken_for_the_first(two: Two) -> None:
+def test_a_recreated_target_is_recognised(two: Two) -> None:
     fill(two.source, "t", 10)
     mirrored(*two.brokers)
     two.target_admin.topics.delete("t", force=True)
@@ -490,12 +490,12 @@ def test_a_topic_goes_and_comes_back(two: Two) -> None:
         until(lambda: not running.status().partitions)
         assert len(stored(two.target, "t")) == 3
         fill(two.source, "t", 3)
-        # It is another topic than the one that was mirrored: nobody decides that by himself.
+        # It is another topic than the mirrored one: the user has to decide.
         until(lambda: running.status().failed)
         assert "this is another source" in running.status().failed[0]
 
 
-def test_a_topic_that_is_made_anew_at_once_is_another(two: Two) -> None:
+def test_a_topic_recreated_at_once_is_recognised(two: Two) -> None:
     """The consumer of the mirror finds it under the same name, on the same connection."""
     fill(two.source, "t", 3)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
@@ -507,8 +507,8 @@ def test_a_topic_that_is_made_anew_at_once_is_another(two: Two) -> None:
         assert len(stored(two.target, "t")) == 3
 
 
-def test_a_subscription_of_the_mirror_that_is_deleted_is_told(two: Two) -> None:
-    """Made anew it would stand behind what was published meanwhile."""
+def test_a_deleted_subscription_of_the_mirror_is_reported(two: Two) -> None:
+    """A recreated subscription would start after messages published meanwhile."""
     fill(two.source, "t", 3)
     with mirror(*two.brokers, discovery_seconds=3600) as running:
         assert running.wait_until_caught_up(60)
@@ -580,7 +580,7 @@ def test_wrong_settings() -> None:
         mirror(broker, geminga.client.cluster.Cluster(), on_mismatch="maybe")
 
 
-def test_a_target_that_cannot_deduplicate_is_told(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_deduplicate_is_reported(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     from geminga.client.admin.aio.policies import PolicyAt
     from geminga.errors import AdminAuthorizationError
 
@@ -692,7 +692,7 @@ class Pause:
         monkeypatch.setattr(PartitionMirror, "_session", begin)
 
     def __enter__(self) -> str:
-        """The mirror's subscription, which nobody uses now."""
+        """Create the mirror's subscription, without a mirror."""
         self._may_begin.clear()
         self._two.target_admin.topics.unload("t")
         mine = "geminga-mirror.standalone"
@@ -812,7 +812,7 @@ def test_many_new_topics_put_nothing_off(two: Two, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("messages", [0, 3])
 def test_quiet_topics_are_left_in_peace(two: Two, monkeypatch: pytest.MonkeyPatch, messages: int) -> None:
-    """Where nothing happens nobody is asked again and again, an empty topic included."""
+    """An idle mirror sends no periodic requests for partitions, an empty topic included."""
     looks = 0
     follow = CursorMirror.follow
 

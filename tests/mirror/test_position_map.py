@@ -1,4 +1,4 @@
-"""The map of places: against a dictionary that knows every entry."""
+"""The map of positions, compared with a dictionary of all entries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_stretch_is_one_run() -> None:
     assert places.between(Position(1, 9), Position(1, 11)) == [(9, 15, 16)]
 
 
-def test_it_keeps_so_many_runs_and_says_what_it_knows() -> None:
+def test_it_keeps_runs_max_runs_and_reports_its_range() -> None:
     places = PositionMap(NOWHERE, runs_max=100)
     for entry in range(1000):
         places.add(Position(1, 2 * entry), Position(9, entry))

@@ -73,7 +73,7 @@ def test_a_target_that_was_brought_back_is_not_passed_over(tmp_path: Path, other
     with geminga.embedded() as source, rolled_back(tmp_path, source) as target:
         client = target.client()
         producer = client.create_producer("t")
-        for _ in range(others):  # they take the places of what is gone
+        for _ in range(others):  # other entries at the lost positions
             producer.send(b"other")
         client.close()
         if more:
@@ -136,7 +136,7 @@ def test_a_target_that_has_nothing_left(tmp_path: Path, others: int) -> None:
             assert payloads(target) == numbers(range(others), range(10))
 
 
-def test_subscriptions_are_told_again(tmp_path: Path) -> None:
+def test_subscriptions_are_sent_again_after_a_rollback(tmp_path: Path) -> None:
     with geminga.embedded() as source:
         client = source.client()
         consumer = client.subscribe("t", "s")
@@ -215,7 +215,7 @@ def test_the_subscription_does_not_get_ahead_of_the_receipt_that_is_noted() -> N
         assert noted.split() == [here.topics.internal_stats("t").cursors[MINE].mark_delete_position, "0:9"]
 
 
-def test_a_mirror_that_is_killed_while_it_mends_tells_subscriptions_again(
+def test_a_mirror_killed_during_a_repair_sends_subscriptions_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with geminga.embedded() as source:
@@ -258,7 +258,7 @@ def test_what_another_mirror_of_the_name_has_noted_meanwhile_stays(monkeypatch: 
         copy = SchemaMirror.copy
 
         async def slowly(self: SchemaMirror) -> None:
-            """The first one that is asked has another come and go before it has the producer."""
+            """Let another mirror open and close the producer before the first one opens it."""
             monkeypatch.setattr(SchemaMirror, "copy", copy)
 
             def other() -> None:

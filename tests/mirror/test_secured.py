@@ -137,7 +137,7 @@ def test_tokens_that_expire_while_it_runs(issuer: Issuer, tmp_path: Path) -> Non
         client.close()
 
 
-def test_who_may_not_is_told_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_missing_permissions_are_reported_and_nothing_is_copied(tmp_path: Path) -> None:
     with broker("source") as source, broker("target") as target:
         here, there = as_root(source, "source"), as_root(target, "target")
         with here.client() as client:

@@ -1,4 +1,4 @@
-"""Topics are made in the target with what is set for them; the source is asked for no more than it has."""
+"""Topics are created in the target with their policies; the source is queried only for what it supports."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Asked:
-    """What an admin at an address was asked, and how much of it at once."""
+    """Record an admin client's requests, and how many ran concurrently."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, admin_url: str) -> None:
         self.calls: Counter[str] = Counter()
         self.at_once_max = 0
         self.refusal: Exception | None = None
-        """Of policies of topics."""
+        """Record the requests for topic policies."""
         self.tells = True
         now = [0]
         send = AdminCalls.send

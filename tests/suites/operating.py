@@ -203,7 +203,7 @@ def check_subscriptions(run: Run, place: Place) -> None:
     rows = {row["subscription"]: row for row in run("subscriptions", "list", name, "--json").rows}
     assert {one: row["entries"] for one, row in rows.items()} == {"s": 10, "late": 10}
     assert [r["value"] for r in run("peek", name, "s", "-n", "3", "--json").rows] == ["0", "1", "2"]
-    assert "goes on behind 4 messages" in run("subscriptions", "skip", name, "s", "-n", "4").stdout
+    assert "skipped 4 messages" in run("subscriptions", "skip", name, "s", "-n", "4").stdout
     (row,) = run("peek", name, "s", "-n", "1", "--json").rows
     assert row["value"] == "4"
     ledger = row["message_id"].strip("(").split(",")[0]
@@ -219,7 +219,7 @@ def check_subscriptions(run: Run, place: Place) -> None:
     run("subscriptions", "clear", name, "s", stdin="n\n", fails="")
     run("subscriptions", "clear", name, "s", "--yes")
     eventually(lambda: run("peek", name, "s", "--json").rows == [])
-    run("subscriptions", "reset", name, "s", "yesterday-ish", fails="is no place in a topic")
+    run("subscriptions", "reset", name, "s", "yesterday-ish", fails="is no position in a topic")
     run("subscriptions", "skip", name, "s", fails="give one of --count, --entries and --message")
     run("subscriptions", "skip", name, "none", "-n", "1", fails="HTTP 404")
     run("subscriptions", "delete", "--yes", name, "late")

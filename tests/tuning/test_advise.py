@@ -47,7 +47,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def busy_topic(broker: EmbeddedBroker) -> Iterator[str]:
-    """A topic of three partitions that somebody publishes to with a delay of 2 ms."""
+    """A topic of three partitions with a producer whose batching delay is 2 ms."""
     topic = "persistent://public/default/busy"
     with broker.client() as client:
         geminga_admin(broker, "busy", 3)

@@ -55,7 +55,7 @@ def test_a_codec_is_kept_unless_another_is_asked_for() -> None:
     assert zstd["stored_bytes_per_second_after"] < kept["stored_bytes_per_second_after"] < 1e6
 
 
-def test_a_codec_that_was_not_told_is_left_as_it_is() -> None:
+def test_an_unknown_codec_is_kept() -> None:
     """Settings with NONE would switch off what a topic may well have."""
     unknown = advise_topic(topic(entries_per_second=1000.0, stored_bytes_per_second=1e6), plan())
     assert unknown["compression"] is None
@@ -78,7 +78,7 @@ def test_a_topic_that_makes_no_sense_says_why(fields: dict[str, Any], word: str)
     assert word in advise_topic(topic(**fields), plan())["problem"]
 
 
-def test_a_codec_that_nobody_knows_is_a_problem_of_its_topic_alone() -> None:
+def test_an_invalid_codec_is_a_problem_of_its_topic_alone() -> None:
     assert "compression='LZ5'" in advise_topic(topic(compression="LZ5"), plan())["problem"]
     assert advise_topic(topic(compression="zlib"), plan())["compression"] == "ZLib"
 

@@ -1,4 +1,4 @@
-"""What statistics of a fleet tell of each topic's messages: the codec, and what they are before it."""
+"""Statistics of a fleet: codec and uncompressed size of each topic's messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAYLOAD = b'{"level": "INFO", "text": "door open, reading may drift"}' * 4
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
-def test_the_newest_entry_tells_codec_and_size(partitions: int) -> None:
+def test_codec_and_size_are_read_from_the_newest_entry(partitions: int) -> None:
     with geminga.embedded() as broker, geminga.Client(broker.service_url) as client:
         admin = geminga.Admin(broker.admin_url)
         codecs = {"packed": geminga.CompressionType.ZSTD, "plain": geminga.CompressionType.NONE}

@@ -1,4 +1,4 @@
-"""What is measured from outside: sockets, processes, and a relay that makes one partition slow."""
+"""Measurements from outside: sockets, processes, and a proxy that slows one partition down."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_bytes_of_a_connection_are_counted_from_outside() -> None:
     assert received == pytest.approx(100_000, abs=2)
 
 
-def test_who_listens_is_found() -> None:
+def test_the_listening_process_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert host.listening_pid(port) == os.getpid()
     assert host.listening_pid(port) is None
 
 
-def test_this_machine_is_told_from_others() -> None:
+def test_local_addresses_are_recognised() -> None:
     assert host.is_local("localhost")
     assert host.is_local("127.0.0.1")
     assert not host.is_local("192.0.2.1")
@@ -100,7 +100,7 @@ def test_a_child_that_fails_says_why() -> None:
 
 
 def test_what_fell_behind_in_the_warm_up_is_not_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers tell the measured messages by when they were due: 64 of 4,030 once looked lost."""
+    """Readers select the measured messages by due time: 64 of 4,030 once seemed lost."""
     clock = [1_000_000_000_000_000_000]  # the stamps have nineteen digits
     monkeypatch.setattr(load, "stamp_ns", lambda: clock[0])
     start_ns, since_ns = clock[0], clock[0] + 300_000_000
@@ -249,7 +249,7 @@ def test_figures_of_runs() -> None:
         broker_cpu_seconds=1.0, broker_idle_per_second=0.05, window_seconds=2.0,
         by_slice={"0": 100, "19": 100, "20": 100}, wire_published_bytes=10, wire_delivered_bytes=5,
     )  # fmt: skip
-    assert outcome.rate == 100.0  # what comes after the last message was due is no rate
+    assert outcome.rate == 100.0  # receipts after the last due time do not count
     assert outcome.broker_cpu_above_idle == pytest.approx(0.8)
     assert outcome.wire_bytes == 15
 

@@ -32,7 +32,7 @@ def outcome(subject: str, run: int, *, idle: float, cpu: float, wire: int) -> Ru
 
 OUTCOMES = [
     outcome(STOCK, 0, idle=0.01, cpu=2.1, wire=10_000_000),
-    outcome(TUNED, 0, idle=0.09, cpu=0.3, wire=4_000_000),  # somebody cleaned up before it
+    outcome(TUNED, 0, idle=0.09, cpu=0.3, wire=4_000_000),  # another process was cleaning up before
     outcome(STOCK, 1, idle=0.01, cpu=2.1, wire=10_000_000),
     outcome(TUNED, 1, idle=0.01, cpu=0.3, wire=4_000_000),
 ]

@@ -182,7 +182,7 @@ def test_no_broker_at_all_is_a_sentence(tmp_path: Path) -> None:
     assert "127.0.0.1:1" in str(run.exception)
 
 
-def test_who_takes_part() -> None:
+def test_subjects_of_each_part() -> None:
     wanted = ProofPlan(
         service_url="pulsar://x", admin_url="http://x", profile=PROFILE,
         clients=("geminga", "java", "pulsar"), java_home=Path("/nowhere"),

@@ -117,7 +117,7 @@ def test_initial_subscription(client: Any, topic: str) -> None:
     assert kept.receive(timeout_millis=30_000).data() == b"bad"
 
 
-def test_a_consumer_that_stops_reading_harms_nobody(
+def test_a_consumer_that_stops_reading_does_not_block_others(
     broker: EmbeddedBroker, connect: Callable[..., Any], topic: str
 ) -> None:
     # Half a gigabyte of permits that are never used up.

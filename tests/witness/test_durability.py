@@ -1,4 +1,4 @@
-"""What the official client published and acknowledged is there after a restart of the broker."""
+"""Messages and acknowledgements of the official client survive a restart of the broker."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def place() -> Iterator[tuple[EmbeddedBroker, Relay]]:
     [(pulsar, "pulsar"), (geminga, "pulsar"), (geminga, "http")],
     ids=["official", "ours", "ours-http"],
 )
-def test_who_names_a_listener_comes_by_its_address(
+def test_clients_that_name_a_listener_get_its_address(
     place: tuple[EmbeddedBroker, Relay], library: Any, over: str, topic: str
 ) -> None:
     broker, relay = place

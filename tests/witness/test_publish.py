@@ -1,4 +1,4 @@
-"""What the official client publishes comes back byte for byte."""
+"""Messages of the official client are received byte for byte."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_a_fenced_producer_harms_nothing_else_on_its_connection(
 def test_the_official_client_reads_what_send_many_published(
     broker: Any, client: Any, topic: str, batched: bool, compressed: bool, rich: tuple[str, ...]
 ) -> None:
-    """As it reads what `send_async` published: payloads, keys, properties, order, and places in batches."""
+    """Check messages of `send_async` as received: payloads, keys, properties, order, and batch indexes."""
     values = [b"%d" % number * (number % 40) for number in range(700)]
     keys = [None if number % 4 == 0 else f"k{number % 9}" for number in range(700)]
     properties = [{} if number % 3 == 0 else {"n": str(number)} for number in range(700)]

@@ -36,7 +36,7 @@ def test_what_has_a_receipt_is_found_however_connections_are_cut(
         def unload(topic: str = topic) -> None:
             admin(broker.admin_url, "PUT", f"{topic.replace('://', '/')}/unload")
 
-        # Something must hold on to what is written, whoever reads later.
+        # A subscription must retain the messages for later readers.
         witness.subscribe(topic, "keeps").close()
         play = Play(seed, int(broker.service_url.rsplit(":", 1)[1]), topic, unload, deduplicates)
         play.run()

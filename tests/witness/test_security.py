@@ -68,7 +68,7 @@ def test_tls_and_a_certificate_as_a_role(connect: Callable[..., Any], topic: str
         assert consumer.receive(30_000).data() == b"1"
 
 
-def test_who_has_no_token_comes_to_nothing(
+def test_clients_without_a_token_are_refused(
     guarded: EmbeddedBroker, connect: Callable[..., Any], topic: str
 ) -> None:
     for options in ({}, {"authentication": pulsar.AuthenticationToken("x.y.z")}):

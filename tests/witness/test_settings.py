@@ -78,7 +78,7 @@ def test_terminated_topics_take_no_more(client: Any, topic: str, admin: Callable
     assert consumer.receive(timeout_millis=30_000).data() == b"last"
 
 
-def test_unload_disconnects_nobody_for_long(client: Any, topic: str, admin: Callable[..., Any]) -> None:
+def test_clients_reconnect_after_an_unload(client: Any, topic: str, admin: Callable[..., Any]) -> None:
     consumer = client.subscribe(topic, "s")
     producer = client.create_producer(topic)
     producer.send(b"before")
@@ -126,9 +126,7 @@ def test_non_persistent_topics(client: Any, topic: str) -> None:
 
 
 @pytest.mark.parametrize("library", ["pulsar", "geminga"])
-def test_a_producer_that_a_quota_holds_goes_on_by_itself(
-    connect: Callable[..., Any], topic: str, library: str
-) -> None:
+def test_a_producer_held_by_a_quota_resumes(connect: Callable[..., Any], topic: str, library: str) -> None:
     with embedded(backlog_quota_bytes=20_000) as broker:
         client = connect(broker.service_url) if library == "pulsar" else geminga.Client(broker.service_url)
         subscriber = client.subscribe(topic, "s")

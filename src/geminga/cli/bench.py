@@ -1,4 +1,4 @@
-"""``geminga bench``: how fast a broker is from here, in a few seconds."""
+"""``geminga bench``: latency and throughput between this machine and a broker, in a few seconds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ RECEIVE_SECONDS_MAX = 60
 
 @click.command("bench", cls=ConnectingCommand)
 @click.option(
-    "--seconds", "length", type=SPAN, default="3s", show_default=True, help="How long each part publishes."
-)
+    "--seconds", "length", type=SPAN, default="3s", show_default=True,
+    help="Seconds to publish in each part.",
+)  # fmt: skip
 @click.option(
-    "--size", type=SIZE, default="1K", show_default=True, help="Of a message; it does not compress."
+    "--size", type=SIZE, default="1K", show_default=True, help="Payload size; the bytes are random."
 )
-@click.option("--partitions", type=click.IntRange(0), default=0, show_default=True, help="0: a plain topic.")
-@click.option("--namespace", default="public/default", show_default=True, help="Where the topic is made.")
-@click.option("--keep", is_flag=True, help="Leave the topic with its messages.")
+@click.option("--partitions", type=click.IntRange(0), default=0, show_default=True, help="0: no partitions.")
+@click.option("--namespace", default="public/default", show_default=True, help="Namespace of the test topic.")
+@click.option("--keep", is_flag=True, help="Do not delete the test topic.")
 @connecting
 @json_option
 def command(
@@ -41,10 +42,10 @@ def command(
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Publish to a topic of its own and read it back: latency of lone sends, messages a second by one and in
-    batches, and received again.
+    """Measure a broker with a new topic: latency of single sends, messages per second sent unbatched, sent
+    in batches, and received.
 
-    One client in one process: it says what you get from here, not what the broker could do.
+    One client in one process runs the test: the broker's own limit may be higher.
     """
     import os
 
@@ -83,7 +84,7 @@ def _say(name: str, found: dict[str, Any], as_json: bool) -> None:
 
 
 def _lone(client: Any, topic: str, payload: bytes, seconds: float) -> dict[str, Any]:
-    """Each send begins when the one before has its receipt."""
+    """Measure the latency of sends; each starts after the previous send's receipt."""
     producer = client.create_producer(topic)
     producer.send(payload)  # the connection is made, the topic loaded
     times: list[float] = []

@@ -1,4 +1,4 @@
-"""What several sub-commands share: lazy groups, number types, ``--json``, and how a result is printed."""
+"""Parts that several sub-commands share: lazy groups, number types, ``--json``, and printing of results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ PORT = click.IntRange(0, 65535)
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' help lines without importing them.
+    """Click group that shows the help lines of its commands without importing their modules.
 
-    ``commands_by_name``: name of each sub-command: its module (which holds a ``command``) and its line in
-    the help.
+    ``commands_by_name`` maps each sub-command to its module (which holds a ``command``) and its help line.
     """
 
     def __init__(
@@ -51,8 +50,8 @@ class LazyGroup(click.Group):
 
 
 class Commands(click.Group):
-    """A group whose help shows the first sentence of each command whole, in the order in which they were
-    written, and those that set policies in a section of their own."""
+    """Click group whose help shows each command's first sentence in full, in order of definition, and lists
+    the commands that set policies in a section "Policies"."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -71,7 +70,7 @@ class Commands(click.Group):
 
 
 class Number(click.FloatRange):
-    """A range of finite numbers: click's own lets "nan" through every comparison."""
+    """Range of finite numbers: `click.FloatRange` accepts "nan"."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -82,28 +81,28 @@ class Number(click.FloatRange):
 
 SECONDS = Number(0.1, 1_000_000)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
 
 def show_warnings() -> None:
-    """Print what the client waits for or stumbles over, beside the command's own output, until it ends."""
+    """Print the client's warnings to standard error until the command ends."""
     from geminga.cli.warning_lines import show  # logging takes a twentieth of a command's start
 
     click.get_current_context().call_on_close(show())
 
 
 def say(line: str, *, nl: bool = True) -> None:
-    """Write a line to standard error; drop it where that cannot be written (its pipe is closed)."""
+    """Write a line to standard error; drop the line if the pipe is closed."""
     with contextlib.suppress(OSError):
         click.echo(line, nl=nl, err=True)
 
 
-def how_many(count: int, thing: str = "message") -> str:
+def how_many(count: int, noun: str = "message") -> str:
     """``1 message``, ``2 messages``."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm(question: str, *, yes: bool, err: bool = True) -> None:

@@ -1,8 +1,8 @@
-"""The options of every command that connects: which cluster, and how one shows oneself there.
+"""Connection options of every command that connects: the cluster's addresses, authentication and TLS.
 
-What counts: options, then the environment, then a context (``--context``, ``GEMINGA_CONTEXT``, the current
-one), then this machine. A context counts as a whole or not at all: an address that is given by option or
-environment leaves the current context out, so that no token goes to a cluster that it was not made for.
+Precedence: options, then environment variables, then a context (``--context``, ``GEMINGA_CONTEXT``, the
+current context), then localhost. A context is used as a whole or not at all: if an option or a variable gives
+an address, the current context is ignored, so that its token is never sent to another cluster.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
 
 
 class ConnectionOption(click.Option):
-    """Shown below the command's own options."""
+    """Option that the help lists in the section "Connection"."""
 
 
 class ConnectingCommand(click.Command):
-    """A command whose help shows connection options in a section of their own."""
+    """Click command whose help lists connection options in a section "Connection"."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Connection": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Argument):
-                continue  # it stands in the usage line, and in the text
+                continue  # the usage line and the text show it
             record = parameter.get_help_record(ctx)
             if record is not None:
                 sections["Connection" if isinstance(parameter, ConnectionOption) else "Options"].append(
@@ -50,29 +50,29 @@ class ConnectingCommand(click.Command):
 
 _COMMON = (
     (("--context",), {"metavar": "NAME", "envvar": "GEMINGA_CONTEXT",
-     "help": "A cluster of `geminga context`; the current one counts where no address is given."}),
+     "help": "Saved cluster, see `geminga context`.  [default without an address: the current context]"}),
     (("--token",), {"metavar": "TOKEN", "envvar": "PULSAR_TOKEN", "show_envvar": True,
-     "help": "A token, or env:NAME or file:///PATH that holds it: others on this machine see options."}),
-    (("--token-file",), {"type": FILE, "help": "A file that holds a token."}),
+     "help": "Token; better env:NAME or file:///PATH, as other local users can see options."}),
+    (("--token-file",), {"type": FILE, "help": "File that holds a token."}),
     (("--auth-plugin",), {"metavar": "KIND",
-     "help": "Another authentication: tls, basic, oauth2, or the name of Java's class."}),
+     "help": "Other authentication: tls, basic, oauth2, or the Java class name of a plugin."}),
     (("--auth-params",), {"metavar": "TEXT",
-     "help": "Its parameters, as in Pulsar's client.conf."}),
-    (("--tls-trust-certs",), {"type": FILE, "help": "Certificates to trust, in PEM; else the system's."}),
-    (("--tls-cert",), {"type": FILE, "help": "Your certificate, in PEM: mutual TLS."}),
-    (("--tls-key",), {"type": FILE, "help": "Its private key, in PEM."}),
+     "help": "Parameters of --auth-plugin, as in Pulsar's client.conf."}),
+    (("--tls-trust-certs",), {"type": FILE, "help": "CA certificates to trust, in PEM; else the system's."}),
+    (("--tls-cert",), {"type": FILE, "help": "Client certificate for mutual TLS, in PEM."}),
+    (("--tls-key",), {"type": FILE, "help": "Private key of --tls-cert, in PEM."}),
     (("--tls-insecure",), {"is_flag": True, "help": "Trust any certificate: for tests only."}),
     (("--tls-any-hostname",), {"is_flag": True, "help": "Do not check the certificate's host name."}),
 )  # fmt: skip
 _URL = (("--url", "--service-url", "service_url"), {"metavar": "URL", "envvar": "PULSAR_SERVICE_URL",
-        "help": f"The service URL.  [default: {DEFAULT_URL}]"})  # fmt: skip
+        "help": f"Service URL.  [default: {DEFAULT_URL}]"})  # fmt: skip
 _ADMIN_URL = (("--admin-url",), {"metavar": "URL", "envvar": "PULSAR_ADMIN_URL",
-              "help": "The web address.  [default: learned from the broker of the service URL]"})  # fmt: skip
+              "help": "Web service URL.  [default: requested from the broker]"})  # fmt: skip
 _NAMES = tuple(names[0].lstrip("-").replace("-", "_") for names, _ in _COMMON)
 
 
 def connecting(command: F) -> F:
-    """Add the options; the command gets what they mean as ``cluster``."""
+    """Add the connection options; the command receives their `ClusterProfile` as ``cluster``."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
@@ -83,7 +83,7 @@ def connecting(command: F) -> F:
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options as they are; `cluster_of` says what they mean."""
+    """Add the connection options; the command receives their raw values, for `cluster_of`."""
     found = command
     for names, settings in reversed((_URL, _ADMIN_URL, *_COMMON)):
         found = click.option(*names, cls=ConnectionOption, **settings)(found)
@@ -91,20 +91,20 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The same options for one of two clusters, named ``--SIDE``, ``--SIDE-admin-url``, ``--SIDE-token``, ...
+    """Add connection options for one of two clusters: ``--SIDE``, ``--SIDE-admin-url``, ``--SIDE-token``, ...
 
-    The command gets them as ``SIDE_...``, for `cluster_of_side`. The environment does not count: it does not
-    say which of the two is meant.
+    The command receives them as ``SIDE_...``, for `cluster_of_side`. Environment variables are ignored: they
+    do not name a side.
     """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         url = (("--from" if side == "from" else f"--{side}", f"{side}_service_url"), {"metavar": "URL",
-               "help": f"The service URL of the cluster {what}."})  # fmt: skip
+               "help": f"Service URL of the cluster {what}."})  # fmt: skip
         found = command
         for names, settings in reversed((url, _ADMIN_URL, *_COMMON)):
             plain = {key: value for key, value in settings.items() if key not in ("envvar", "show_envvar")}
             if names[0] == "--context":
-                plain["help"] = "The same as a context of `geminga context`."
+                plain["help"] = "Saved cluster, see `geminga context`."
             spelt = names if names is url[0] else (f"--{side}-{names[0].lstrip('-')}",)
             found = click.option(*spelt, cls=ConnectionOption, **plain)(found)
         return found
@@ -112,8 +112,8 @@ def side_options(side: str, what: str) -> Callable[[Callable[..., Any]], Callabl
     return add
 
 
-def cluster_of_side(side: str, given: dict[str, Any]) -> Cluster:
-    """The cluster that the options of `side_options` name; they are taken out of ``given``."""
+def cluster_of_side(side: str, given: dict[str, Any]) -> ClusterProfile:
+    """Return the cluster that the options of `side_options` name; removes them from ``given``."""
     prefix = f"{side}_"
     chosen = {name: given.pop(prefix + name) for name in ("service_url", "admin_url", *_NAMES)}
     if chosen["service_url"] is None and chosen["context"] is None:
@@ -142,9 +142,9 @@ def cluster_of(
     tls_insecure: bool = False,
     tls_any_hostname: bool = False,
     prefix: str = "",
-) -> Cluster:
-    """The cluster that options, environment and contexts name. ``prefix``: of the options' names. Raises
-    `click.UsageError` and what contexts do."""
+) -> ClusterProfile:
+    """Return the cluster that options, environment and contexts name. ``prefix``: prefix of the options'
+    names. Raises `click.UsageError`, and `InvalidConfiguration` for a bad file of contexts."""
     fields: dict[str, Any] = {}
     addressed = service_url is not None or admin_url is not None
     if _source("context") is _ENVIRONMENT and (_given("service_url") or _given("admin_url")):
@@ -156,7 +156,7 @@ def cluster_of(
         name = context if context is not None else contexts.current
         fields = dict(contexts.get(name)) if name is not None else {}
         if context is not None and _from_environment("service_url", "admin_url"):
-            # The context was named on purpose, the environment was not made for this command.
+            # An option that names a context wins over addresses of the environment.
             service_url = service_url if _given("service_url") else None
             admin_url = admin_url if _given("admin_url") else None
     if service_url is not None:
@@ -164,7 +164,7 @@ def cluster_of(
     if service_url is not None or admin_url is not None:
         fields |= {"service_url": service_url or "", "admin_url": admin_url}
     if token is not None and not _given(f"{prefix}token"):
-        # The environment's token is for whoever brings nothing else.
+        # The environment's token is ignored when options give another authentication.
         token = None if token_file or auth_plugin or tls_cert or "auth_plugin" in fields else token
     fields |= _authentication(token, token_file, auth_plugin, auth_params, tls_cert, tls_key)
     if tls_trust_certs is not None:
@@ -179,9 +179,9 @@ def cluster_of(
 _OF_TLS = ("tls_trust_certs", "tls_cert", "tls_insecure", "tls_any_hostname")
 
 
-def check_tls(cluster: Cluster, prefix: str = "") -> Cluster:
-    """The cluster. Raises `click.UsageError` where options of TLS are given and it has none: whoever gives
-    them believes that nobody reads along."""
+def check_tls(cluster: ClusterProfile, prefix: str = "") -> ClusterProfile:
+    """Return ``cluster``. Raises `click.UsageError` if TLS options are given and no address uses TLS: the
+    user would wrongly believe that the connection is encrypted."""
     addresses = [url for url in dict.fromkeys((cluster.service_url, cluster.admin_url)) if url is not None]
     if not any(url.startswith(("pulsar+ssl:", "https:")) for url in addresses):
         unused = [name for name in _OF_TLS if _given(f"{prefix}{name}")]
@@ -207,7 +207,7 @@ def _given(name: str) -> bool:
 
 
 def given(*names: str) -> bool:
-    """Whether any of these options is on the command line of the command that runs."""
+    """Return whether any of these options is on the command line of the running command."""
     return any(_given(name) for name in names)
 
 
@@ -223,7 +223,7 @@ def _authentication(
     certificate: str | None,
     key: str | None,
 ) -> dict[str, Any]:
-    """``auth_plugin`` and ``auth_params`` of the options; nothing when none is given."""
+    """Return ``auth_plugin`` and ``auth_params`` of the options, or an empty dict without them."""
     ways = {
         "--token": token, "--token-file": token_file, "--auth-plugin": plugin, "--tls-cert": certificate,
     }  # fmt: skip

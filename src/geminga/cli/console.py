@@ -1,4 +1,4 @@
-"""``geminga console``: the console in a browser, for an Apache Pulsar or another Geminga."""
+"""``geminga console``: web console for an Apache Pulsar or another Geminga broker."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 @click.option("--port", type=PORT, default=8085, show_default=True, help="Port to listen on; 0: a free one.")
 @click.option(
     "--web-host", "web_hosts", multiple=True,
-    help="A further host name under which it answers; may be given again, '*' for any.",
+    help="Further host name to answer to; may be repeated, '*' for any.",
 )  # fmt: skip
 @connecting
-def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: Cluster) -> None:
-    """Show a cluster in a browser, until Ctrl-C.
+def command(host: str, port: int, web_hosts: tuple[str, ...], cluster: ClusterProfile) -> None:
+    """Serve a web console for a cluster, until Ctrl-C.
 
-    A broker of ours has the console at / of its own web port; this is for an Apache Pulsar, and for a broker
-    whose port shows none. Credentials that are given here are used for everybody who reaches the port and
-    brings none: without them the console asks for a token.
+    A Geminga broker serves the console at / of its web port; use this command for Apache Pulsar, or if that
+    port cannot be reached. Browsers that send no token act with the credentials given here; without
+    credentials the console asks for a token.
     """
     from geminga.broker.settings import BrokerSettings
     from geminga.console.remote import Remote

@@ -1,4 +1,4 @@
-"""``geminga consume``: the messages of a topic, for people or as JSON lines."""
+"""``geminga consume``: print the messages of a topic as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES = ("Exclusive", "Shared", "Failover", "KeyShared")
 
 
 def describe(message: Any) -> dict[str, Any]:
-    """A message as JSON values; a payload that is no text is given as base64 in ``value_base64``."""
+    """Return a message as JSON values; a payload that is not UTF-8 is base64 in ``value_base64``."""
     row: dict[str, Any] = {
         "message_id": str(message.message_id()),
         "topic": message.topic_name(),
@@ -33,7 +33,7 @@ def describe(message: Any) -> dict[str, Any]:
 @click.command("consume", cls=ConnectingCommand)
 @click.argument("topic")
 @click.option(
-    "--subscription", "-s", help="Consume under this name and acknowledge; without: only look (a reader)."
+    "--subscription", "-s", help="Consume with this subscription and acknowledge; without: use a reader."
 )
 @click.option(
     "--type",
@@ -41,18 +41,18 @@ def describe(message: Any) -> dict[str, Any]:
     type=click.Choice(TYPES, case_sensitive=False),
     default="Exclusive",
     show_default=True,
-    help="How consumers share the subscription.",
+    help="Subscription type.",
 )
 @click.option(
     "--from", "position", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
-    help="Where a reader or a new subscription starts.",
+    help="Start position of a reader or of a new subscription.",
 )  # fmt: skip
 @click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option(
     "--timeout", "timeout_seconds", type=SECONDS,
-    help="Stop when nothing came for so many seconds. Default: 5 without --follow.",
+    help="Stop after this many seconds without a message. Default: 5 without --follow.",
 )  # fmt: skip
-@click.option("--follow", is_flag=True, help="Wait for ever for new messages.")
+@click.option("--follow", is_flag=True, help="Keep waiting for new messages.")
 @connecting
 @json_option
 def command(
@@ -66,7 +66,7 @@ def command(
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC, one a line."""
+    """Print the messages of TOPIC, one per line."""
     import geminga
 
     show_warnings()
@@ -84,7 +84,7 @@ def command(
                 subscription,
                 consumer_type=geminga.ConsumerType[kind],
                 initial_position=geminga.InitialPosition[position.capitalize()],
-                # Stopping inside a batch must not bring the messages before back the next time.
+                # Messages acknowledged before a stop inside a batch must not be redelivered.
                 batch_index_ack_enabled=True,
             )
             receive = source.receive

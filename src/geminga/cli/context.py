@@ -1,4 +1,4 @@
-"""``geminga context``: clusters under names."""
+"""``geminga context``: named clusters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _COLUMNS = (
 
 @click.group("context", cls=Commands)
 def command() -> None:
-    """Clusters under names: address, token and TLS, kept in a file that only you can read."""
+    """Manage named clusters: addresses, token and TLS, in a file that only you can read."""
 
 
 @command.command("list")
 @json_option
 def list_contexts(as_json: bool) -> None:
-    """The contexts; the current one has a star. Secrets are not shown."""
+    """List the contexts; the current one has a star. Secrets are not shown."""
     contexts = read_contexts()
     rows = [_row(name, contexts) for name in sorted(contexts.by_name)]
     if not print_rows(rows, _COLUMNS, as_json=as_json) and not as_json:
@@ -41,7 +41,7 @@ def list_contexts(as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option
 def show(name: str | None, as_json: bool) -> None:
-    """What a context holds, the current one by default. Secrets are not shown."""
+    """Show a context, by default the current one. Secrets are not shown."""
     contexts = read_contexts()
     chosen = name or contexts.current
     if chosen is None:
@@ -55,10 +55,10 @@ def show(name: str | None, as_json: bool) -> None:
 @connection_options
 @json_option
 def set_context(name: str, as_json: bool, **options: Any) -> None:
-    """Make or replace the context NAME of the options; the first one becomes the current one.
+    """Create or replace the context NAME; the first context becomes the current one.
 
-    A token given with --token-file is read from that file each time; one given with --token is kept in the
-    contexts' file, mode 0600.
+    A token of --token-file is read from that file at each use; a token of --token is stored in the file of
+    contexts, mode 0600.
     """
     if not name or any(c.isspace() for c in name):
         raise click.BadParameter(f"{name!r} is no name", param_hint="NAME")
@@ -76,7 +76,7 @@ def set_context(name: str, as_json: bool, **options: Any) -> None:
 @click.argument("name", required=False)
 @json_option
 def use(name: str | None, as_json: bool) -> None:
-    """Make NAME the context that counts where none is named; without NAME, none does."""
+    """Make NAME the current context; without NAME, unset the current context."""
     contexts = read_contexts()
     if name is not None:
         contexts.get(name)
@@ -88,7 +88,7 @@ def use(name: str | None, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def delete(name: str, as_json: bool) -> None:
-    """Forget the context NAME."""
+    """Delete the context NAME."""
     contexts = read_contexts()
     contexts.get(name)
     left = {other: fields for other, fields in contexts.by_name.items() if other != name}
@@ -97,8 +97,8 @@ def delete(name: str, as_json: bool) -> None:
 
 
 def _row(name: str, contexts: Contexts) -> dict[str, Any]:
-    """A context without its secrets."""
-    cluster = Cluster.from_dict(contexts.get(name))
+    """Return a context without its secrets."""
+    cluster = ClusterProfile.from_dict(contexts.get(name))
     return {
         "current": name == contexts.current,
         "context": name,
@@ -111,8 +111,8 @@ def _row(name: str, contexts: Contexts) -> dict[str, Any]:
     }
 
 
-def _shows(cluster: Cluster) -> str:
-    """Which authentication; of a token, the file or variable that holds it, never the token itself."""
+def _shows(cluster: ClusterProfile) -> str:
+    """Return the kind of authentication, with its file or variable; never the token itself."""
     kind, parameters = cluster.auth_plugin, cluster.auth_params or ""
     if kind is None:
         return ""

@@ -1,7 +1,7 @@
-"""Contexts: clusters under names, in a file of the user's that nobody else may read.
+"""Contexts: named clusters, in a file that only the user may read.
 
-``contexts.json`` in the user's config folder (``~/.config/geminga``; ``GEMINGA_CONFIG_HOME`` says another),
-mode 0600, written whole or not at all.
+The file is ``contexts.json`` in the user's config folder (``~/.config/geminga``, or ``GEMINGA_CONFIG_HOME``),
+mode 0600, replaced atomically.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Fields = Mapping[str, Any]
 
 
 def contexts_file() -> Path:
-    """Where the contexts are."""
+    """Return the path of the file of contexts."""
     home = os.environ.get("GEMINGA_CONFIG_HOME")
     return Path(home or click.get_app_dir("geminga")) / "contexts.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Fields of `geminga.client.cluster.Cluster` by name, and the name that counts when none is given."""
+    """Fields of `geminga.client.cluster.ClusterProfile` by context name, and the current context's name."""
 
     current: str | None = None
     by_name: Mapping[str, Fields] = field(default_factory=dict, repr=False)
 
     def get(self, name: str) -> Fields:
-        """Raises `InvalidConfiguration` for a name that is not there."""
+        """Return the fields of a context. Raises `InvalidConfiguration` for an unknown name."""
         if name not in self.by_name:
             known = ", ".join(self.by_name) or "none yet: geminga context set NAME --url ..."
             raise InvalidConfiguration(
@@ -47,8 +47,8 @@ class Contexts:
 
 
 def read_contexts() -> Contexts:
-    """What is in the file; nothing when there is none. Raises `InvalidConfiguration` for what is no such
-    file, or one that others may read though it holds secrets."""
+    """Read the file of contexts; without a file, return no contexts. Raises `InvalidConfiguration` if its
+    content is invalid or if other users may read the file."""
     path = contexts_file()
     try:
         with path.open("rb") as file:
@@ -67,7 +67,7 @@ def read_contexts() -> Contexts:
 
 
 def write_contexts(contexts: Contexts) -> None:
-    """All of them, in place of what was there."""
+    """Replace the file of contexts."""
     path = contexts_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = json.dumps({"current": contexts.current, "contexts": contexts.by_name}, indent=2)

@@ -7,14 +7,14 @@ import click
 
 @click.group("dashboard")
 def command() -> None:
-    """Dashboards of a broker's metrics for other programs, as files."""
+    """Print dashboards of a broker's metrics, as files for other programs."""
 
 
 @command.command("grafana")
 def grafana() -> None:
-    """Print a dashboard for Grafana, which reads from Prometheus what a broker tells under /metrics.
+    """Print a Grafana dashboard of the broker's metrics, which Prometheus scrapes from /metrics.
 
-    Import it, or put it where Grafana's provisioning looks: geminga dashboard grafana > geminga.json
+    Import it, or write it to Grafana's provisioning folder: geminga dashboard grafana > geminga.json
     """
     from geminga.console import grafana
 

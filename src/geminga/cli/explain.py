@@ -15,7 +15,7 @@ from geminga.client.cluster import Cluster
 from geminga.diagnosis.conclude import Trouble
 
 QUIET_SHOWN_MAX = 3
-"""Partitions of a topic on which nothing is wrong and that are named one by one."""
+"""Partitions without findings that are printed one by one."""
 
 
 @click.command("explain", cls=ConnectingCommand)
@@ -26,7 +26,7 @@ QUIET_SHOWN_MAX = 3
 def command(topic: str, subscription: str, cluster: Cluster, as_json: bool) -> None:
     """Show why SUBSCRIPTION does not receive the messages of TOPIC, with advice.
 
-    For an Apache Pulsar the conclusion is drawn from its statistics, which report less.
+    For Apache Pulsar the explanation uses its statistics, which hold less detail.
     """
     quiet = 0
     for found in cluster.admin().subscriptions.explain(topic, subscription):
@@ -40,7 +40,7 @@ def command(topic: str, subscription: str, cluster: Cluster, as_json: bool) -> N
 
 
 def as_text(found: Explanation) -> str:
-    """One subscription for people."""
+    """Return a subscription's explanation as text."""
     facts = found.facts
     count = facts["consumers"]
     consumers = f"{count} {facts['type']} consumer{'s' if count > 1 else ''}" if count else "no consumers"

@@ -1,4 +1,4 @@
-"""``geminga function``: a callable for every message of some topics, its results into another."""
+"""``geminga function``: call a function for every message of its input topics and publish the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geminga.client.cluster import Cluster
 
 @click.group("function")
 def command() -> None:
-    """Functions between topics, without a cluster of workers."""
+    """Run functions from topics to topics, without a cluster of workers."""
 
 
 @command.command("run", cls=ConnectingCommand)
@@ -24,53 +24,53 @@ def command() -> None:
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML or JSON with pulsar-admin's names for a function; options go before it.",
+    help="YAML or JSON with the fields of pulsar-admin functions; options take precedence.",
 )
-@click.option("--input", "inputs", multiple=True, help="A topic to read; may be repeated.")
-@click.option("--topics-pattern", help="Read all topics whose names match instead.")
-@click.option("--output", help="Where results go; without, they are dropped.")
+@click.option("--input", "inputs", multiple=True, help="Input topic; may be repeated.")
+@click.option("--topics-pattern", help="Read all topics whose names match, instead of --input.")
+@click.option("--output", help="Topic for results; without: results are dropped.")
 @click.option("--name", help="The function's name.  [default: the callable's]")
-@click.option("--tenant", help="Its tenant.  [default: public]")
-@click.option("--namespace", help="Its namespace.  [default: default]")
-@click.option("--subscription", help="The name of its subscription.  [default: TENANT/NAMESPACE/NAME]")
+@click.option("--tenant", help="The function's tenant.  [default: public]")
+@click.option("--namespace", help="The function's namespace.  [default: default]")
+@click.option("--subscription", help="Subscription name.  [default: TENANT/NAMESPACE/NAME]")
 @click.option(
     "--from",
     "subscription_position",
     type=click.Choice(("earliest", "latest")),
-    help="Where a new subscription starts.  [default: earliest]",
+    help="Start position of a new subscription.  [default: earliest]",
 )
 @click.option(
     "--guarantee",
     type=click.Choice(("atleast_once", "effectively_once", "atmost_once", "manual"), case_sensitive=False),
-    help="What is promised.  [default: atleast_once]",
+    help="Processing guarantee.  [default: atleast_once]",
 )
 @click.option(
     "--max-retries",
     "max_message_retries",
     type=click.IntRange(1),
-    help="Tries again of a failing message before it goes to the dead letter topic.",
+    help="Retries of a failing message before it goes to the dead letter topic.",
 )
 @click.option(
     "--dead-letter-topic",
-    help="Where a message goes after --max-retries.  [default: TOPIC-SUBSCRIPTION-DLQ]",
+    help="Topic for messages that failed --max-retries times.  [default: TOPIC-SUBSCRIPTION-DLQ]",
 )
-@click.option("--arrow", is_flag=True, default=None, help="The callable makes Arrow tables of Arrow tables.")
-@click.option("--max-rows", type=click.IntRange(1), help="Rows of a table.  [default: 100000]")
+@click.option("--arrow", is_flag=True, default=None, help="The callable takes and returns Arrow tables.")
+@click.option("--max-rows", type=click.IntRange(1), help="Most rows in an Arrow table.  [default: 100000]")
 @click.option(
     "--max-concurrency",
     type=click.IntRange(1),
-    help="Calls of an async callable at one time.  [default: 100]",
+    help="Concurrent calls of an async callable.  [default: 100]",
 )
-@click.option("--no-order", is_flag=True, help="Results of async calls as they come.")
-@click.option("--input-schema", metavar="MODULE:NAME", help="A schema, record or dataclass.")
-@click.option("--output-schema", metavar="MODULE:NAME", help="A schema, record or dataclass.")
+@click.option("--no-order", is_flag=True, help="Publish results of async calls as they complete.")
+@click.option("--input-schema", metavar="MODULE:NAME", help="Input schema: a schema, record or dataclass.")
+@click.option("--output-schema", metavar="MODULE:NAME", help="Output schema: a schema, record or dataclass.")
 @click.option("--user-config", help="JSON for Context.get_user_config_value.")
-@click.option("--log-topic", help="A topic for the function's log lines.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Prometheus' /metrics on loopback.")
+@click.option("--log-topic", help="Topic for the function's log lines.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Loopback port of Prometheus' /metrics.")
 @click.option(
     "--compression",
     type=click.Choice(("none", "lz4", "zlib", "zstd", "snappy"), case_sensitive=False),
-    help="Of results.  [default: none]",
+    help="Compression of results.  [default: none]",
 )
 @click.option("--parallelism", type=click.IntRange(1), help="Processes.  [default: 1]")
 @connecting
@@ -85,8 +85,8 @@ def run(
 ) -> None:
     """Call FUNCTION (module:callable) for every message of the input topics.
 
-    Runs until Ctrl-C or SIGTERM: what is under way is finished, the rest comes again the next time. A class
-    with process(self, input, context), as Pulsar Functions have it, runs unchanged.
+    Runs until Ctrl-C or SIGTERM; calls in progress are finished, and other messages are redelivered at the
+    next start. A class of Pulsar Functions with process(self, input, context) runs unchanged.
     """
     import logging
 

@@ -1,4 +1,4 @@
-"""``geminga health``: is a broker alive, and does it take messages? For containers and scripts."""
+"""``geminga health``: check that a broker is alive and accepts messages, for containers and scripts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from geminga.errors import AdminNotFound
 
 
 @click.command("health", cls=ConnectingCommand)
-@click.option("--live", is_flag=True, help="Only whether it answers and its store works; not the disk.")
+@click.option("--live", is_flag=True, help="Check that broker and store work, not the disk's space.")
 @click.option(
     "--timeout", "seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
-    help="Seconds to wait for the answer.",
+    help="Seconds to wait for a response.",
 )  # fmt: skip
 @connecting
 @json_option
-def command(live: bool, seconds: float, cluster: Cluster, as_json: bool) -> None:
-    """Exit with 0 if the broker is ready to take messages, with 1 and the reason if it is not.
+def command(live: bool, seconds: float, cluster: ClusterProfile, as_json: bool) -> None:
+    """Exit with 0 if the broker accepts messages, else print the reason and exit with 1.
 
-    Not ready: the broker does not answer, its store has stopped, or its disk is full. With Apache Pulsar
-    the broker runs its own health check.
+    A broker is not ready if it does not answer, its store has stopped, or its disk is full. Apache Pulsar
+    runs its own health check.
     """
     with cluster.admin(operation_timeout_seconds=seconds, retries=0) as admin:
         try:

@@ -1,7 +1,7 @@
 """Entry point of the ``geminga`` command.
 
-A sub-command's module is imported when it is run (or when its own help is asked for), so that
-``geminga --help`` answers at once and a missing extra hurts only the command that needs it.
+A sub-command's module is imported when the command or its help is run, so that ``geminga --help`` is fast
+and a missing extra affects only the command that needs it.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ COMMANDS = {
     "standalone": ("geminga.cli.standalone", "Run the broker."),
     "produce": ("geminga.cli.produce", "Publish messages to a topic."),
     "consume": ("geminga.cli.consume", "Print the messages of a topic."),
-    "tail": ("geminga.cli.tail", "Follow what is published to a topic."),
-    "peek": ("geminga.cli.peek", "Look at what waits in a subscription."),
-    "top": ("geminga.cli.top", "Topics and subscriptions as they change, the busiest first."),
-    "console": ("geminga.cli.console", "Show an Apache Pulsar, or another Geminga, in a browser."),
-    "dashboard": ("geminga.cli.dashboard", "A dashboard for Grafana, as a file."),
-    "explain": ("geminga.cli.explain", "Say why a consumer is stuck, and what mends it."),
+    "tail": ("geminga.cli.tail", "Print new messages of a topic as they are published."),
+    "peek": ("geminga.cli.peek", "Print a subscription's next messages without consuming them."),
+    "top": ("geminga.cli.top", "Live table of topics or subscriptions, the busiest first."),
+    "console": ("geminga.cli.console", "Web console for an Apache Pulsar or another Geminga."),
+    "dashboard": ("geminga.cli.dashboard", "Print a Grafana dashboard."),
+    "explain": ("geminga.cli.explain", "Explain why a consumer is stuck, with advice."),
     "tenants": ("geminga.cli.tenants", "List, create, change and delete tenants."),
-    "namespaces": ("geminga.cli.namespaces", "Namespaces: policies such as retention, and permissions."),
+    "namespaces": ("geminga.cli.namespaces", "List, create, configure and delete namespaces."),
     "topics": ("geminga.cli.topics", "List, create, describe, configure and delete topics."),
     "subscriptions": ("geminga.cli.subscriptions", "Create, move, skip in and delete subscriptions."),
     "schemas": ("geminga.cli.schemas", "Show, register and check schemas of topics."),
-    "context": ("geminga.cli.context", "Clusters under names: address, token and TLS."),
-    "bench": ("geminga.cli.bench", "How fast a broker is from here."),
-    "function": ("geminga.cli.function", "Call a function for every message of some topics."),
-    "mirror": ("geminga.cli.mirror", "Keep topics of one cluster in another."),
-    "pipeline": ("geminga.cli.pipeline", "Pipelines from topics to a lake and back, on Spark."),
-    "token": ("geminga.cli.token", "Make keys and tokens, and look at them."),
-    "store": ("geminga.cli.store", "A broker's folder: check, repair, back up, restore."),
-    "tune": ("geminga.cli.tune", "Producer settings: advised, measured and proven."),
+    "context": ("geminga.cli.context", "Manage named clusters: address, token and TLS."),
+    "bench": ("geminga.cli.bench", "Measure a broker's latency and throughput."),
+    "function": ("geminga.cli.function", "Call a function for every message of its input topics."),
+    "mirror": ("geminga.cli.mirror", "Copy topics from one cluster to another, continuously."),
+    "pipeline": ("geminga.cli.pipeline", "Run Spark pipelines from topics to a lake and back."),
+    "token": ("geminga.cli.token", "Create keys and tokens, and show them."),
+    "store": ("geminga.cli.store", "Check, repair, back up and restore a broker's data folder."),
+    "tune": ("geminga.cli.tune", "Advise, measure and compare producer settings."),
     "demo": (
         "geminga.cli.demo",
-        "Flights through the broker and Spark into a lake, every row accounted for.",
+        "Stream flights through the broker and Spark into a lake, and check every row.",
     ),
-    "health": ("geminga.cli.health", "Say whether a broker is ready, for containers."),
+    "health": ("geminga.cli.health", "Check whether a broker is ready, for containers."),
     "doctor": ("geminga.cli.doctor", "Check Java, Python packages, ports and the disk."),
 }
 """Name of each sub-command: its module (which holds a ``command``) and its line in the help."""
 
 LOADED_OBJECTS = 100_000
-"""Loading a command makes some 50,000 objects, and all stay: to look for cycles among them every 700 took a
-twentieth of a broker's start. From then on they are looked for whenever so many more have come."""
+"""Threshold of the garbage collector's first generation. Loading a command creates 50,000 objects that live
+until exit; Python's default of 700 would spend 5 % of a broker's start on collections."""
 EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_TIMEOUT = 3
@@ -68,7 +68,7 @@ EXIT_INTERRUPTED = 130
 
 
 class _ReaderGoneError(Exception):
-    """Who read our output (head, less) has seen enough. Under another name, for click calls it a failure."""
+    """The reader of our output (head, less) closed the pipe; click reports BrokenPipeError as a failure."""
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def _watch_reader() -> Iterator[None]:
 
 
 class _MainGroup(LazyGroup):
-    """The commands, for whose reader (head, less) may go away at any time."""
+    """Root command group; the reader of its output (head, less) may close the pipe at any time."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         with _watch_reader():
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        # Without its standalone mode click gives back the code of an `Exit`, and what a command returned.
+        # Without standalone mode click returns the code of an `Exit`, or the command's return value.
         code = command.main(args=arguments, prog_name="geminga", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -119,7 +119,7 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except _ReaderGoneError:
-        # Not a failure of ours. What is still buffered goes nowhere instead of failing again at exit.
+        # No failure. Discard the buffered output: flushing at exit would raise BrokenPipeError again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""``geminga mirror``: topics of one cluster kept in another, with their schemas and subscriptions."""
+"""``geminga mirror``: copy topics with schemas and subscriptions to another cluster, continuously."""
 
 from __future__ import annotations
 
@@ -22,33 +22,31 @@ _REASONS_AT_ONCE = 10
     metavar="PATTERN",
     help="[tenant/namespace/]topic, each part a regular expression; may be repeated.",
 )
-@click.option("--once", is_flag=True, help="End when everything that is there now is mirrored.")
-@click.option(
-    "--name", metavar="NAME", help="Tells several mirrors apart.  [default: the source cluster's name]"
-)
+@click.option("--once", is_flag=True, help="Exit when the messages present at the start are mirrored.")
+@click.option("--name", metavar="NAME", help="Name of this mirror.  [default: the source cluster's name]")
 @click.option("--from-name", "source_name", metavar="NAME", help="The source cluster's name.")
 @click.option(
     "--to-name",
     "target_name",
     metavar="NAME",
-    help="The target cluster's name: what it replicated stays.  [default: as the clusters call themselves]",
+    help="The target cluster's name; its messages are not copied back.  [default: from the cluster]",
 )
 @click.option(
-    "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Leave subscriptions out."
+    "--no-subscriptions", "subscriptions", flag_value=False, default=True, help="Do not mirror subscriptions."
 )
 @click.option(
     "--no-policies",
     "policies",
     flag_value=False,
     default=True,
-    help="Do not copy policies to namespaces and topics that are made.",
+    help="Do not copy policies to newly created namespaces and topics.",
 )
 @click.option(
     "--on-mismatch",
     type=click.Choice(("stop", "continue", "restart")),
     default="stop",
     show_default=True,
-    help="Where source and target do not know each other's progress.",
+    help="Action if the recorded progress does not fit source and target.",
 )
 @click.option(
     "--memory",
@@ -56,18 +54,18 @@ _REASONS_AT_ONCE = 10
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="MiB that may be under way.",
+    help="Memory for messages in flight, in MiB.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Prometheus' /metrics on loopback.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Loopback port of Prometheus' /metrics.")
 @json_option
 @side_options("from", "to read")
 @side_options("to", "to write")
 def command(memory_mib: int, as_json: bool, **given: Any) -> int:
-    """Copy messages, schemas and subscriptions of topics, and keep up with them.
+    """Copy messages, schemas and subscriptions of topics to another cluster, continuously.
 
-    Runs until Ctrl-C or SIGTERM. Started again, it goes on exactly where it was: what the target has says how
-    far that is. New topics and partitions are followed. A mirror in the other direction may run at the same
-    time; messages go over once.
+    Runs until Ctrl-C or SIGTERM. A restart resumes at the position recorded in the target. New topics and
+    partitions are included. A mirror in the opposite direction may run at the same time; each message is
+    copied once.
     """
     import logging
 
@@ -83,8 +81,8 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
     is_terminal = sys.stderr.isatty()
     start, said = "\r\x1b[K" if is_terminal else "", set[str]()
 
-    def tell_why(status: MirrorStatus) -> None:
-        """Print what keeps topics waiting, each reason once in an outage, and the end of the outage."""
+    def print_reasons(status: MirrorStatus) -> None:
+        """Print why topics are not mirrored, each reason once per outage, and the end of the outage."""
         reasons = dict.fromkeys([*status.warnings, *(one.error for one in status.partitions if one.error)])
         new = [reason for reason in reasons if reason not in said]
         for reason in new[:_REASONS_AT_ONCE]:
@@ -100,7 +98,7 @@ def command(memory_mib: int, as_json: bool, **given: Any) -> int:
         if as_json:
             click.echo(json.dumps(status.as_dict(), separators=(",", ":")))
             return
-        tell_why(status)
+        print_reasons(status)
         if is_terminal:
             say(f"{start}{status.line()}", nl=False)
 

@@ -24,8 +24,8 @@ def command() -> None:
 @click.argument("tenant", required=False)
 @connecting
 @json_option
-def list_namespaces(tenant: str | None, cluster: Cluster, as_json: bool) -> None:
-    """Namespaces of TENANT, or of all tenants."""
+def list_namespaces(tenant: str | None, cluster: ClusterProfile, as_json: bool) -> None:
+    """List the namespaces of TENANT, or of all tenants."""
     admin = cluster.admin()
     tenants = [tenant] if tenant is not None else admin.tenants.list()
     rows = [{"namespace": name} for each in tenants for name in admin.namespaces.list(each)]
@@ -34,18 +34,18 @@ def list_namespaces(tenant: str | None, cluster: Cluster, as_json: bool) -> None
 
 @command.command("create", cls=ConnectingCommand)
 @namespace_argument
-@click.option("--bundles", type=click.IntRange(1), help="In how many parts brokers share it.")
+@click.option("--bundles", type=click.IntRange(1), help="Number of bundles: the units that brokers share.")
 @connecting
 @json_option
-def create(namespace: str, bundles: int | None, cluster: Cluster, as_json: bool) -> None:
-    """Make a namespace."""
+def create(namespace: str, bundles: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+    """Create a namespace."""
     cluster.admin().namespaces.create(namespace, bundles=bundles)
     emit({"namespace": namespace, "created": True}, as_json=as_json, text=f"created {namespace}")
 
 
 @command.command("delete", cls=ConnectingCommand)
 @namespace_argument
-@click.option("--force", is_flag=True, help="With its topics and their messages.")
+@click.option("--force", is_flag=True, help="Delete its topics and messages too.")
 @yes_option
 @connecting
 @json_option
@@ -60,24 +60,24 @@ def delete(namespace: str, force: bool, yes: bool, cluster: Cluster, as_json: bo
 @namespace_argument
 @connecting
 @json_option
-def unload(namespace: str, cluster: Cluster, as_json: bool) -> None:
-    """Close every topic of a namespace: clients come back, and a cluster may move them."""
+def unload(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """Close every topic of a namespace: clients reconnect, and a cluster may move the topics."""
     cluster.admin().namespaces.unload(namespace)
     emit({"namespace": namespace, "unloaded": True}, as_json=as_json, text=f"unloaded {namespace}")
 
 
 @command.command("clear-backlog", cls=ConnectingCommand)
 @namespace_argument
-@click.option("--subscription", "-s", help="In subscriptions of this name; without: in all.")
+@click.option("--subscription", "-s", help="Only subscriptions of this name.  [default: all]")
 @yes_option
 @connecting
 @json_option
 def clear_backlog(
     namespace: str, subscription: str | None, yes: bool, cluster: Cluster, as_json: bool
 ) -> None:
-    """Acknowledge everything that waits in all topics of a namespace."""
+    """Acknowledge the backlog of all topics of a namespace."""
     which = f"subscriptions {subscription!r}" if subscription else "all subscriptions"
-    confirm(f"Give up what waits in {which} of {namespace}?", yes=yes)
+    confirm(f"Skip the backlog of {which} of {namespace}?", yes=yes)
     cluster.admin().namespaces.clear_backlog(namespace, subscription=subscription)
     emit({"namespace": namespace, "cleared": True}, as_json=as_json, text=f"cleared {namespace}")
 
@@ -86,8 +86,8 @@ def clear_backlog(
 @namespace_argument
 @connecting
 @json_option
-def permissions(namespace: str, cluster: Cluster, as_json: bool) -> None:
-    """What each role may do in a namespace."""
+def permissions(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """List the permissions of each role in a namespace."""
     found = cluster.admin().namespaces.permissions(namespace)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
     print_rows(
@@ -101,8 +101,10 @@ def permissions(namespace: str, cluster: Cluster, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
-    """Let ROLE do ACTIONS in a namespace, and nothing else there."""
+def grant(
+    namespace: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool
+) -> None:
+    """Allow ROLE these ACTIONS in a namespace, replacing its earlier permissions there."""
     cluster.admin().namespaces.grant(namespace, role, actions)
     text = f"{role} may {', '.join(actions)} in {namespace}"
     emit({"namespace": namespace, "role": role, "actions": actions}, as_json=as_json, text=text)
@@ -113,8 +115,8 @@ def grant(namespace: str, role: str, actions: tuple[str, ...], cluster: Cluster,
 @click.argument("role")
 @connecting
 @json_option
-def revoke(namespace: str, role: str, cluster: Cluster, as_json: bool) -> None:
-    """Take from ROLE what it may do in a namespace."""
+def revoke(namespace: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """Revoke all permissions of ROLE in a namespace."""
     cluster.admin().namespaces.revoke(namespace, role)
     emit({"namespace": namespace, "role": role, "actions": []}, as_json=as_json, text=f"{role} may nothing")
 

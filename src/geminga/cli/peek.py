@@ -1,4 +1,4 @@
-"""``geminga peek``: what waits in a subscription, without consuming it."""
+"""``geminga peek``: print the next messages of a subscription without consuming them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from geminga.client.cluster import Cluster
 @click.argument("topic")
 @click.argument("subscription")
 @click.option(
-    "--count", "-n", type=click.IntRange(1, 100_000), default=10, show_default=True, help="How many."
+    "--count", "-n", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Messages to print."
 )
 @connecting
 @json_option
-def command(topic: str, subscription: str, count: int, cluster: Cluster, as_json: bool) -> None:
-    """Print the next messages that wait in SUBSCRIPTION of TOPIC, one a line; nothing is consumed."""
+def command(topic: str, subscription: str, count: int, cluster: ClusterProfile, as_json: bool) -> None:
+    """Print the next messages of SUBSCRIPTION of TOPIC, one per line, without consuming them."""
     found = cluster.admin().subscriptions.peek(topic, subscription, count)
     for message in found:
         row = describe(message)
@@ -33,7 +33,7 @@ def command(topic: str, subscription: str, count: int, cluster: Cluster, as_json
 
 
 def describe(message: StoredMessage) -> dict[str, Any]:
-    """A message as JSON values; a payload that is no text is given as base64 in ``value_base64``."""
+    """Return a message as JSON values; a payload that is not UTF-8 is base64 in ``value_base64``."""
     row: dict[str, Any] = {
         "message_id": str(message.message_id),
         "key": message.key,
@@ -48,7 +48,7 @@ def describe(message: StoredMessage) -> dict[str, Any]:
 
 
 def payload_of(data: bytes) -> dict[str, str]:
-    """``value``, or ``value_base64`` for what is no text."""
+    """Return ``value`` for UTF-8 text, else ``value_base64``."""
     try:
         return {"value": data.decode()}
     except UnicodeDecodeError:
@@ -56,7 +56,7 @@ def payload_of(data: bytes) -> dict[str, str]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A message for people: id, key and properties, value. What would steer a terminal is escaped."""
+    """Return a message as a line of text: id, key and properties, value. Control characters are escaped."""
     value = row.get("value", row.get("value_base64"))
     extras = [f"key={row['key']}"] if row["key"] else []
     extras += [f"{name}={text}" for name, text in row["properties"].items()]
@@ -67,5 +67,5 @@ def line(row: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters as escapes."""
+    """Return ``text`` with control characters escaped."""
     return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""``geminga pipeline``: projects of Spark Declarative Pipelines from templates."""
+"""``geminga pipeline``: create and run projects of Spark Declarative Pipelines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _FOLDER = click.argument("folder", type=click.Path(file_okay=False, path_type=Pa
 
 @click.group("pipeline")
 def command() -> None:
-    """Pipelines from topics to a lake and back, on Spark Declarative Pipelines.
+    """Create and run pipelines from topics to a lake and back, on Spark Declarative Pipelines.
 
-    What `init` makes is an ordinary project: `spark-pipelines run` runs it too.
+    `init` creates an ordinary project: `spark-pipelines run` runs it too.
     """
 
 
 @command.command("templates")
 def templates() -> None:
-    """List the templates and what each asks for."""
+    """List the templates with their fields and defaults."""
     from geminga.spark.pipelines.project import TEMPLATES
 
     for template in TEMPLATES.values():
@@ -37,9 +37,11 @@ def templates() -> None:
 @command.command("init")
 @click.argument("folder", metavar="NAME", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--from", "template", default="ingest", show_default=True, help="Name of a template.")
-@click.option("--set", "answers", multiple=True, metavar="FIELD=VALUE", help="Instead of a field's default.")
+@click.option(
+    "--set", "answers", multiple=True, metavar="FIELD=VALUE", help="Value of a template field.",
+)  # fmt: skip
 def init(folder: Path, template: str, answers: tuple[str, ...]) -> None:
-    """Make a project in the new folder NAME."""
+    """Create a project in the new folder NAME."""
     from geminga.spark.pipelines import project
 
     given = {}
@@ -60,22 +62,22 @@ def init(folder: Path, template: str, answers: tuple[str, ...]) -> None:
 @command.command("run", cls=ConnectingCommand)
 @_FOLDER
 @connection_options
-@click.option("--full-refresh", multiple=True, metavar="TABLE", help="Compute a table anew.")
-@click.option("--verbose", is_flag=True, help="Show what Spark says.")
+@click.option("--full-refresh", multiple=True, metavar="TABLE", help="Recompute a table; may be repeated.")
+@click.option("--verbose", is_flag=True, help="Print Spark's output.")
 def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting: Any) -> None:
-    """Bring the tables of a project up to date, and say what came in.
+    """Update the tables of a project and print the rows that each received.
 
-    While it works it says of each flow how many rows every micro-batch had and how many messages its topics
-    still have.
+    While the pipeline runs, it prints for each flow the rows of every micro-batch and the remaining backlog
+    in messages.
 
-    A project has its own address, which stands unless --url, --admin-url or --context names another cluster;
-    the other connection options say how to show oneself there, and are written down nowhere.
+    The project's address is used unless --url, --admin-url or --context names another cluster; the other
+    connection options authenticate there and are not stored.
     """
     from geminga.spark.pipelines import running
 
     started = time.monotonic()
 
-    def told(event: running.Event) -> None:
+    def show(event: running.Event) -> None:
         if isinstance(event, running.Waiting):
             click.echo(f"waiting: {event.reason}", err=True)
             return
@@ -90,7 +92,7 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting
             what = f"micro-batch {event.batch}: {rate}{left}"
         click.echo(f"{time.monotonic() - started:6.1f} s  {event.flow}: {what}", err=True)
 
-    outcome = running.run(folder, told, full_refresh=full_refresh, cluster=_handed_over(connecting))
+    outcome = running.run(folder, show, full_refresh=full_refresh, cluster=_handed_over(connecting))
     if verbose:
         for line in outcome.output:
             click.echo(line, err=True)
@@ -105,7 +107,7 @@ def run(folder: Path, full_refresh: tuple[str, ...], verbose: bool, **connecting
 
 
 def _handed_over(connecting: dict[str, Any]) -> str:
-    """What the project's flows are told about connecting; empty where nothing was said."""
+    """Return the cluster that the project's flows connect to, encoded; empty without options."""
     from geminga.spark.pipelines.connection import handed_over
 
     named = given("service_url", "admin_url", "context")
@@ -120,21 +122,23 @@ def _handed_over(connecting: dict[str, Any]) -> str:
 
 @command.command("compact")
 @_FOLDER
-@click.option("--table", "names", multiple=True, metavar="TABLE", help="Only this one; all by default.")
 @click.option(
-    "--target-mb", type=Number(1), default=128, show_default=True, help="About how large files become."
-)
+    "--table", "names", multiple=True, metavar="TABLE", help="Table to compact.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "--target-mb", type=Number(1), default=128, show_default=True, help="Approximate size of new files.",
+)  # fmt: skip
 @click.option(
     "--keep-hours",
     type=Number(0),
     default=24,
     show_default=True,
-    help="How long files that do not count any more stay for whoever still reads them.",
+    help="Hours to keep replaced files for readers that still use them.",
 )
 def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: float) -> None:
-    """Put small Parquet files of a project's streaming tables together, and delete what no longer counts.
+    """Merge small Parquet files of a project's streaming tables, and delete replaced files.
 
-    Readers see the old files or the new ones, also when this is killed half-way.
+    Readers see the old files or the new files, also if this command is killed half-way.
     """
     from geminga.config import check_choice
     from geminga.spark.pipelines import lake, running
@@ -146,7 +150,7 @@ def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: 
     with running.alone(folder):
         for name in names or found:
             if lake.listing(found[name]) is None:
-                continue  # a materialized view: Spark writes it anew at each run
+                continue  # a materialized view: Spark rewrites it at each run
             done = lake.compact(found[name], target_bytes=int(target_mb * (1 << 20)))
             gone = lake.clean(found[name], keep_seconds=keep_hours * 3600)
             click.echo(
@@ -158,7 +162,7 @@ def compact(folder: Path, names: tuple[str, ...], target_mb: float, keep_hours: 
 @command.command("report")
 @_FOLDER
 def report(folder: Path) -> None:
-    """Draw the pictures of a project that has a `report.py`, as those of the template health do."""
+    """Run a project's `report.py`, which draws its pictures; the template health has one."""
     import subprocess
     import sys
 

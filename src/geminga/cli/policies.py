@@ -1,4 +1,4 @@
-"""Commands about policies that ``namespaces`` and ``topics`` share: ``policies``, ``set-...``, ``unset``."""
+"""Policy commands of both ``namespaces`` and ``topics``: ``policies``, ``set-...``, ``unset``, ``policy``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NUMBER = click.IntRange(0)
 
 
 class SimplePolicy(NamedTuple):
-    """A policy whose value is one argument: its command, how it is written, and both ways to its value."""
+    """Policy whose value is one argument: command, click type, and functions to and from the value."""
 
     command: str
     kind: Any
@@ -105,13 +105,13 @@ _SIMPLE: dict[str, SimplePolicy] = {
 }  # fmt: skip
 
 
-def holder(cluster: Cluster, kind: str) -> Any:
-    """The part of an admin that holds policies: ``namespaces`` or ``topic_policies``."""
+def holder(cluster: ClusterProfile, kind: str) -> Any:
+    """Return the part of an admin client that holds policies: ``namespaces`` or ``topic_policies``."""
     return getattr(cluster.admin(), kind)
 
 
 def shown(name: str, value: Any) -> str:
-    """A policy's value for people."""
+    """Return a policy's value as text."""
     if value is None:
         return ""
     if name in _SIMPLE:
@@ -150,14 +150,14 @@ def _rows(part: Any, place: str) -> Iterator[dict[str, Any]]:
         try:
             value = getattr(part, policy.name).get(place)
         except (AdminNotAllowed, AdminNotFound, AdminServerError):
-            continue  # what this broker does not know is not set there
+            continue  # the broker does not support this policy
         yield {"policy": policy.name, "value": value, "text": policy.text}
     for kind, quota in sorted(part.backlog_quotas(place).items()):
-        yield {"policy": f"backlog_quota {kind}", "value": quota, "text": "What happens when it is exceeded."}
+        yield {"policy": f"backlog_quota {kind}", "value": quota, "text": "Action when it is exceeded."}
 
 
 def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[PolicyHolder]) -> None:
-    """Add them to ``group``. ``kind`` is the part of an admin, ``metavar`` what is named first."""
+    """Add the policy commands to ``group``. ``kind``: admin client's part; ``metavar``: first argument."""
     known = {policy.name: policy for policy in of.policies_known()}
 
     def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -178,14 +178,12 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         )
 
     @command("policies")
-    @click.option(
-        "--all", "everything", is_flag=True, help="Also those that are not set, and what each does."
-    )
-    def policies(place: str, everything: bool, cluster: Cluster, as_json: bool) -> None:
-        """Show the policies that are set here; what is not counts from above."""
+    @click.option("--all", "everything", is_flag=True, help="Show unset policies too, and explain each.")
+    def policies(place: str, everything: bool, cluster: ClusterProfile, as_json: bool) -> None:
+        """Show the policies that are set here; unset policies are inherited."""
         part = holder(cluster, kind)
         if kind == "namespaces":
-            part.policies(place)  # so that a name that is none is said
+            part.policies(place)  # raises AdminNotFound for an unknown namespace
         rows = [row for row in _rows(part, place) if everything or row["value"] not in (None, (), False)]
         columns = [
             TableColumn("policy", "policy"),
@@ -205,8 +203,8 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     @command("unset")
     @click.argument("policy")
-    def unset(place: str, policy: str, cluster: Cluster, as_json: bool) -> None:
-        """Take POLICY away here: what is set above counts again. `backlog_quota` takes both kinds."""
+    def unset(place: str, policy: str, cluster: ClusterProfile, as_json: bool) -> None:
+        """Remove POLICY here, so that the value is inherited. `backlog_quota` removes both kinds."""
         name = policy.replace("-", "_")
         check_choice("POLICY", name, (*known, "backlog_quota"))
         part = holder(cluster, kind)
@@ -220,9 +218,9 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("set-retention")
     @click.argument("time", metavar="TIME", type=SPAN_OR_FOREVER)
     @click.option("--size", "limit", type=SIZE_OR_UNLIMITED, default="unlimited", show_default=True,
-                  help="Delete the oldest beyond this size, such as 20G.")  # fmt: skip
-    def set_retention(place: str, time: Any, limit: Any, cluster: Cluster, as_json: bool) -> None:
-        """How long acknowledged messages stay: 7d, 12h, forever, or 0s for not at all."""
+                  help="Delete the oldest messages beyond this size, such as 20G.")  # fmt: skip
+    def set_retention(place: str, time: Any, limit: Any, cluster: ClusterProfile, as_json: bool) -> None:
+        """Set how long acknowledged messages are kept: 7d, 12h, forever, or 0s to delete them at once."""
         minutes = -1 if time == "forever" else -(-_seconds(time) // 60)
         megabytes = -1 if limit == "unlimited" else -(-int(limit) // (1024 * 1024))
         value = Retention(minutes=minutes, megabytes=megabytes if minutes else 0)
@@ -230,13 +228,13 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     @command("set-quota")
     @click.argument("limit", metavar="[SIZE]", type=SIZE, required=False)
-    @click.option("--age", type=SPAN, help="Counts the oldest message's age, instead of bytes.")
+    @click.option("--age", type=SPAN, help="Limit the oldest message's age instead of the size.")
     @click.option("--policy", type=click.Choice(QUOTA_POLICIES), default=QUOTA_POLICIES[0],
                   show_default=True, help="Hold producers, refuse them, or delete the oldest.")  # fmt: skip
     def set_quota(
         place: str, limit: int | None, age: Any, policy: str, cluster: Cluster, as_json: bool
     ) -> None:
-        """How large a backlog may become: SIZE such as 10G, or --age such as 1d."""
+        """Limit the backlog: to SIZE such as 10G, or to --age such as 1d."""
         if (limit is None) == (age is None):
             raise click.UsageError("give either a SIZE or --age")
         quota = BacklogQuota(
@@ -254,8 +252,13 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
     def rate_command(name: str, make: Any, about: str) -> None:
         @command(f"set-{name.replace('_', '-')}")
-        @click.option("--messages", type=click.IntRange(-1), default=-1, help="-1, the default: no limit.")
-        @click.option("--bytes", "size_limit", type=SIZE, help="Such as 10M; without: no limit.")
+        @click.option(
+            "--messages", type=click.IntRange(-1), default=-1,
+            help="Messages per second; -1, the default: no limit.",
+        )  # fmt: skip
+        @click.option(
+            "--bytes", "size_limit", type=SIZE, help="Bytes per second, such as 10M; without: no limit."
+        )
         def set_rate(
             place: str, messages: int, size_limit: int | None, cluster: Cluster, as_json: bool
         ) -> None:
@@ -264,46 +267,50 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
 
         group.commands[f"set-{name.replace('_', '-')}"].help = about
 
-    rate_command("publish_rate", PublishRate, "What is taken in each second from producers, a topic.")
-    rate_command("dispatch_rate", DispatchRate, "What is sent in each second to consumers, a topic.")
+    rate_command("publish_rate", PublishRate, "Limit the publish rate of each topic.")
+    rate_command("dispatch_rate", DispatchRate, "Limit the dispatch rate of each topic.")
     rate_command(
         "subscription_dispatch_rate",
         DispatchRate,
-        "What is sent in each second to a subscription's consumers.",
+        "Limit the dispatch rate of each subscription.",
     )
 
     @command("set-subscribe-rate")
     @click.argument("subscribes", type=click.IntRange(-1))
-    @click.option("--period", type=SPAN, default="30s", show_default=True, help="In how long a time.")
-    def set_subscribe_rate(place: str, subscribes: int, period: Any, cluster: Cluster, as_json: bool) -> None:
-        """How often a consumer may subscribe in each period; -1: no limit."""
+    @click.option("--period", type=SPAN, default="30s", show_default=True, help="Length of a period.")
+    def set_subscribe_rate(
+        place: str, subscribes: int, period: Any, cluster: ClusterProfile, as_json: bool
+    ) -> None:
+        """Limit the subscribe requests of a consumer per period; -1: no limit."""
         value = SubscribeRate(subscribes_per_consumer=subscribes, period_seconds=_seconds(period))
         put(cluster, place, "subscribe_rate", value, as_json)
 
     @command("set-delayed-delivery")
     @click.argument("active", metavar="on|off", type=SWITCH)
-    @click.option("--tick", type=SPAN, default="1s", show_default=True, help="How exactly it is kept.")
-    def set_delayed_delivery(place: str, active: bool, tick: Any, cluster: Cluster, as_json: bool) -> None:
-        """Whether messages may ask to be delivered later."""
+    @click.option("--tick", type=SPAN, default="1s", show_default=True, help="Precision of the delay.")
+    def set_delayed_delivery(
+        place: str, active: bool, tick: Any, cluster: ClusterProfile, as_json: bool
+    ) -> None:
+        """Enable or disable delayed delivery of messages."""
         milliseconds = max(1, int(tick.total_seconds() * 1000))
         value = DelayedDelivery(active=active, tick_milliseconds=milliseconds)
         put(cluster, place, "delayed_delivery", value, as_json)
 
     @command("set-inactive-topics")
     @click.argument("delete", metavar="on|off", type=SWITCH)
-    @click.option("--after", type=SPAN, default="1d", show_default=True, help="How long nobody uses them.")
-    @click.option("--caught-up", is_flag=True, help="Also with subscriptions that have no backlog.")
+    @click.option("--after", type=SPAN, default="1d", show_default=True, help="Time without clients.")
+    @click.option("--caught-up", is_flag=True, help="Also topics whose subscriptions have no backlog.")
     def set_inactive_topics(
         place: str, delete: bool, after: Any, caught_up: bool, cluster: Cluster, as_json: bool
     ) -> None:
-        """Whether topics that nobody uses are deleted."""
+        """Enable or disable deletion of inactive topics."""
         mode = "delete_when_subscriptions_caught_up" if caught_up else "delete_when_no_subscriptions"
         value = InactiveTopics(delete=delete, inactive_seconds_max=_seconds(after), mode=mode)
         put(cluster, place, "inactive_topics", value, as_json)
 
     @command("set-persistence")
     @click.argument("copies", type=click.IntRange(1))
-    @click.option("--acks", type=click.IntRange(1), help="Copies that a receipt waits for; default: all.")
+    @click.option("--acks", type=click.IntRange(1), help="Copies written before the receipt; default: all.")
     @click.option(
         "--ensemble", type=click.IntRange(1), help="Bookies to spread over; default: as many as copies."
     )
@@ -315,47 +322,48 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
         cluster: Cluster,
         as_json: bool,
     ) -> None:
-        """How many bookies keep each entry: for clusters."""
+        """Set the number of bookies that store each entry, for clusters."""
         value = Persistence(ensemble=ensemble or copies, write_quorum=copies, ack_quorum=acks or copies)
         put(cluster, place, "persistence", value, as_json)
 
     @command("set-redeliver-unacked")
     @click.argument("after", type=SPAN)
     @click.option(
-        "--messages",
-        type=click.IntRange(1),
-        default=1000,
-        show_default=True,
-        help="At most so many a second.",
-    )
-    def set_redeliver_unacked(place: str, after: Any, messages: int, cluster: Cluster, as_json: bool) -> None:
-        """Geminga's own: push messages again that are not acknowledged within AFTER; 0s: not."""
+        "--messages", type=click.IntRange(1), default=1000, show_default=True,
+        help="Limit of redelivered messages per second.",
+    )  # fmt: skip
+    def set_redeliver_unacked(
+        place: str, after: Any, messages: int, cluster: ClusterProfile, as_json: bool
+    ) -> None:
+        """Redeliver messages that are not acknowledged within AFTER; 0s: never. Geminga brokers only."""
         value = RedeliverUnacked(after_seconds=after.total_seconds(), messages_per_second_max=messages)
         put(cluster, place, "redeliver_unacked", value, as_json)
 
     @command("set-auto-subscription-creation")
     @click.argument("allow", metavar="on|off", type=SWITCH)
-    def set_auto_subscriptions(place: str, allow: bool, cluster: Cluster, as_json: bool) -> None:
-        """Whether the first consumer makes an unknown subscription."""
+    def set_auto_subscriptions(place: str, allow: bool, cluster: ClusterProfile, as_json: bool) -> None:
+        """Allow or forbid that a consumer creates an unknown subscription."""
         put(cluster, place, "auto_subscription_creation", AutoSubscriptionCreation(allow=allow), as_json)
 
     @command("set-subscription-types")
     @click.argument(
         "types", nargs=-1, required=True, type=click.Choice(("Exclusive", "Shared", "Failover", "Key_Shared"))
     )
-    def set_subscription_types(place: str, types: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
-        """Which types of subscription are allowed."""
+    def set_subscription_types(
+        place: str, types: tuple[str, ...], cluster: ClusterProfile, as_json: bool
+    ) -> None:
+        """Set the allowed subscription types."""
         put(cluster, place, "subscription_types", types, as_json)
 
     if "auto_topic_creation" in known:
 
         @command("set-auto-topic-creation")
         @click.argument("allow", metavar="on|off", type=SWITCH)
-        @click.option("--partitions", type=click.IntRange(1), help="Make them partitioned, of so many.")
+        @click.option("--partitions", type=click.IntRange(1), help="Partitions of new topics.")
         def set_auto_topics(
             place: str, allow: bool, partitions: int | None, cluster: Cluster, as_json: bool
         ) -> None:
-            """Whether the first producer or consumer makes an unknown topic."""
+            """Allow or forbid that a producer or consumer creates an unknown topic."""
             topic_type = "partitioned" if partitions else "non-partitioned"
             value = AutoTopicCreation(allow=allow, topic_type=topic_type, default_partitions=partitions)
             put(cluster, place, "auto_topic_creation", value, as_json)
@@ -367,13 +375,13 @@ def add_policy_commands(group: click.Group, kind: str, metavar: str, of: type[Po
     @command("policy")
     @click.argument("policy")
     @click.argument("value", required=False)
-    @click.option("--remove", is_flag=True, help="What is said above is in force again.")
+    @click.option("--remove", is_flag=True, help="Remove the policy; its value is inherited again.")
     def policy_by_name(
         place: str, policy: str, value: str | None, remove: bool, cluster: Cluster, as_json: bool
     ) -> None:
         """Show, set or remove a POLICY by its name in admin REST: retention, messageTTL ... VALUE is JSON.
 
-        For what has no command of its own.
+        Use it for policies without a command.
         """
         found = _by_rest_name(holder(cluster, kind), place, policy, value, remove)
         emit({"place": place, "policy": policy, "value": found}, as_json=as_json, text=json.dumps(found))

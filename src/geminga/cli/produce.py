@@ -1,4 +1,4 @@
-"""``geminga produce``: messages from arguments, a file or standard input to a topic."""
+"""``geminga produce``: publish messages from arguments, a file or standard input to a topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geminga.cli.connecting import ConnectingCommand, connecting
 from geminga.client.cluster import Cluster
 
 COMPRESSIONS = {"none": "NONE", "lz4": "LZ4", "zlib": "ZLib", "zstd": "ZSTD", "snappy": "SNAPPY"}
-"""As it is written here: as the enumeration (and pulsar-client) spells it."""
+"""Value of --compression: name in `geminga.CompressionType`."""
 
 
 def _properties(
@@ -43,17 +43,18 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
 
 @click.command("produce", cls=ConnectingCommand)
 @click.argument("topic")
-@click.option("--message", "-m", "messages", multiple=True, help="A message; may be repeated.")
+@click.option("--message", "-m", "messages", multiple=True, help="Message text; may be repeated.")
 @click.option(
-    "--file", "-f", "lines", type=click.File("rb"), help="A message a line; without -m and -f: stdin."
-)
+    "--file", "-f", "lines", type=click.File("rb"),
+    help="File with one message per line; without -m and -f: stdin.",
+)  # fmt: skip
 @click.option(
     "--repeat",
     "-n",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Send the -m messages n times.",
+    help="Send the -m messages this many times.",
 )
 @click.option("--key", "-k", help="Key of every message.")
 @click.option(
@@ -64,12 +65,12 @@ def _contents(messages: tuple[str, ...], lines: IO[bytes] | None, repeat: int) -
     type=click.Choice(tuple(COMPRESSIONS), case_sensitive=False),
     default="none",
     show_default=True,
-    help="How batches are compressed.",
+    help="Compression of batches.",
 )
-@click.option("--rate", type=Number(min=0.001), help="At most this many messages a second.")
+@click.option("--rate", type=Number(min=0.001), help="Limit in messages per second.")
 @click.option(
     "--timeout", "timeout_seconds", type=SECONDS, default=30.0, show_default=True,
-    help="Seconds that connecting, and each receipt, may take.",
+    help="Time limit for connecting and for each receipt, in seconds.",
 )  # fmt: skip
 @connecting
 @json_option
@@ -105,7 +106,7 @@ def command(
             topic,
             send_timeout_millis=round(timeout_seconds * 1000),
             block_if_queue_full=True,
-            batching_enabled=True,  # all messages have one key: no consumer tells the difference
+            batching_enabled=True,  # safe: all messages have the same key
             compression_type=geminga.CompressionType[COMPRESSIONS[compression]],
         )
         sent = 0

@@ -27,11 +27,11 @@ def command() -> None:
 
 @command.command("get", cls=ConnectingCommand)
 @click.argument("topic")
-@click.option("--version", type=click.IntRange(0), help="Another than the newest.")
+@click.option("--version", type=click.IntRange(0), help="Schema version.  [default: the newest]")
 @connecting
 @json_option
-def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> None:
-    """Show a schema of TOPIC. Exits with 1 when there is none."""
+def get(topic: str, version: int | None, cluster: ClusterProfile, as_json: bool) -> None:
+    """Show a schema of TOPIC. Exits with 1 if the topic has no schema."""
     found = cluster.admin().schemas.get(topic, version)
     if found is None:
         which = "schema" if version is None else f"version {version} of a schema"
@@ -43,8 +43,8 @@ def get(topic: str, version: int | None, cluster: Cluster, as_json: bool) -> Non
 @click.argument("topic")
 @connecting
 @json_option
-def versions(topic: str, cluster: Cluster, as_json: bool) -> None:
-    """All versions of the schema of TOPIC."""
+def versions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """List all versions of the schema of TOPIC."""
     rows = [_row(one) for one in cluster.admin().schemas.versions(topic)]
     columns = (
         TableColumn("version", "version", right=True),
@@ -65,11 +65,11 @@ def _row(found: Any) -> dict[str, Any]:
 
 
 _source_options = (
-    click.option("--class", "named", metavar="MODULE:NAME", help="A schema, record or dataclass."),
+    click.option("--class", "named", metavar="MODULE:NAME", help="Python schema, record or dataclass."),
     click.option("--file", "-f", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 help="A definition, as Avro writes it; with --type."),
+                 help="Avro schema definition (JSON); used with --type."),
     click.option("--type", "kind", type=click.Choice(_KINDS, case_sensitive=False), default="JSON",
-                 show_default=True, help="What the definition of --file is."),
+                 show_default=True, help="Schema type of --file."),
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _source(named: str | None, path: Path | None, kind: str) -> Any:
 def upload(
     topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
 ) -> None:
-    """Register a schema for TOPIC, if it may follow those there are."""
+    """Register a schema for TOPIC, if it is compatible with the existing versions."""
     version = cluster.admin().schemas.upload(topic, _source(named, path, kind))
     emit({"topic": topic, "version": version}, as_json=as_json, text=f"{topic}: version {version}")
 
@@ -119,7 +119,7 @@ def upload(
 def check(
     topic: str, named: str | None, path: Path | None, kind: str, cluster: Cluster, as_json: bool
 ) -> int:
-    """Say whether a schema may follow those of TOPIC; changes nothing. Exits with 1 when it may not."""
+    """Check without registering that a schema is compatible with those of TOPIC; exits with 1 if not."""
     found = cluster.admin().schemas.check(topic, _source(named, path, kind))
     emit(
         {"topic": topic, "compatible": found.compatible, "strategy": found.strategy},
@@ -134,10 +134,10 @@ def check(
 @yes_option
 @connecting
 @json_option
-def delete(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
-    """Delete all versions of the schema of TOPIC: messages that were written by it cannot be read by it.
+def delete(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    """Delete all versions of the schema of TOPIC; messages written with them can no longer be decoded.
 
-    The numbers of the versions are not given again.
+    Version numbers are not reused.
     """
     confirm(f"Delete all versions of the schema of {topic}?", yes=yes)
     cluster.admin().schemas.delete(topic)

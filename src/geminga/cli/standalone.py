@@ -1,4 +1,4 @@
-"""``geminga standalone``: the broker as a process of its own."""
+"""``geminga standalone``: run the broker as a process."""
 
 from __future__ import annotations
 
@@ -26,112 +26,111 @@ FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Folder of the store; made if absent.  [default: {DATA_DIR} in the current folder]",
+    help=f"Data folder; created if missing.  [default: {DATA_DIR} in the current folder]",
 )
-@click.option("--memory", is_flag=True, help="Keep everything in memory; nothing survives the process.")
+@click.option("--memory", is_flag=True, help="Keep all data in memory; it is lost when the broker stops.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=PORT,
     default=6650,
     show_default=True,
-    help="Port of the binary protocol; 0 takes a free one.",
+    help="Port of the binary protocol; 0: a free port.",
 )
 @click.option(
     "--web-port",
     type=PORT,
     default=8080,
     show_default=True,
-    help="Port of admin REST and metrics; 0: a free one.",
+    help="Port of admin REST and metrics; 0: a free port.",
 )
 @click.option(
     "--web-host", "web_hosts", multiple=True,
-    help="A further host name under which the web port answers; may be given again, '*' for any.",
+    help="Further host name that the web port answers to; may be repeated, '*' for any.",
 )  # fmt: skip
 @click.option(
     "--tls-port", type=PORT,
-    help="Binary protocol with TLS, beside --port without it; brokerServicePortTls of Apache Pulsar.",
+    help="Port of the binary protocol with TLS; --port stays without TLS. Pulsar's brokerServicePortTls.",
 )  # fmt: skip
 @click.option(
-    "--web-tls-port", type=PORT, help="Admin REST with TLS, beside --web-port without it; webServicePortTls."
-)
+    "--web-tls-port", type=PORT,
+    help="Port of admin REST with TLS; --web-port stays without TLS. Pulsar's webServicePortTls.",
+)  # fmt: skip
 @click.option(
     "--advertised-listeners", metavar="NAME:URL,...",
-    help="What clients are told that name a listener, such as "
+    help="Addresses returned to clients by listener name, such as "
     "internal:pulsar://10.0.0.5:6650,external:pulsar+ssl://example.org:6651.",
 )  # fmt: skip
 @click.option(
-    "--internal-listener", metavar="NAME", help="The listener of clients that name none; the first one given."
+    "--internal-listener", metavar="NAME", help="Listener of clients that name none.  [default: the first]"
 )
-@click.option("--advertised-address", help="Host that clients are told to connect to.")
+@click.option("--advertised-address", help="Host name that lookups return to clients.")
 @click.option(
     "--sync", type=click.Choice(SYNC_MODES), default="always", show_default=True,
-    help="When a receipt is given: after fdatasync, or earlier.",
+    help="Send receipts after fdatasync (always), or earlier.",
 )  # fmt: skip
 @click.option(
     "--auto-create-topics/--no-auto-create-topics", default=True, show_default=True,
-    help="Whether the first producer or consumer makes an unknown topic.",
+    help="Create unknown topics for their first producer or consumer.",
 )  # fmt: skip
-@click.option("--max-message-size", default=5 * 1024 * 1024, show_default=True, help="In bytes.")
+@click.option("--max-message-size", default=5 * 1024 * 1024, show_default=True, help="Limit in bytes.")
 @click.option(
-    "--deduplication", is_flag=True, help="Drop repeated sequence ids where no policy says otherwise."
+    "--deduplication", is_flag=True, help="Drop repeated sequence ids, unless a policy disables it."
 )
 @click.option(
-    "--retention-minutes", type=int, help="How long acknowledged messages stay; -1 for ever, 0 not at all."
+    "--retention-minutes", type=int, help="Minutes to keep acknowledged messages; -1: forever; 0: none."
 )
 @click.option(
     "--offload-location",
-    help="Where closed ledgers may go as Parquet: a folder, or a URL such as s3://bucket/path.",
+    help="Storage for offloaded ledgers (Parquet): a folder, or a URL such as s3://bucket/path.",
 )
 @click.option(
     "--offload-threshold", type=SIZE,
-    help="What a topic keeps in the data folder before its oldest ledgers are offloaded, such as 10G.",
+    help="Size of a topic in the data folder above which its oldest ledgers are offloaded, such as 10G.",
 )  # fmt: skip
-@click.option("--disk-limit", type=SIZE, help="What the data folder may take, such as 20G; all of the disk.")
+@click.option("--disk-limit", type=SIZE, help="Maximum size of the data folder, such as 20G.")
 @click.option(
     "--disk-low-water", type=SIZE,
-    help="Free space below which nothing is published; 1G, or 5 % of a smaller disk.",
+    help="Free space below which publishing is refused.  [default: 1G, or 5 % of a smaller disk]",
 )  # fmt: skip
 @click.option(
     "--redeliver-unacked-after", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
-    help="Push messages again that were delivered and not acknowledged for so long; 0, the default, never.",
+    help="Redeliver messages that are not acknowledged within SECONDS; 0, the default: never.",
 )  # fmt: skip
 @click.option(
     "--token-secret-key", envvar="GEMINGA_TOKEN_SECRET_KEY", metavar="KEY",
-    help="Ask for tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
+    help="Require tokens signed with this secret: a file, file:///PATH, data:;base64,... or base64.",
 )  # fmt: skip
 @click.option(
     "--token-public-key", metavar="KEY",
-    help="Ask for tokens signed with the private key of this public key; forms as above.",
+    help="Require tokens signed with the private key of this public key; same forms.",
 )  # fmt: skip
 @click.option(
     "--basic-auth", envvar="GEMINGA_BASIC_AUTH", metavar="FILE",
-    help="Ask for users and passwords: a file that htpasswd has written; forms as above.",
+    help="Require users and passwords of this htpasswd file; same forms.",
 )  # fmt: skip
 @click.option(
     "--super-user", "super_user_roles", multiple=True, metavar="ROLE",
-    help="A role that may do everything; may be given again.",
+    help="Role with all permissions; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--tls-certificate", type=FILE,
-    help="Certificate in PEM: with it both ports speak TLS only, unless --tls-port or --web-tls-port stands "
-    "beside the one of its kind. Read again when it changes.",
+    help="Certificate in PEM: both ports use TLS only, unless --tls-port or --web-tls-port is given. "
+    "Reloaded when it changes.",
 )  # fmt: skip
-@click.option("--tls-key", type=FILE, help="Its private key in PEM, where the certificate's file holds none.")
+@click.option("--tls-key", type=FILE, help="Private key in PEM, if not in the certificate's file.")
 @click.option(
     "--tls-trust-certificates", type=FILE,
-    help="Who signs clients' certificates, in PEM: their common name is the role.",
+    help="CA certificates of clients, in PEM; a client certificate's common name is the role.",
 )  # fmt: skip
-@click.option(
-    "--tls-require-client-certificate", is_flag=True, help="Refuse clients that show no certificate."
-)
+@click.option("--tls-require-client-certificate", is_flag=True, help="Reject clients without a certificate.")
 @click.option(
     "--console/--no-console", default=True, show_default=True,
-    help="Whether the web port shows the console at /.",
+    help="Serve the web console at / of the web port.",
 )  # fmt: skip
 @click.option(
     "--anonymous", is_flag=True,
-    help="Listen beyond this machine without asking anybody who they are.",
+    help="Allow unauthenticated access from other machines.",
 )  # fmt: skip
 def command(
     data_dir: Path | None,
@@ -168,7 +167,7 @@ def command(
 ) -> None:
     """Run the broker until Ctrl-C or SIGTERM.
 
-    Topics and messages are kept in the folder of --data-dir; with --memory, nothing is kept.
+    Topics and messages are stored in --data-dir; with --memory they are lost when the broker stops.
     """
     if data_dir is not None and memory:
         raise click.UsageError("give --data-dir DIR or --memory, not both")
@@ -226,7 +225,7 @@ def command(
 
 
 def _console(application: web.Application) -> Mapping[Key, RequiredPermission]:
-    """The console's pages, loaded with the first web request."""
+    """Add the console's pages; called at the first web request."""
     from geminga.console.site import attach
 
     return attach(application)

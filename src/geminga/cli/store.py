@@ -1,4 +1,4 @@
-"""``geminga store``: a broker's folder, checked and mended, backed up and brought back."""
+"""``geminga store``: check, repair, back up and restore a broker's data folder."""
 
 from __future__ import annotations
 
@@ -17,72 +17,70 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
 
 @click.group("store", cls=Commands)
 def command() -> None:
-    """The folder of a broker: check and repair it, back it up and bring it back."""
+    """Check, repair, back up and restore a broker's data folder."""
 
 
 @command.command("check")
 @folder_argument
-@click.option("--offload-location", help="Read and verify the files of offloaded ledgers there, too.")
+@click.option("--offload-location", help="Also verify the offloaded ledgers' files there.")
 @json_option
 def check(folder: Path, offload_location: str | None, as_json: bool) -> int:
-    """Read and verify all of DIR and say what is damaged; changes nothing.
+    """Verify all files of DIR and report damage, without changes.
 
-    Exits with 1 when anything is.
+    Exits with 1 if anything is damaged.
     """
     from geminga.ledger.inspection import inspect
 
-    place = _place(offload_location)
-    report = inspect(folder, place=place)
+    storage = _storage(offload_location)
+    report = inspect(folder, place=storage)
     _print(report, as_json=as_json)
-    if report.offloaded_ledgers and place is None and not as_json:
-        click.echo(
-            "The files of offloaded ledgers were not looked at: --offload-location says where they are."
-        )
+    if report.offloaded_ledgers and storage is None and not as_json:
+        click.echo("The files of offloaded ledgers were not checked: give their --offload-location.")
     if report.is_well:
         return 0
     if (report.findings or report.forgotten) and not as_json:
-        click.echo(f"\n'geminga store repair {folder}' does that.")
+        click.echo(f"\n'geminga store repair {folder}' repairs this.")
     return EXIT_DAMAGED
 
 
 @command.command("repair")
 @folder_argument
-@click.option("--offload-location", help="Put back what the store has lost of ledgers that are there, too.")
+@click.option("--offload-location", help="Also restore lost entries from offloaded ledgers there.")
 @yes_option
 @json_option
 def repair(folder: Path, offload_location: str | None, yes: bool, as_json: bool) -> int:
-    """Put right in DIR what can be, and give up what is lost, after saying what that is.
+    """Repair DIR as far as possible, and drop what is lost, after reporting it.
 
-    Make a copy of DIR first: what is given up stays so.
+    Copy DIR first: the repair cannot be undone.
     """
     from geminga.ledger.inspection import inspect
     from geminga.ledger.inspection import repair as repair_store
 
-    place = _place(offload_location)
-    report = inspect(folder, place=place)
+    storage = _storage(offload_location)
+    report = inspect(folder, place=storage)
     _print(report, as_json=as_json)
     if not (report.findings or report.forgotten):
         return 0
     confirm("\nDo that?", yes=yes, err=as_json)
-    left = repair_store(folder, report, place=place)
+    left = repair_store(folder, report, place=storage)
     for damage in left:
         emit({"left": damage.name, "thing": damage.thing}, as_json=as_json, text=f"stays listed: {damage}")
     if not left:
-        mended = len(report.findings) + len(report.forgotten)
-        emit({"repaired": mended}, as_json=as_json, text="Done: nothing is damaged any more.")
+        repaired = len(report.findings) + len(report.forgotten)
+        emit({"repaired": repaired}, as_json=as_json, text="Done: nothing is damaged any more.")
     return 0
 
 
 @command.command("backup")
 @folder_argument
 @click.argument("target", metavar="BACKUP", type=click.Path(path_type=Path))
-@click.option("--verify", is_flag=True, help="Read all of the backup again and check it.")
+@click.option("--verify", is_flag=True, help="Verify the backup after the copy.")
 @json_option
 def backup(folder: Path, target: Path, verify: bool, as_json: bool) -> int:
-    """Copy the store in DIR to BACKUP, a new or empty folder, while a broker uses it or not.
+    """Copy the store in DIR to BACKUP, a new or empty folder; a broker may be using the store.
 
-    The copy is the store as it was at one moment: everything that was receipted before is in it. Ledgers
-    that were offloaded stay where they are: keep their files as long as the backup.
+    The copy is a snapshot with every message whose receipt was sent before. Offloaded ledgers are not
+    copied: keep their files as long as the backup.
     """
     from geminga.ledger.backup import backup as copy_store
 
@@ -92,12 +90,14 @@ def backup(folder: Path, target: Path, verify: bool, as_json: bool) -> int:
 @command.command("restore")
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
 @folder_argument
-@click.option("--verify/--no-verify", default=True, show_default=True, help="Check all of it afterwards.")
+@click.option(
+    "--verify/--no-verify", default=True, show_default=True, help="Verify the folder after the copy."
+)
 @json_option
 def restore(source: Path, folder: Path, verify: bool, as_json: bool) -> int:
-    """Copy BACKUP to DIR, a new or empty folder, for a broker to be started on.
+    """Copy BACKUP to DIR, a new or empty folder, on which a broker can then be started.
 
-    Exits with 1 when what was brought back is damaged.
+    Exits with 1 if the restored store is damaged.
     """
     from geminga.ledger.backup import restore as copy_store
 
@@ -106,22 +106,22 @@ def restore(source: Path, folder: Path, verify: bool, as_json: bool) -> int:
 
 @command.command("claim")
 @folder_argument
-@click.option("--offload-location", required=True, help="The place that is to be this store's.")
+@click.option("--offload-location", required=True, help="Storage that this store shall own.")
 @yes_option
 @json_option
 def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
-    """Make the place of offloaded ledgers that of the store in DIR, which is a copy.
+    """Make the store in DIR, which is a copy, the owner of an offload storage.
 
-    A copy only reads the files of the store that it was made of. When that one is gone for good, this gives
-    them to the copy, which deletes what it does not need. Nobody may have either store open.
+    A copy of a store only reads the original's offloaded files. If the original is gone for good, this
+    command makes the copy their owner, which then deletes unneeded files. Stop the brokers of both first.
     """
-    from geminga.ledger.claim_storage import claim as claim_place
+    from geminga.ledger.claim_storage import claim as claim_storage
     from geminga.ledger.claim_storage import holder
 
-    place = _place(offload_location)
-    held = holder(folder, place)
+    storage = _storage(offload_location)
+    held = holder(folder, storage)
     if not held:
-        emit({"claimed": True}, as_json=as_json, text="The place is this store's, or nobody's.")
+        emit({"claimed": True}, as_json=as_json, text="The storage belongs to this store or to none.")
         return 0
     emit({"holder": held}, as_json=as_json, text=f"{held}.")
     confirm(
@@ -129,8 +129,8 @@ def claim(folder: Path, offload_location: str, yes: bool, as_json: bool) -> int:
         yes=yes,
         err=as_json,
     )
-    claim_place(folder, place)
-    emit({"claimed": True}, as_json=as_json, text="The place is this store's now.")
+    claim_storage(folder, storage)
+    emit({"claimed": True}, as_json=as_json, text="The storage now belongs to this store.")
     return 0
 
 
@@ -167,8 +167,8 @@ def _copy(copy_store: Any, source: Path, target: Path, verify: bool, as_json: bo
     return 0 if report.is_well else EXIT_DAMAGED
 
 
-def _place(location: str | None) -> Any:
-    """The place of an option; None without."""
+def _storage(location: str | None) -> Any:
+    """Return the offload storage at ``location``; None without a location."""
     if location is None:
         return None
     from geminga.ledger.tier_storage import place_at
@@ -178,7 +178,7 @@ def _place(location: str | None) -> Any:
 
 def _print(report: Any, *, as_json: bool) -> None:
     found = len(report.findings)
-    told = f"{found} damaged thing{'s' if found != 1 else ''}" if found else "all is well"
+    summary = f"{found} damaged thing{'s' if found != 1 else ''}" if found else "all is well"
     emit(
         {
             "folder": report.folder,
@@ -193,7 +193,7 @@ def _print(report: Any, *, as_json: bool) -> None:
         },
         as_json=as_json,
         text=f"{report.folder}: {report.log_files} log files ({report.log_bytes / 1e6:,.1f} MB), "
-        f"{report.ledgers:,} ledgers, {report.keys:,} keys: {told}."
+        f"{report.ledgers:,} ledgers, {report.keys:,} keys: {summary}."
         + (
             f"\n{report.offloaded_ledgers:,} ledgers are offloaded, {report.offloaded_bytes / 1e6:,.1f} MB."
             if report.offloaded_ledgers

@@ -1,4 +1,4 @@
-"""``geminga subscriptions``: subscriptions of topics, and where they stand."""
+"""``geminga subscriptions``: subscriptions of topics and their positions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def command() -> None:
 @click.argument("topic")
 @connecting
 @json_option
-def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
-    """Subscriptions of TOPIC with their backlogs.
+def list_subscriptions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """List the subscriptions of TOPIC with their backlogs.
 
-    Of what a broker does not count there is a dash: Apache Pulsar counts entries, a batch being one.
+    A dash stands for figures that the broker does not report: Apache Pulsar counts entries, not messages.
     """
     stats = cluster.admin().topics.stats(TopicName.parse(topic))
     rows = [
@@ -74,8 +74,8 @@ def list_subscriptions(topic: str, cluster: Cluster, as_json: bool) -> None:
 )
 @connecting
 @json_option
-def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_json: bool) -> None:
-    """Make SUBSCRIPTION on TOPIC."""
+def create(topic: str, subscription: str, where: Where, cluster: ClusterProfile, as_json: bool) -> None:
+    """Create SUBSCRIPTION on TOPIC."""
     part = cluster.admin().subscriptions
     if isinstance(where, MessageId):
         part.create(topic, subscription, position=where)
@@ -92,12 +92,14 @@ def create(topic: str, subscription: str, where: Where, cluster: Cluster, as_jso
 @command.command("delete", cls=ConnectingCommand)
 @click.argument("topic")
 @click.argument("subscription")
-@click.option("--force", is_flag=True, help="Also with consumers connected.")
+@click.option("--force", is_flag=True, help="Disconnect its consumers first.")
 @yes_option
 @connecting
 @json_option
-def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) -> None:
-    """Delete SUBSCRIPTION of TOPIC: what waits in it is lost to it."""
+def delete(
+    topic: str, subscription: str, force: bool, yes: bool, cluster: ClusterProfile, as_json: bool
+) -> None:
+    """Delete SUBSCRIPTION of TOPIC with its backlog."""
     confirm(f"Delete the subscription {subscription!r} of {topic} with its backlog?", yes=yes)
     cluster.admin().subscriptions.delete(topic, subscription, force=force)
     emit(
@@ -113,27 +115,27 @@ def delete(topic: str, subscription: str, force: bool, yes: bool, cluster: Clust
 @yes_option
 @connecting
 @json_option
-def clear(topic: str, subscription: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
-    """Give up everything that waits in SUBSCRIPTION now."""
+def clear(topic: str, subscription: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    """Skip the whole backlog of SUBSCRIPTION."""
     admin = cluster.admin()
     if not yes:
         waiting = admin.topics.stats(topic).subscriptions.get(subscription)
         many = "" if waiting is None else f" ({count(waiting.msg_backlog)} entries)"
-        confirm(f"Give up what waits in {subscription!r} of {topic}{many}?", yes=yes)
+        confirm(f"Skip the backlog of {subscription!r} of {topic}{many}?", yes=yes)
     admin.subscriptions.clear(topic, subscription)
     emit(
         {"topic": topic, "subscription": subscription, "cleared": True},
         as_json=as_json,
-        text=f"{subscription} goes on behind the last message",
+        text=f"{subscription} continues after the last message",
     )
 
 
 @command.command("skip", cls=ConnectingCommand)
 @click.argument("topic")
 @click.argument("subscription")
-@click.option("--count", "-n", "messages", type=click.IntRange(1), help="The next so many messages.")
-@click.option("--entries", type=click.IntRange(1), help="The next so many entries: a batch is one.")
-@click.option("--message", metavar="LEDGER:ENTRY", help="This entry alone, for example a damaged one.")
+@click.option("--count", "-n", "messages", type=click.IntRange(1), help="Messages to skip.")
+@click.option("--entries", type=click.IntRange(1), help="Entries to skip; a batch is one entry.")
+@click.option("--message", metavar="LEDGER:ENTRY", help="Skip only this entry, for example a damaged one.")
 @connecting
 @json_option
 def skip(
@@ -145,9 +147,10 @@ def skip(
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Let SUBSCRIPTION go on without messages; those of a batch are counted one by one.
+    """Skip the next messages of SUBSCRIPTION. Messages in a batch count individually.
 
-    Of Apache Pulsar's batches none can be skipped in part: then nothing is skipped, and it is said what can.
+    Apache Pulsar skips whole batches only: if the count ends inside a batch, nothing is skipped and the error
+    names the possible counts.
     """
     if [messages, entries, message].count(None) != 2:
         raise click.UsageError("give one of --count, --entries and --message")
@@ -157,11 +160,11 @@ def skip(
         if not (ledger.isdecimal() and entry.isdecimal()):
             raise click.BadParameter(f"{message!r} is not LEDGER:ENTRY", param_hint="--message")
         part.skip_entry(name, subscription, MessageId(name.partition, int(ledger), int(entry)))
-        skipped, unit, text = 1, "entries", f"{subscription} goes on without {message}"
+        skipped, unit, text = 1, "entries", f"{subscription} skipped {message}"
     else:
         unit = "messages" if entries is None else "entries"
         skipped = part.skip(name, subscription, messages or entries or 1, unit=unit)
-        text = f"{subscription} goes on behind {skipped} {unit}"
+        text = f"{subscription} skipped {skipped} {unit}"
     emit(
         {"topic": str(name), "subscription": subscription, "skipped": skipped, "unit": unit},
         as_json=as_json,
@@ -173,37 +176,39 @@ def skip(
 @click.argument("topic")
 @click.argument("subscription")
 @click.argument("where", nargs=-1, required=True)
-@click.option("--after", is_flag=True, help="Behind the message of WHERE, which does not come again.")
+@click.option("--after", is_flag=True, help="Start after the message of WHERE.")
 @connecting
 @json_option
 def reset(
     topic: str, subscription: str, where: tuple[str, ...], after: bool, cluster: Cluster, as_json: bool
 ) -> None:
-    """Let SUBSCRIPTION read TOPIC again from WHERE.
+    """Reset SUBSCRIPTION of TOPIC to the position WHERE.
 
-    earliest, latest, 2h ago, 2026-01-31T12:00 (local unless it names a zone), milliseconds since 1970, or
-    LEDGER:ENTRY, with :PARTITION behind on a partitioned topic.
+    WHERE is earliest, latest, 2h ago, 2026-01-31T12:00 (local time without a zone), milliseconds since 1970,
+    or LEDGER:ENTRY (LEDGER:ENTRY:PARTITION on a partitioned topic).
     """
-    place = WHERE.convert(" ".join(where), None, None)
+    start = WHERE.convert(" ".join(where), None, None)
     part = cluster.admin().subscriptions
-    if isinstance(place, MessageId):
-        part.reset_to_id(topic, subscription, place, exclusive=after)
+    if isinstance(start, MessageId):
+        part.reset_to_id(topic, subscription, start, exclusive=after)
     elif after:
         raise click.UsageError("--after is for LEDGER:ENTRY")
     else:
-        part.reset_to_time(topic, subscription, place)
+        part.reset_to_time(topic, subscription, start)
     emit(
-        {"topic": topic, "subscription": subscription, "from": _said(place)},
+        {"topic": topic, "subscription": subscription, "from": _said(start)},
         as_json=as_json,
-        text=f"{subscription} reads from {_said(place)} on",
+        text=f"{subscription} reads from {_said(start)} on",
     )
 
 
 @command.command("expire", cls=ConnectingCommand)
 @click.argument("topic")
 @click.argument("subscription")
-@click.option("--older-than", "age", type=SPAN, help="What was published longer ago, such as 2h.")
-@click.option("--to", "position", metavar="LEDGER:ENTRY", help="Up to this message, and that too.")
+@click.option("--older-than", "age", type=SPAN, help="Expire messages published longer ago, such as 2h.")
+@click.option(
+    "--to", "position", metavar="LEDGER:ENTRY", help="Expire messages up to and including this one."
+)
 @connecting
 @json_option
 def expire(
@@ -214,19 +219,19 @@ def expire(
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Give up old messages of SUBSCRIPTION, as if they had been acknowledged."""
+    """Expire old messages of SUBSCRIPTION: they count as acknowledged."""
     if (age is None) == (position is None):
         raise click.UsageError("give either --older-than or --to")
     part = cluster.admin().subscriptions
     if age is not None:
         part.expire(topic, subscription, age)
-        text = f"{subscription} goes on without what is older than {span(age.total_seconds())}"
+        text = f"{subscription} continues without messages older than {span(age.total_seconds())}"
     else:
-        place = WHERE.convert(position, None, None)
-        if not isinstance(place, MessageId):
+        last = WHERE.convert(position, None, None)
+        if not isinstance(last, MessageId):
             raise click.BadParameter(f"{position!r} is not LEDGER:ENTRY", param_hint="--to")
-        part.expire_to_id(topic, subscription, place)
-        text = f"{subscription} goes on behind {position}"
+        part.expire_to_id(topic, subscription, last)
+        text = f"{subscription} continues after {position}"
     emit({"topic": topic, "subscription": subscription, "expired": True}, as_json=as_json, text=text)
 
 
@@ -236,10 +241,12 @@ def expire(
 @click.argument("seconds", type=click.FloatRange(0))
 @connecting
 @json_option
-def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cluster, as_json: bool) -> None:
-    """Have messages of SUBSCRIPTION pushed again that are not acknowledged within SECONDS; 0: not.
+def redeliver_unacked(
+    topic: str, subscription: str, seconds: float, cluster: ClusterProfile, as_json: bool
+) -> None:
+    """Redeliver messages of SUBSCRIPTION that are not acknowledged within SECONDS; 0: never.
 
-    Geminga's own: Apache Pulsar keeps the property and does nothing.
+    Works with Geminga brokers; Apache Pulsar stores the property and ignores it.
     """
     part, name = cluster.admin().subscriptions, TopicName.parse(topic)
     properties = dict(part.properties(name, subscription))
@@ -248,7 +255,7 @@ def redeliver_unacked(topic: str, subscription: str, seconds: float, cluster: Cl
         {"topic": str(name), "subscription": subscription, "seconds": seconds},
         as_json=as_json,
         text=f"{subscription}: unacknowledged messages "
-        + (f"are pushed again after {seconds:g} s" if seconds else "are not pushed again"),
+        + (f"are redelivered after {seconds:g} s" if seconds else "are not redelivered"),
     )
 
 

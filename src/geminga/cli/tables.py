@@ -1,4 +1,4 @@
-"""What commands print: rows as a table for people, as JSON objects, one a line, for programs."""
+"""Output of commands: rows as a table, or as JSON objects, one per line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 
 
 class TableColumn(NamedTuple):
-    """``key`` of the rows; ``show`` makes its text, ``right`` is for numbers; ``style`` is click's colour for
-    a value, None for none."""
+    """Column with the rows' values of ``key``. ``show`` returns a value's text, ``right`` aligns numbers, and
+    ``style`` returns click's colour for a value, or None."""
 
     title: str
     key: str
@@ -22,8 +22,8 @@ class TableColumn(NamedTuple):
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn], *, as_json: bool) -> int:
-    """How many were printed. A table has a head on a terminal and none elsewhere, so that other programs get
-    rows; nothing is cut."""
+    """Print rows and return their number. A table has a header only on a terminal, so that other programs
+    read rows only; values are not truncated."""
     if as_json:
         number = 0
         for row in rows:
@@ -39,7 +39,7 @@ def print_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]
 def table(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], *, heads: bool = True
 ) -> list[str]:
-    """The lines of a table."""
+    """Return the lines of a table."""
     texts = [[_text(column, row.get(column.key)) for column in columns] for row in rows]
     titles = [column.title.upper() for column in columns] if heads else ["" for _ in columns]
     widths = [max([_width(title), *(_width(row[at]) for row in texts)]) for at, title in enumerate(titles)]
@@ -76,7 +76,7 @@ def _line(
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: ideographs take two."""
+    """Return the width on a terminal, in columns: ideographs take two."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -85,10 +85,10 @@ def _width(text: str) -> int:
 
 
 def trouble(value: Any) -> str | None:
-    """Red for what should be nothing and is not."""
+    """Return red for a value that should be zero and is not."""
     return "red" if value else None
 
 
 def done(value: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    """What became of one thing."""
+    """Print the result of a command on one resource."""
     click.echo(json.dumps(value, separators=(",", ":"), default=str) if as_json else text)

@@ -1,4 +1,4 @@
-"""``geminga tail``: what is published to a topic, as it comes."""
+"""``geminga tail``: print a topic's messages as they are published."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from geminga.cli.units import SPAN
 from geminga.client.cluster import Cluster
 from geminga.errors import Timeout
 
-_LOOK_UP_MS = 500
-"""So often Ctrl-C and the end of a wait are looked for."""
+_POLL_MS = 500
+"""Interval at which Ctrl-C and the end of --for are checked."""
 
 
 class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
@@ -35,9 +35,9 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no subscript befor
 @click.command("tail", cls=ConnectingCommand)
 @click.argument("topic")
 @click.option(
-    "--since", type=SPAN, help="Begin with what was published so long ago, such as 10m; without: now."
+    "--since", type=SPAN, help="Start with messages published this long ago, such as 10m.  [default: now]"
 )
-@click.option("--count", "-n", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--key", help="Only messages with this key.")
 @click.option("--grep", type=_Pattern(), metavar="REGEX", help="Only messages whose text matches.")
 @click.option(
@@ -46,10 +46,12 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg]  # no subscript befor
     "properties",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Only messages with this property; may be given again.",
+    help="Only messages with this property; may be repeated.",
 )
 @click.option("--decode", is_flag=True, help="Decode values by the topic's schema.")
-@click.option("--for", "seconds", type=SPAN, metavar="TIME", help="Stop after so long; without: Ctrl-C.")
+@click.option(
+    "--for", "seconds", type=SPAN, metavar="TIME", help="Stop after this time.  [default: at Ctrl-C]"
+)
 @connecting
 @json_option
 def command(
@@ -64,9 +66,9 @@ def command(
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Print what is published to TOPIC as it comes, one message a line, until Ctrl-C.
+    """Print new messages of TOPIC as they are published, one per line, until Ctrl-C.
 
-    No subscription is made and nothing is acknowledged: others are not touched.
+    Uses a reader: creates no durable subscription and acknowledges nothing.
     """
     import time
 
@@ -87,7 +89,7 @@ def command(
             reader = client.create_reader(topic, start_time=since, **arguments)
         printed = 0
         while count is None or printed < count:
-            left = _LOOK_UP_MS
+            left = _POLL_MS
             if deadline is not None:
                 left = min(left, max(0, round((deadline - time.monotonic()) * 1000)))
             try:
@@ -124,7 +126,7 @@ def _matches(
 
 
 def _plain(value: Any) -> Any:
-    """A decoded value as JSON takes it."""
+    """Return a decoded value as JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, bytes):

@@ -24,8 +24,8 @@ def command() -> None:
 @command.command("list", cls=ConnectingCommand)
 @connecting
 @json_option
-def list_tenants(cluster: Cluster, as_json: bool) -> None:
-    """Tenants, with who administers them."""
+def list_tenants(cluster: ClusterProfile, as_json: bool) -> None:
+    """List the tenants with their admin roles and clusters."""
     admin = cluster.admin()
     rows = []
     for name in admin.tenants.list():
@@ -42,28 +42,33 @@ def list_tenants(cluster: Cluster, as_json: bool) -> None:
 
 @command.command("create", cls=ConnectingCommand)
 @click.argument("tenant")
-@click.option("--admin-role", "roles", multiple=True, help="Who administers it; may be given again.")
-@click.option("--cluster", "clusters", multiple=True, help="Which it may use; without: all.")
+@click.option("--admin-role", "roles", multiple=True, help="Role that administers it; may be repeated.")
+@click.option(
+    "--cluster", "clusters", multiple=True, help="Allowed cluster; may be repeated.  [default: all]"
+)
 @connecting
 @json_option
 def create(
     tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
 ) -> None:
-    """Make TENANT."""
+    """Create TENANT."""
     cluster.admin().tenants.create(tenant, admin_roles=roles, allowed_clusters=clusters or None)
     emit({"tenant": tenant, "created": True}, as_json=as_json, text=f"created {tenant}")
 
 
 @command.command("update", cls=ConnectingCommand)
 @click.argument("tenant")
-@click.option("--admin-role", "roles", multiple=True, help="These in place of those there are.")
-@click.option("--cluster", "clusters", multiple=True, help="These in place of those there are.")
+@click.option(
+    "--admin-role", "roles", multiple=True,
+    help="New admin role, replacing all present ones; may be repeated.",
+)  # fmt: skip
+@click.option("--cluster", "clusters", multiple=True, help="New allowed cluster, replacing all present ones.")
 @connecting
 @json_option
 def update(
     tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], cluster: Cluster, as_json: bool
 ) -> None:
-    """Change TENANT; what is not given stays."""
+    """Change TENANT; fields without an option stay."""
     if not roles and not clusters:
         raise click.UsageError("give --admin-role or --cluster")
     cluster.admin().tenants.update(tenant, admin_roles=roles or None, allowed_clusters=clusters or None)
@@ -72,7 +77,7 @@ def update(
 
 @command.command("delete", cls=ConnectingCommand)
 @click.argument("tenant")
-@click.option("--force", is_flag=True, help="With its namespaces and all that is in them.")
+@click.option("--force", is_flag=True, help="Delete its namespaces, topics and messages too.")
 @yes_option
 @connecting
 @json_option

@@ -1,4 +1,4 @@
-"""``geminga token``: keys and tokens, with the options and the files of ``pulsar tokens``."""
+"""``geminga token``: keys and tokens, compatible with ``pulsar tokens``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNIT_SECONDS = {
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg]  # no subscript before click 8.4
-    """A length of time as Pulsar's tools take it: a number (of seconds), or one with s, m, h, d, w or y."""
+    """Duration in the form of Pulsar's tools: a number of seconds, or a number with s, m, h, d, w or y."""
 
     name = "time"
 
@@ -50,7 +50,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # no subscript befo
 
 
 def _write(path: Path, data: bytes) -> None:
-    """A file for the owner alone; an existing one is replaced as a whole."""
+    """Write a file that only its owner may read, replacing an existing file atomically."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
@@ -59,7 +59,7 @@ def _write(path: Path, data: bytes) -> None:
 
 @click.group("token")
 def command() -> None:
-    """Make keys and tokens for brokers with authentication, and look at tokens.
+    """Create keys and tokens for brokers with authentication, and show or verify tokens.
 
     The options are those of `pulsar tokens`. A KEY is a file, file:///PATH, data:;base64,... or base64.
     """
@@ -68,12 +68,15 @@ def command() -> None:
 @command.command("create-secret-key")
 @click.option(
     "-a", "--signature-algorithm", "algorithm", type=click.Choice(tuple(SECRET_ALGORITHMS)), default="HS256",
-    show_default=True, help="What the secret is for.",
+    show_default=True, help="Signature algorithm.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write it to.")
-@click.option("-b", "--base64", "as_base64", is_flag=True, help="Write it as base64.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
+    help="Output file; without: standard output.",
+)  # fmt: skip
+@click.option("-b", "--base64", "as_base64", is_flag=True, help="Encode the key as base64.")
 def create_secret_key(algorithm: str, output: Path | None, as_base64: bool) -> None:
-    """Make a secret that tokens are signed and verified with."""
+    """Create a secret key that signs and verifies tokens."""
     key = secrets.token_bytes(SECRET_ALGORITHMS[algorithm])
     data = base64.b64encode(key) if as_base64 else key
     if output is not None:
@@ -89,18 +92,18 @@ def create_secret_key(algorithm: str, output: Path | None, as_base64: bool) -> N
 @command.command("create-key-pair")
 @click.option(
     "-a", "--signature-algorithm", "algorithm", type=click.Choice(_PAIR_ALGORITHMS), default="RS256",
-    show_default=True, help="What the keys are for.",
+    show_default=True, help="Signature algorithm.",
 )  # fmt: skip
 @click.option(
     "--output-private-key", "private_key", required=True, type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the private key, which signs.",
+    help="File for the private key, which signs tokens.",
 )  # fmt: skip
 @click.option(
     "--output-public-key", "public_key", required=True, type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the public key, which the broker gets.",
+    help="File for the public key, which the broker needs.",
 )  # fmt: skip
 def create_key_pair(algorithm: str, private_key: Path, public_key: Path) -> None:
-    """Make a private key to sign tokens with, and its public key."""
+    """Create a private key that signs tokens, and its public key."""
     jwt_library()
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.hazmat.primitives.serialization import (
@@ -121,16 +124,18 @@ def create_key_pair(algorithm: str, private_key: Path, public_key: Path) -> None
 
 
 @command.command("create")
-@click.option("-s", "--subject", required=True, help="The role that the token proves.")
-@click.option("-e", "--expiry-time", "span", type=_Duration(), help="How long it is good, such as 1h or 3d.")
-@click.option("-sk", "--secret-key", metavar="KEY", help="The secret to sign with.")
-@click.option("-pk", "--private-key", metavar="KEY", help="The private key to sign with.")
+@click.option("-s", "--subject", required=True, help="Role of the token.")
+@click.option(
+    "-e", "--expiry-time", "span", type=_Duration(), help="Validity, such as 1h or 3d.  [default: no end]"
+)
+@click.option("-sk", "--secret-key", metavar="KEY", help="Secret key to sign with.")
+@click.option("-pk", "--private-key", metavar="KEY", help="Private key to sign with.")
 @click.option(
     "-a", "--signature-algorithm", "algorithm", type=click.Choice((*SECRET_ALGORITHMS, *_PAIR_ALGORITHMS)),
-    help="How to sign; the shortest that suits the key.",
+    help="Signature algorithm.  [default: the shortest that suits the key]",
 )  # fmt: skip
 @click.option(
-    "-hs", "--headers", multiple=True, metavar="NAME=VALUE", help="A further header; may be given again."
+    "-hs", "--headers", multiple=True, metavar="NAME=VALUE", help="Further header; may be repeated."
 )
 def create(
     subject: str,
@@ -191,15 +196,15 @@ def _given_token(token: str | None, from_stdin: bool, file: Path | None) -> str:
 @command.command("show")
 @_token_options
 def show(token: str | None, from_stdin: bool, token_file: Path | None) -> None:
-    """Print header and claims of a token, not verified."""
+    """Print header and claims of a token without verifying it."""
     header, claims = parts_of(_given_token(token, from_stdin, token_file))
     click.echo(f"{header}\n---\n{claims}")
 
 
 @command.command("validate")
 @_token_options
-@click.option("-sk", "--secret-key", metavar="KEY", help="The secret that it must be signed with.")
-@click.option("-pk", "--public-key", metavar="KEY", help="The public key of its private key.")
+@click.option("-sk", "--secret-key", metavar="KEY", help="Secret key of the signature.")
+@click.option("-pk", "--public-key", metavar="KEY", help="Public key of the signature.")
 def validate(
     token: str | None,
     from_stdin: bool,
@@ -207,7 +212,7 @@ def validate(
     secret_key: str | None,
     public_key: str | None,
 ) -> None:
-    """Verify a token and print its claims; fails when it is forged or has expired."""
+    """Verify a token and print its claims; fails if the signature is wrong or the token has expired."""
     from geminga.broker.rules.authentication import Unauthenticated
 
     key: Any

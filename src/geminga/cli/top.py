@@ -1,4 +1,4 @@
-"""``geminga top``: topics or subscriptions as they change, those with the most to do first."""
+"""``geminga top``: live table of topics or subscriptions, the largest backlog first."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from geminga.errors import AdminNotFound, PulsarException
 from geminga.ids import TopicName
 
 CALLS_AT_ONCE = 8
-LISTED_EACH_LOOK_MAX = 1000
+LISTED_EACH_TIME_MAX = 1000
 LIST_AGAIN_SECONDS = 30.0
-"""Names of more topics than that are asked for only so often: of 600,000 they are 40 MB."""
+"""Interval between listings of more than LISTED_EACH_TIME_MAX topics: 600,000 names take 40 MB."""
 _TOPICS = (
     TableColumn("topic", "topic"),
     TableColumn("in", "rate_in", rate, right=True),
@@ -55,12 +55,12 @@ SORTS = ("backlog", "in", "out", "name")
 
 @click.command("top", cls=ConnectingCommand)
 @click.argument("namespaces", nargs=-1, metavar="[TENANT/NAMESPACE]...")
-@click.option("--subscriptions", "by_subscription", is_flag=True, help="A row a subscription, not a topic.")
-@click.option("--every", type=SPAN, default="2s", show_default=True, help="How often it is looked.")
-@click.option("--count", "-n", "frames", type=click.IntRange(1), help="Stop after so many looks.")
 @click.option(
-    "--sort", type=click.Choice(SORTS), default="backlog", show_default=True, help="What comes first."
+    "--subscriptions", "by_subscription", is_flag=True, help="One row per subscription instead of per topic."
 )
+@click.option("--every", type=SPAN, default="2s", show_default=True, help="Refresh interval.")
+@click.option("--count", "-n", "frames", type=click.IntRange(1), help="Stop after this many refreshes.")
+@click.option("--sort", type=click.Choice(SORTS), default="backlog", show_default=True, help="Sort key.")
 @click.option("--pattern", default="", metavar="REGEX", help="Only topics whose name matches.")
 @click.option(
     "--topics",
@@ -68,7 +68,7 @@ SORTS = ("backlog", "in", "out", "name")
     type=click.IntRange(1),
     default=2000,
     show_default=True,
-    help="Look at so many topics at most.",
+    help="Maximum number of topics to query.",
 )
 @connecting
 @json_option
@@ -83,10 +83,9 @@ def command(
     cluster: Cluster,
     as_json: bool,
 ) -> None:
-    """Topics of the namespaces (public/default) as they change, until Ctrl-C.
+    """Show a live table of the topics of namespaces (default: public/default), until Ctrl-C.
 
-    Where the output is no terminal it is looked once, unless --count says otherwise. With --json each look
-    is a line of its own.
+    If the output is not a terminal, print once, or --count times. With --json, print one line per refresh.
     """
     live = sys.stdout.isatty() and not as_json
     left = frames if frames is not None else (None if live else 1)
@@ -101,7 +100,7 @@ def command(
     with cluster.admin() as admin:
         while left is None or left > 0:
             began = time.monotonic()
-            if len(names) < LISTED_EACH_LOOK_MAX or began - listed_at > LIST_AGAIN_SECONDS:
+            if len(names) < LISTED_EACH_TIME_MAX or began - listed_at > LIST_AGAIN_SECONDS:
                 names, listed_at = _names(admin, namespaces or ("public/default",), wanted), began
             rows = look(admin, names[:topics_max], by_subscription)
             rows.sort(key=_key(sort))
@@ -115,7 +114,7 @@ def command(
 
 
 def _names(admin: Any, namespaces: tuple[str, ...], wanted: re.Pattern[str]) -> list[str]:
-    """Topics, partitioned ones as one."""
+    """Return the names of topics; a partitioned topic is one name."""
     found: dict[str, None] = {}
     for namespace in namespaces:
         for name in admin.topics.list(namespace):
@@ -126,7 +125,7 @@ def _names(admin: Any, namespaces: tuple[str, ...], wanted: re.Pattern[str]) -> 
 
 
 def look(admin: Any, names: list[str], by_subscription: bool) -> list[dict[str, Any]]:
-    """A row a topic, or a subscription; topics that have gone meanwhile are left out."""
+    """Query one row per topic or per subscription; deleted topics are left out."""
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         return [row for found in pool.map(lambda n: _rows(admin, n, by_subscription), names) for row in found]
 
@@ -176,7 +175,7 @@ def _subscription_rows(name: str, stats: Any) -> Iterator[dict[str, Any]]:
 
 
 def _backlog(one: Any) -> int:
-    """Messages where the broker counts them, else entries."""
+    """Return the backlog in messages if the broker counts them, else in entries."""
     return int(one.messages_in_backlog if one.messages_in_backlog >= 0 else one.msg_backlog)
 
 
@@ -193,7 +192,7 @@ def _key(sort: str) -> Any:
 
 
 def _show(
-    rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], total: int, looked_at: int, live: bool
+    rows: list[dict[str, Any]], columns: tuple[TableColumn, ...], total: int, queried: int, live: bool
 ) -> None:
     lines = table(rows, columns, heads=True)
     if live:
@@ -201,7 +200,7 @@ def _show(
         hidden = len(lines) - height
         lines = lines[:height] + ([f"... {hidden} more"] if hidden > 0 else [])
         click.echo("\x1b[H\x1b[J", nl=False)
-    what = f"{total} topics" + (f", the first {looked_at} looked at" if total > looked_at else "")
+    what = f"{total} topics" + (f", the first {queried} queried" if total > queried else "")
     click.echo(f"{time.strftime('%H:%M:%S')}  {what}")
     click.echo("\n".join(lines))
     for row in rows:

@@ -19,7 +19,7 @@ from geminga.client.admin.types import LedgerInfo, SubscriptionStats
 from geminga.client.cluster import Cluster
 from geminga.ids import MessageId, TopicName
 
-_LOOK_AGAIN_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _LISTED = (
     TableColumn("topic", "topic"),
     TableColumn("partitions", "partitions", lambda n: f"{n} partitions" if n else ""),
@@ -36,8 +36,8 @@ def command() -> None:
 @click.argument("namespace", default="public/default")
 @connecting
 @json_option
-def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
-    """Topics of NAMESPACE (tenant/namespace), partitioned ones as one."""
+def list_topics(namespace: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """List the topics of NAMESPACE (tenant/namespace); a partitioned topic is one row."""
     if namespace.count("/") != 1 or not all(namespace.split("/")):
         raise click.BadParameter(f"{namespace!r} is not tenant/namespace", param_hint="NAMESPACE")
     topics = cluster.admin().topics
@@ -55,11 +55,11 @@ def list_topics(namespace: str, cluster: Cluster, as_json: bool) -> None:
 
 @command.command("create", cls=ConnectingCommand)
 @topic_argument
-@click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0 makes a plain topic.")
+@click.option("--partitions", "-p", type=click.IntRange(0), default=0, help="0: not partitioned.")
 @connecting
 @json_option
-def create(topic: str, partitions: int, cluster: Cluster, as_json: bool) -> None:
-    """Make TOPIC."""
+def create(topic: str, partitions: int, cluster: ClusterProfile, as_json: bool) -> None:
+    """Create TOPIC."""
     name = TopicName.parse(topic)
     cluster.admin().topics.create(name, partitions=partitions)
     emit({"topic": str(name), "partitions": partitions}, as_json=as_json, text=f"created {name}")
@@ -81,7 +81,7 @@ def partitions(topic: str, new_count: int | None, cluster: Cluster, as_json: boo
 
 @command.command("delete", cls=ConnectingCommand)
 @topic_argument
-@click.option("--force", is_flag=True, help="Also with producers and consumers connected.")
+@click.option("--force", is_flag=True, help="Disconnect its clients first.")
 @yes_option
 @connecting
 @json_option
@@ -95,11 +95,11 @@ def delete(topic: str, force: bool, yes: bool, cluster: Cluster, as_json: bool) 
 
 @command.command("stats", cls=ConnectingCommand)
 @topic_argument
-@click.option("--internal", is_flag=True, help="Ledgers and cursors, of a plain topic or one partition.")
+@click.option("--internal", is_flag=True, help="Ledgers and cursors of a partition or unpartitioned topic.")
 @connecting
 @json_option
-def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
-    """Rates, backlog, producers and subscriptions of TOPIC."""
+def stats(topic: str, internal: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    """Show rates, backlog, producers and subscriptions of TOPIC."""
     name, topics = TopicName.parse(topic), cluster.admin().topics
     if internal:
         _internal(topics.internal_stats(name), as_json)
@@ -120,7 +120,7 @@ def stats(topic: str, internal: bool, cluster: Cluster, as_json: bool) -> None:
 
 
 def backlog(row: SubscriptionStats) -> str:
-    """A subscription's backlog in messages where the broker counts them, else in entries."""
+    """Return a subscription's backlog in messages if the broker counts them, else in entries."""
     if row.messages_in_backlog < 0:
         return f"{row.msg_backlog} entries"
     text = f"{row.messages_in_backlog} messages, {row.bytes_in_backlog / 1e6:.2f} MB"
@@ -153,33 +153,33 @@ def _internal(found: Any, as_json: bool) -> None:
 
 @command.command("compact", cls=ConnectingCommand)
 @topic_argument
-@click.option("--status", is_flag=True, help="Only say what became of the last compaction.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
+@click.option("--status", is_flag=True, help="Only show the status of the last compaction.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
 @connecting
 @json_option
-def compact(topic: str, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
-    """Compact TOPIC: readers of what is compacted get the newest message of each key.
+def compact(topic: str, status: bool, wait: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    """Compact TOPIC: readers with read_compacted receive the newest message of each key.
 
-    Exits with 1 when it fails.
+    Exits with 1 if the compaction fails.
     """
     topics = cluster.admin().topics
     names = topics.names(topic)
     if not status:
         topics.compact(topic)
-    _look_after(names, topics.compaction_status, status, wait, as_json)
+    _print_status(names, topics.compaction_status, status, wait, as_json)
 
 
 @command.command("offload", cls=ConnectingCommand)
 @topic_argument
-@click.option("--keep", type=SIZE, default="0", help="Leave about so much of the newest here, such as 1G.")
-@click.option("--status", is_flag=True, help="Only say what became of the last offload.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Come back when it is over.")
+@click.option("--keep", type=SIZE, default="0", help="Size of the newest ledgers to keep, such as 1G.")
+@click.option("--status", is_flag=True, help="Only show the status of the last offload.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end.")
 @connecting
 @json_option
-def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, as_json: bool) -> None:
-    """Move the closed ledgers of TOPIC to the broker's offload location; readers notice nothing.
+def offload(topic: str, keep: int, status: bool, wait: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    """Move the closed ledgers of TOPIC to the broker's offload location; readers are not affected.
 
-    Exits with 1 when it fails.
+    Exits with 1 if the offload fails.
     """
     topics = cluster.admin().topics
     names = topics.names(topic)
@@ -187,11 +187,11 @@ def offload(topic: str, keep: int, status: bool, wait: bool, cluster: Cluster, a
         first_kept = _first_kept(topics.internal_stats(each).ledgers, keep)
         if first_kept is not None:
             topics.offload(each, MessageId(-1, first_kept, 0))
-    _look_after(names, topics.offload_status, status, wait, as_json)
+    _print_status(names, topics.offload_status, status, wait, as_json)
 
 
 def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int | None:
-    """The oldest ledger that stays: the last one, and as many before it as ``keep`` bytes have room for."""
+    """Return the first ledger to keep: the last ledger stays, and those before it up to ``keep`` bytes."""
     kept, size = None, 0
     for ledger in reversed(ledgers):
         size += ledger.size
@@ -201,14 +201,14 @@ def _first_kept(ledgers: Sequence[LedgerInfo], keep: int) -> int | None:
     return kept
 
 
-def _look_after(names: Sequence[str], look: Any, status: bool, wait: bool, as_json: bool) -> None:
-    """Say what became of a process on each of the topics, at its end with ``wait``."""
+def _print_status(names: Sequence[str], query: Any, status: bool, wait: bool, as_json: bool) -> None:
+    """Print the status of an operation on each topic; with ``wait``, after its end."""
     failed = False
     for each in names:
-        found = look(each)
+        found = query(each)
         while wait and not status and found.status == "RUNNING":
-            time.sleep(_LOOK_AGAIN_SECONDS)
-            found = look(each)
+            time.sleep(_POLL_SECONDS)
+            found = query(each)
         failed |= found.status == "ERROR"
         error = f": {found.last_error}" if found.last_error else ""
         emit(
@@ -224,8 +224,8 @@ def _look_after(names: Sequence[str], look: Any, status: bool, wait: bool, as_js
 @topic_argument
 @connecting
 @json_option
-def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
-    """Disconnect everybody from TOPIC: clients come back, and what was not acknowledged is dealt out anew."""
+def unload(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """Disconnect all clients from TOPIC: they reconnect, and unacknowledged messages are redelivered."""
     name = TopicName.parse(topic)
     cluster.admin().topics.unload(name)
     emit({"topic": str(name), "unloaded": True}, as_json=as_json, text=f"unloaded {name}")
@@ -236,13 +236,13 @@ def unload(topic: str, cluster: Cluster, as_json: bool) -> None:
 @yes_option
 @connecting
 @json_option
-def terminate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
-    """Take nothing into TOPIC any more; consumers read to its end. There is no way back."""
+def terminate(topic: str, yes: bool, cluster: ClusterProfile, as_json: bool) -> None:
+    """Refuse new messages for TOPIC forever; consumers can still read to its end."""
     name = TopicName.parse(topic)
-    confirm(f"Never take a message into {name} again?", yes=yes)
+    confirm(f"Refuse new messages for {name} forever?", yes=yes)
     for each, last in cluster.admin().topics.terminate(name).items():
-        place = f"{int(last.ledger_id)}:{int(last.entry_id)}"
-        emit({"topic": each, "last": place}, as_json=as_json, text=f"{each} ends with {place}")
+        position = f"{int(last.ledger_id)}:{int(last.entry_id)}"
+        emit({"topic": each, "last": position}, as_json=as_json, text=f"{each} ends with {position}")
 
 
 @command.command("truncate", cls=ConnectingCommand)
@@ -263,8 +263,8 @@ def truncate(topic: str, yes: bool, cluster: Cluster, as_json: bool) -> None:
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
 @connecting
 @json_option
-def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
-    """Show the properties of TOPIC, or set some; NAME= takes one away."""
+def properties(topic: str, pairs: tuple[str, ...], cluster: ClusterProfile, as_json: bool) -> None:
+    """Show or set properties of TOPIC; NAME= removes a property."""
     topics = cluster.admin().topics
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -282,8 +282,8 @@ def properties(topic: str, pairs: tuple[str, ...], cluster: Cluster, as_json: bo
 @topic_argument
 @connecting
 @json_option
-def permissions(topic: str, cluster: Cluster, as_json: bool) -> None:
-    """What each role may do with TOPIC."""
+def permissions(topic: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """List the permissions of each role for TOPIC."""
     found = cluster.admin().topics.permissions(topic)
     rows = [{"role": role, "actions": list(actions)} for role, actions in sorted(found.items())]
     print_rows(
@@ -297,8 +297,8 @@ def permissions(topic: str, cluster: Cluster, as_json: bool) -> None:
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 @connecting
 @json_option
-def grant(topic: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
-    """Let ROLE do ACTIONS with TOPIC."""
+def grant(topic: str, role: str, actions: tuple[str, ...], cluster: ClusterProfile, as_json: bool) -> None:
+    """Allow ROLE these ACTIONS with TOPIC."""
     cluster.admin().topics.grant(topic, role, actions)
     text = f"{role} may {', '.join(actions)} in {topic}"
     emit({"topic": topic, "role": role, "actions": actions}, as_json=as_json, text=text)
@@ -309,10 +309,10 @@ def grant(topic: str, role: str, actions: tuple[str, ...], cluster: Cluster, as_
 @click.argument("role")
 @connecting
 @json_option
-def revoke(topic: str, role: str, cluster: Cluster, as_json: bool) -> None:
-    """Take from ROLE what it was granted for TOPIC."""
+def revoke(topic: str, role: str, cluster: ClusterProfile, as_json: bool) -> None:
+    """Revoke the permissions that ROLE was granted for TOPIC."""
     cluster.admin().topics.revoke(topic, role)
-    emit({"topic": topic, "role": role, "actions": []}, as_json=as_json, text=f"{role}: grant taken back")
+    emit({"topic": topic, "role": role, "actions": []}, as_json=as_json, text=f"{role}: permissions revoked")
 
 
 add_policy_commands(command, "topic_policies", "TOPIC", TopicPolicies)

@@ -1,4 +1,4 @@
-"""``geminga tune``: settings for a topic's producers, and the proof that they pay."""
+"""``geminga tune``: advice for producer settings, and measurements of their effect."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import click
 from geminga.cli.common import LazyGroup
 
 COMMANDS = {
-    "advise": ("geminga.cli.tune_advise", "Settings for a topic's traffic, with reasons and warnings."),
-    "fleet": ("geminga.cli.tune_fleet", "Settings for every topic of a cluster, and what they save."),
-    "prove": ("geminga.cli.tune_prove", "What they save, measured on a real broker."),
+    "advise": (
+        "geminga.cli.tune_advise",
+        "Advise settings for a topic's traffic, with reasons and warnings.",
+    ),
+    "fleet": ("geminga.cli.tune_fleet", "Advise settings for all topics of a cluster, with the savings."),
+    "prove": ("geminga.cli.tune_prove", "Measure on a broker what the advised settings save."),
 }
 """Name of each sub-command: its module (which holds a ``command``) and its line in the help."""
 
 
 @click.group("tune", cls=LazyGroup, commands_by_name=COMMANDS)
 def command() -> None:
-    """Producer settings: advised, measured and proven."""
+    """Advise, measure and compare producer settings."""

@@ -1,4 +1,4 @@
-"""``geminga tune advise``: settings for a topic's producers, from numbers or from watching it."""
+"""``geminga tune advise``: producer settings for a topic, from given or observed traffic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
 
 @click.command("advise", cls=ConnectingCommand)
 @traffic_options()
-@click.option("--topic", help="A live topic to watch instead of giving its traffic in numbers.")
+@click.option("--topic", help="Topic whose traffic is measured, instead of giving numbers.")
 @connecting
 @click.option(
     "--watch",
@@ -43,19 +43,19 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     type=Number(0.1, 600),
     default=5,
     show_default=True,
-    help="Seconds for which the topic is watched.",
+    help="Seconds to measure the topic.",
 )
 @sample_option
 @click.option(
     "--compression",
     type=click.Choice(list(CODECS), case_sensitive=False),
-    help="The codec; the best bargain on the sample by default.",
+    help="Codec.  [default: the most economical on the sample]",
 )
 @click.option(
     "--compression-level",
     type=click.IntRange(0, 19),
     default=0,
-    help="With --compression: the level of ZSTD (1 to 19) or ZLIB (1 to 9); its usual one by default.",
+    help="Level for --compression ZSTD (1 to 19) or ZLIB (1 to 9); 0: the codec's default.",
 )
 @click.option(
     "--stock",
@@ -63,7 +63,7 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     type=click.Choice(list(STOCK)),
     default="java",
     show_default=True,
-    help="Whose settings, as they come, are compared with.",
+    help="Client whose default settings are compared.",
 )
 @click.option(
     "--format",
@@ -72,13 +72,13 @@ CODECS = {codec.name.upper(): codec for codec in CompressionType}
     multiple=True,
     default=("python",),
     show_default=True,
-    help="How the settings are shown.",
+    help="Format of the settings.",
 )
 @click.option(
     "--apply",
     "apply_path",
     type=OutputFile(),
-    help="Write a settings file (TOML) that geminga.load_settings and Spark's sink read.",
+    help="Write the settings to this file (TOML), for geminga.load_settings and Spark's sink.",
 )
 @picture_option
 @json_option
@@ -96,10 +96,10 @@ def command(
     picture_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Settings for the producers of a topic, with reasons, what they change, and warnings.
+    """Advise producer settings for a topic, with reasons, effects and warnings.
 
-    The traffic comes from --rate, --message-bytes and so on, or from --topic: then the topic's statistics
-    and a sample of its entries are read from the broker. Nothing is changed there.
+    The traffic is given by --rate, --message-bytes and so on, or measured with --topic, which reads the
+    topic's statistics and a sample of its entries from the broker and changes nothing there.
     """
     if picture_path is not None:
         check_picture(picture_path)
@@ -137,19 +137,19 @@ def command(
 
 
 def _refuse_numbers(traffic: dict[str, Any]) -> None:
-    """A topic that is watched tells its traffic: numbers beside it would be for nothing."""
+    """Raise `click.UsageError` if traffic numbers are given besides --topic, which measures them."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
         asked = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         if name in traffic and name != "latency_budget_ms" and asked:
             raise click.UsageError(
-                f"{parameter.opts[0]} and --topic: a topic that is watched tells its traffic; leave one out"
+                f"{parameter.opts[0]} and --topic: --topic measures the traffic; leave one out"
             )
 
 
 def _complete(traffic: dict[str, Any], sample: Path | None) -> dict[str, Any]:
-    """The numbers that there must be; the size of messages may come from a sample."""
+    """Return ``traffic`` with the message size of the sample. Raises `click.UsageError` if one is missing."""
     if traffic["message_bytes"] is None and sample is not None:
         messages = read_samples(sample)
         traffic = {**traffic, "message_bytes": sum(map(len, messages)) / len(messages)}
@@ -174,12 +174,12 @@ def _sample(path: Path | None, observed: TopicObservation | None, message_bytes:
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no infinity: no limit is null there."""
+    """Replace infinity (no limit) by None, as JSON has no infinity."""
     return {name: None if value == math.inf else value for name, value in state.items()}
 
 
 def as_dict(advice: Advice) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Return an advice as JSON values."""
     seen = advice.observed
     return {
         "profile": advice.profile.to_dict(),

@@ -1,4 +1,4 @@
-"""``geminga tune fleet``: settings for every topic of a cluster, and what they save together."""
+"""``geminga tune fleet``: producer settings for all topics of a cluster, and their total savings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.command("fleet", cls=ConnectingCommand)
 @connecting
 @click.option(
-    "--namespace", "namespaces", multiple=True, help="Whose topics; all of the cluster's by default."
+    "--namespace", "namespaces", multiple=True, help="Namespace of topics; may be repeated.  [default: all]"
 )
 @click.option(
     "--watch",
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     type=Number(0.1, 3600),
     default=10,
     show_default=True,
-    help="Seconds between the two looks at each topic.",
+    help="Seconds between the two measurements of each topic.",
 )
 @click.option(
     "--topics",
     "file",
     type=click.Path(exists=True, path_type=Path),
-    help="Parquet with a row for each topic, instead of asking a broker.",
+    help="Parquet file with a row per topic, instead of statistics of a broker.",
 )
 @click.option(
     "--latency-budget",
@@ -51,26 +51,26 @@ if TYPE_CHECKING:
     type=Number(2),
     default=50,
     show_default=True,
-    help="Milliseconds that 99 of 100 messages may take.",
+    help="Limit of the 99th percentile latency, in milliseconds.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["keep", *(codec.name for codec in CompressionType)]),
     default="keep",
     show_default=True,
-    help="A codec for all topics; keep leaves each its own.",
+    help="Codec for all topics; keep: each topic's present codec.",
 )
 @click.option(
     "--stock",
     type=click.Choice(sorted(STOCK)),
     default="java",
     show_default=True,
-    help="Whose settings topics have whose entries nobody has counted.",
+    help="Client whose default settings are assumed for topics without entry counts.",
 )
 @click.option(
     "--brokers", type=click.IntRange(1), default=1, show_default=True, help="Brokers that share the topics."
 )
-@click.option("--master", help="Spark's master; its configuration's by default, else local[*].")
+@click.option("--master", help="Spark master.  [default: Spark's configuration, else local[*]]")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -92,11 +92,11 @@ def command(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Settings for each topic of a fleet, and what the fleet saves by them.
+    """Advise producer settings for all topics of a cluster, with the savings.
 
-    Statistics come from the brokers' admin REST, or from a Parquet file with the columns topic,
-    rate_messages_per_second and message_bytes, and more where there is more: partitions, producers,
-    subscriptions, keys, entries_per_second, stored_bytes_per_second, compression.
+    Statistics are read from the brokers' admin REST, or from a Parquet file with the columns topic,
+    rate_messages_per_second and message_bytes, and optionally partitions, producers, subscriptions, keys,
+    entries_per_second, stored_bytes_per_second, compression.
     """
     import pyarrow.parquet as pq
 
@@ -109,7 +109,7 @@ def command(
     )
     output.mkdir(parents=True, exist_ok=True)
     if file is None:
-        with _progress("looks", 0) as done:
+        with _progress("queries", 0) as done:
             topics = gather(
                 cluster.admin_url,
                 namespaces,
@@ -136,7 +136,7 @@ def command(
 
 @contextmanager
 def _spark_session(master: str | None) -> Iterator[SparkSession]:
-    """A Spark session for the work, quiet, and gone afterwards when it was made here."""
+    """Yield a Spark session that logs errors only; stop the session if it was created here."""
     from pyspark import SparkContext
 
     from geminga.spark.sessions import session
@@ -154,7 +154,7 @@ def _spark_session(master: str | None) -> Iterator[SparkSession]:
 
 @contextmanager
 def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; elsewhere nothing."""
+    """Show a progress bar on a terminal; yields the function that updates the bar."""
     if not sys.stderr.isatty() or not total:
         yield lambda done: None
         return

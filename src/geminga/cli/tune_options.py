@@ -1,4 +1,4 @@
-"""Options that the ``geminga tune`` commands share: where the broker is, and what is published."""
+"""Options that the ``geminga tune`` commands share: broker, traffic, sample and output files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geminga.tuning.traffic import Bursts, TrafficProfile
 
 
 class OutputFile(click.Path):
-    """A file to be written: that its folder is missing shows before the work, not after it."""
+    """Output file; a missing folder is reported before the work starts."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
@@ -28,33 +28,33 @@ class OutputFile(click.Path):
 
 
 namespace_option = click.option(
-    "--namespace", default="public/default", show_default=True, help="Where topics are made."
+    "--namespace", default="public/default", show_default=True, help="Namespace of the test topics."
 )
 server_pid_option = click.option(
     "--server-pid", "server_pids", type=int, multiple=True,
-    help="A process to count as the broker; found by its port otherwise.",
+    help="Process ID of the broker; may be repeated.  [default: found by its port]",
 )  # fmt: skip
 sample_option = click.option(
     "--sample", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file of messages like those that are sent, one a line, instead of made-up ones.",
+    help="File with typical messages, one per line, instead of generated ones.",
 )  # fmt: skip
 picture_option = click.option(
     "--picture", "picture_path", type=OutputFile(),
-    help="Draw it, as .svg or .png.",
+    help="Draw the result to this file, .svg or .png.",
 )  # fmt: skip
 
 _TRAFFIC = (
-    ("rate", "rate_messages_per_second", Number(0.001), "Messages a second, all producers together."),
-    ("message-bytes", "message_bytes", Number(1), "Payload of a message before compression, on the mean."),
+    ("rate", "rate_messages_per_second", Number(0.001), "Messages per second of all producers."),
+    ("message-bytes", "message_bytes", Number(1), "Mean payload size before compression."),
     ("message-bytes-variation", "message_bytes_variation", Number(0, 10),
-     "Standard deviation of the payload's size, divided by the mean."),
+     "Standard deviation of the payload size, divided by the mean."),
     ("partitions", "partitions", click.IntRange(1), "Partitions of the topic."),
     ("producers", "producers", click.IntRange(1), "Producers that share the rate."),
-    ("producers-per-client", "producers_per_client", click.IntRange(1), "Producers that share one client."),
-    ("subscriptions", "subscriptions", click.IntRange(0), "Subscriptions, each sent every message."),
-    ("consumers", "consumers", click.IntRange(1), "Consumers of each subscription."),
-    ("keys", "keys", click.IntRange(0), "Different keys; 0: messages have none."),
-    ("key-skew", "key_skew", Number(0, 10), "Zipf exponent of the keys' shares."),
+    ("producers-per-client", "producers_per_client", click.IntRange(1), "Producers per client."),
+    ("subscriptions", "subscriptions", click.IntRange(0), "Subscriptions; each receives every message."),
+    ("consumers", "consumers", click.IntRange(1), "Consumers per subscription."),
+    ("keys", "keys", click.IntRange(0), "Distinct keys; 0: messages have no key."),
+    ("key-skew", "key_skew", Number(0, 10), "Zipf exponent of the key frequencies."),
     ("write-quorum", "write_quorum", click.IntRange(1), "Copies of each entry that bookies keep."),
 )  # fmt: skip
 _DEFAULTS = {
@@ -64,9 +64,9 @@ _DEFAULTS = {
 
 
 def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options of a traffic profile; the command gets them as one dictionary, ``traffic``.
+    """Add the options of a traffic profile; the command receives them as one dictionary, ``traffic``.
 
-    ``defaults``: by field of `TrafficProfile`, those that are not its own.
+    ``defaults``: default by field of `TrafficProfile`, if it differs from the profile's.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,13 +88,13 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
             click.option(
                 "--latency-budget", "latency_budget_ms", type=Number(2), show_default=True,
                 default=defaults.get("latency_budget_ms", 50),
-                help="Milliseconds that 99 of 100 messages may take from send to the consumer.",
+                help="Limit of the 99th percentile latency from send to receive, in milliseconds.",
             )
         )  # fmt: skip
         options.append(
             click.option(
                 "--bursts", metavar="FACTOR,SECONDS,PERIOD",
-                help="A rate that comes in waves: FACTOR times the mean for SECONDS of each PERIOD.",
+                help="Bursts: FACTOR times the mean rate for SECONDS of each PERIOD.",
             )
         )  # fmt: skip
         for option in reversed(options):
@@ -105,7 +105,7 @@ def traffic_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[
 
 
 def traffic_profile(traffic: dict[str, Any]) -> TrafficProfile:
-    """The profile that the options describe. Raises `InvalidConfiguration`."""
+    """Return the profile of the options. Raises `InvalidConfiguration`."""
     given = {name: value for name, value in traffic.items() if name not in ("latency_budget_ms", "bursts")}
     return TrafficProfile(
         latency_budget_seconds=traffic["latency_budget_ms"] / 1000, bursts=_bursts(traffic["bursts"]), **given
@@ -123,7 +123,7 @@ def _bursts(text: str | None) -> Bursts | None:
 
 
 def read_samples(path: Path | None) -> tuple[bytes, ...]:
-    """The messages of a file, one a line."""
+    """Read the messages of a file, one per line."""
     if path is None:
         return ()
     found = tuple(line for line in path.read_bytes().splitlines() if line.strip())

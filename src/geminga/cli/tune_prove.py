@@ -1,4 +1,4 @@
-"""``geminga tune prove``: what the formula saves, measured on a real broker."""
+"""``geminga tune prove``: measure on a broker what the advised settings save."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
     type=click.Choice(["logs", "telemetry", "orders"]),
     default="logs",
     show_default=True,
-    help="What messages look like.",
+    help="Kind of generated messages.",
 )
 @sample_option
 @click.option(
-    "--seconds", type=Number(0.1, 3600), default=30, show_default=True, help="Measured time of a run."
+    "--seconds", type=Number(0.1, 3600), default=30, show_default=True, help="Measured seconds of a run."
 )
 @click.option(
-    "--warm-seconds", type=Number(0, 600), default=5, show_default=True, help="Load before the measured time."
+    "--warm-seconds", type=Number(0, 600), default=5, show_default=True, help="Seconds of load before."
 )
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each subject.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs per subject.")
 @click.option(
     "--part",
     "parts",
@@ -48,48 +48,50 @@ from geminga.tuning.prove import PARTS, ProofPlan, Prover
     multiple=True,
     default=("settings", "slow"),
     show_default=True,
-    help="settings: stock and the formula; slow: one slow partition; break: a command.",
+    help="settings: defaults and advice; slow: one slow partition; break: fault by a command.",
 )
 @click.option(
     "--client",
     "clients",
     type=click.Choice(["geminga", "java", "pulsar"]),
     multiple=True,
-    help="Whose producers; all that are installed by default.",
+    help="Client whose producers run; may be repeated.  [default: all that are installed]",
 )
 @click.option(
-    "--only", multiple=True, metavar="PATTERN", help="Subjects that take part, like '*ZSTD'; all by default."
+    "--only", multiple=True, metavar="PATTERN", help="Subjects to run, such as '*ZSTD'.  [default: all]"
 )
 @click.option(
     "--idle-seconds",
     type=Number(0.1, 600),
     default=5,
     show_default=True,
-    help="How long the broker is watched without load before each run.",
+    help="Seconds to measure the idle broker before each run.",
 )
 @click.option(
     "--slow-share",
     type=Number(0.001, 1),
     default=0.05,
     show_default=True,
-    help="What the slow partition takes of its part of the rate.",
+    help="Fraction of its share of the rate that the slow partition accepts.",
 )
 @namespace_option
 @click.option(
     "--pulsar-home",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     envvar="PULSAR_HOME",
-    help="A Pulsar distribution, for pulsar-perf.",
+    help="Folder of a Pulsar distribution, for pulsar-perf.",
 )
 @server_pid_option
-@click.option("--break-with", "break_command", help="For the part break: a command that breaks something.")
-@click.option("--mend-with", "mend_command", help="The command that mends it; it returns when all is well.")
+@click.option("--break-with", "break_command", help="Command that causes the fault of part break.")
+@click.option(
+    "--mend-with", "mend_command", help="Command that repairs the fault and returns after recovery."
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/proof"),
     show_default=True,
-    help="Folder for table, picture, JSON and the runs; continued when it exists.",
+    help="Folder for table, picture, JSON and runs; an existing folder is resumed.",
 )
 def command(
     cluster: Cluster,
@@ -100,10 +102,10 @@ def command(
     traffic: dict[str, Any],
     **chosen: Any,
 ) -> None:
-    """Measure stock settings and the formula's, side by side, on a real broker.
+    """Measure default and advised settings side by side on a broker.
 
-    Topics are made, filled and deleted in the namespace. What was measured is kept in the output folder
-    run by run: a broker that goes away costs the run it was in, and the same command goes on.
+    Test topics are created, filled and deleted in the namespace. Each run is stored in the output folder:
+    if the broker fails, only the current run is lost and the same command resumes.
     """
     if "break" in chosen["parts"] and chosen["break_command"] is None:
         raise click.UsageError("--part break needs --break-with: a command that breaks something")
@@ -124,7 +126,7 @@ def command(
     proof_report.picture(proof, output / "proof.svg")
     click.echo(text)
     if proof.stopped:
-        raise click.ClickException(f"{proof.stopped}; what was measured till then is in {output}")
+        raise click.ClickException(f"{proof.stopped}; the runs up to then are in {output}")
 
 
 def _installed(pulsar_home: Path | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Times, sizes and counts as people write them: ``7d``, ``2h ago``, ``20G``, ``off``."""
+"""Parsing and printing of times, sizes and counts: ``7d``, ``2h ago``, ``20G``, ``off``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = {"seconds": "s", "second": "s", "sec": "s", "minutes": "m", "minute": "
 
 
 def parse_span(text: str) -> dt.timedelta:
-    """``1h30m``, ``7d``, ``2 hours``. Raises `ValueError`."""
+    """Parse a duration: ``1h30m``, ``7d``, ``2 hours``. Raises `ValueError`."""
     shorter = re.sub(r"[a-z]{2,}", lambda word: _WORDS.get(word[0], word[0]), text.strip().lower())
     total, position = 0.0, 0
     while position < len(shorter):
@@ -39,7 +39,7 @@ def parse_span(text: str) -> dt.timedelta:
 
 
 def parse_size(text: str) -> int:
-    """Bytes, with K, M, G or T for multiples of 1,024. Raises `ValueError`."""
+    """Parse a size in bytes, or with K, M, G or T for powers of 1,024. Raises `ValueError`."""
     upper = text.strip().upper().removesuffix("B").removesuffix("I")
     factor = 1024 ** ("KMGT".find(upper[-1:]) + 1) if upper[-1:] else 1
     number = upper[:-1] if factor > 1 else upper
@@ -53,12 +53,12 @@ def parse_size(text: str) -> int:
 
 
 Where = MessageId | dt.timedelta | dt.datetime | int
-"""A message, a time back from now, a time, or milliseconds since 1970."""
+"""Position in a topic: a message id, a duration before now, a time, or milliseconds since 1970."""
 
 
 def parse_where(text: str) -> Where:
-    """``earliest``, ``latest``, ``2h ago``, ``LEDGER:ENTRY[:PARTITION]``, an ISO time (local where it names
-    no zone), or milliseconds since 1970. Raises `ValueError`."""
+    """Parse a position: ``earliest``, ``latest``, ``2h ago``, ``LEDGER:ENTRY[:PARTITION]``, an ISO time
+    (local without a zone), or milliseconds since 1970. Raises `ValueError`."""
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return MessageId.earliest if word.lower() == "earliest" else MessageId.latest
@@ -72,7 +72,7 @@ def parse_where(text: str) -> Where:
         moment = dt.datetime.fromisoformat(word)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no place in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
+            f"{text!r} is no position in a topic: give earliest, latest, '2h ago', 2026-01-31T12:00, "
             "milliseconds since 1970, or LEDGER:ENTRY"
         ) from None
     return moment if moment.tzinfo is not None else moment.astimezone()
@@ -114,11 +114,11 @@ WHERE = _Parsed[Where]("where", parse_where)
 SWITCH = _Parsed[bool]("on|off", parse_switch)
 
 
-# --- the other way --------------------------------------------------------------------------------
+# --- numbers as text ------------------------------------------------------------------------------
 
 
 def size(value: float) -> str:
-    """``1.5 GB``, in multiples of 1,024; ``-`` for what is not known (below 0)."""
+    """Return a size as ``1.5 GB``, in multiples of 1,024; ``-`` if unknown (below 0)."""
     if value < 0:
         return "-"
     for unit in ("B", "KB", "MB", "GB"):
@@ -129,7 +129,7 @@ def size(value: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """``1h 30m``, ``7d``: the two largest parts; ``-`` for what is not known (below 0)."""
+    """Return a duration as ``1h 30m`` or ``7d``, the two largest units; ``-`` if unknown (below 0)."""
     if seconds < 0:
         return "-"
     left, parts = round(seconds), []
@@ -141,10 +141,10 @@ def span(seconds: float) -> str:
 
 
 def rate(value: float) -> str:
-    """``1,234/s``; small ones with a decimal."""
+    """Return a rate as ``1,234/s``; below 10 with a decimal."""
     return f"{value:,.0f}/s" if value >= 10 or value == 0 else f"{value:.1f}/s"
 
 
 def count(value: int) -> str:
-    """``1,234``; ``-`` for what is not known (below 0)."""
+    """Return a count as ``1,234``; ``-`` if unknown (below 0)."""
     return "-" if value < 0 else f"{value:,}"

@@ -1,4 +1,4 @@
-"""The library's warnings, as lines for the person at the terminal."""
+"""Printing of the library's warnings on standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINES = _Lines(logging.WARNING)
 
 
 def show() -> Callable[[], None]:
-    """Print them from now on, until the function that is returned is called."""
+    """Print warnings from now on; the returned function stops this."""
     logger = logging.getLogger("geminga")
     logger.addHandler(_LINES)  # the second time nothing is added
     return lambda: logger.removeHandler(_LINES)

@@ -1,7 +1,7 @@
-"""The advisor's word on a topic's producers: what a batch holds now, and what it could hold.
+"""Advice for a topic's producers: messages per batch now, and with advised settings.
 
-The figures come from whoever shows the topic (rate, size, how full batches are); the settings are the
-advisor's (`geminga.tuning.formula`), and nothing is measured here.
+The page that shows the topic sends the figures (rate, size, messages per entry); the settings come from the
+advisor (`geminga.tuning.formula`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Final
 from geminga.broker.admin.errors import AdminRefusal
 
 GAIN_MIN: Final = 1.5
-"""Batches that would get no fuller than this many times are good as they are."""
+"""Settings are advised if batches would hold at least this many times as many messages."""
 QUIET_MESSAGES_PER_SECOND: Final = 1.0
-"""Below it there is nothing to batch."""
+"""Slower topics have nothing to batch."""
 
 
 def advice(query: Mapping[str, str]) -> dict[str, Any]:
-    """``{"verdict", "text", "fill", "settings"}`` from ``rate``, ``bytes``, ``fill`` and the others.
+    """Return ``{"verdict", "text", "fill", "settings"}`` for the figures of a query.
 
-    ``rate``: messages a second over all producers; ``bytes``: of a message; ``fill``: messages an entry now;
-    ``producers``, ``partitions``, ``keys`` (0 or 1) and ``budget`` (seconds) have defaults. Raises
-    `AdminRefusal` 412 for what is no number, `InvalidConfiguration` for what is out of bounds.
+    ``rate``: messages per second of all producers; ``bytes``: size of a message; ``fill``: messages per entry
+    now; ``producers``, ``partitions``, ``keys`` (0 or 1) and ``budget`` (seconds) have defaults. Raises
+    `AdminRefusal` 412 for a value that is not a number, `InvalidConfiguration` for one out of range.
     """
     from geminga.tuning.formula import formula, messages_in_delay
     from geminga.tuning.traffic import TrafficProfile

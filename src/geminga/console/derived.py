@@ -1,8 +1,7 @@
-"""The map of holes and the overview of all subscriptions, from an Apache Pulsar's stats and internalStats.
+"""Map of ack holes and overview of all subscriptions, computed from Apache Pulsar's stats and internalStats.
 
-Everything here is arithmetic on JSON; levels and sentences are those of `geminga.diagnosis`. Apache Pulsar
-counts backlogs in entries, so messages are not known (-1). The shapes are those of Geminga's own
-``/admin/v2/geminga``.
+Levels and sentences are those of `geminga.diagnosis`. Apache Pulsar counts backlogs in entries, so numbers of
+messages are unknown (-1). The JSON has the form of Geminga's ``/admin/v2/geminga``.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ ENTRIES_MAX: Final = 400
 
 
 class Places:
-    """Ledgers as one list of entries: ids to offsets and back."""
+    """Ledgers as one sequence of entries; converts entry ids to offsets and back."""
 
     def __init__(self, inside: Mapping[str, Any]) -> None:
-        """``inside``: a topic's internalStats."""
+        """``inside``: the topic's internalStats."""
         self.ledgers: list[tuple[int, int, int]] = []
         last_ledger, _, last_entry = str(inside.get("lastConfirmedEntry", "-1:-1")).partition(":")
         base = 0
         for each in inside.get("ledgers", []):
             entries = each["entries"]
             if each["ledgerId"] == int(last_ledger):
-                entries = int(last_entry) + 1  # the one that is written to counts none yet
+                entries = int(last_entry) + 1  # the open ledger reports 0 entries
             self.ledgers.append((each["ledgerId"], base, entries))
             base += entries
         self.end = base
         self._bases = [first for _, first, _ in self.ledgers]
 
     def offset(self, ledger_id: int, entry_id: int) -> int:
-        """The offset of an id, or of what comes next where it is not there."""
+        """Return the offset of an id, or of the next entry if the id does not exist."""
         for known, base, entries in self.ledgers:
             if ledger_id < known:
                 return base
@@ -52,14 +51,14 @@ class Places:
         return self.end
 
     def position(self, offset: int) -> tuple[int, int]:
-        """The id of an offset."""
+        """Return the id of an offset."""
         index = max(0, bisect_right(self._bases, offset) - 1)
         ledger_id, base, _ = self.ledgers[index]
         return ledger_id, offset - base
 
 
 def hole_map(inside: Mapping[str, Any], name: str, start: int | None, stop: int | None, cells: int) -> Json:
-    """Geminga's map of ack holes, from a topic's internalStats. Raises `KeyError` without a cursor."""
+    """Return the map of ack holes from a topic's internalStats. Raises `KeyError` for an unknown cursor."""
     cursor = inside["cursors"][name]
     places = Places(inside)
     mark = _offset_behind(places, cursor["markDeletePosition"])
@@ -105,7 +104,7 @@ def _ids(position: str) -> tuple[int, int]:
 
 
 def _ranges(text: str) -> list[tuple[str, str]]:
-    """``[(3:5..3:7],(3:9..3:12]]``: each from behind the first to the last."""
+    """Parse ``[(3:5..3:7],(3:9..3:12]]``: each range excludes its first id and includes its last."""
     return re.findall(r"\((-?\d+:-?\d+)\.\.(-?\d+:-?\d+)\]", text)
 
 
@@ -123,7 +122,7 @@ _KEYS: Final[dict[str, Any]] = {
 
 
 def rows_of(broker_stats: Mapping[str, Any], now_ms: int) -> Iterator[Json]:
-    """A row for each subscription in ``broker-stats/topics``, partitions on their own."""
+    """Return a row for each subscription in ``broker-stats/topics``; partitions have separate rows."""
     for bundles in broker_stats.values():
         for domains in bundles.values():
             for topics in domains.values():
@@ -146,7 +145,7 @@ def _row(topic: str, name: str, stats: Json, own: Json, now_ms: int) -> Json:
 
 
 def grouped(rows: Iterator[Json]) -> list[Json]:
-    """The partitions of a topic as one row: sums, and the sentence of the one in most trouble."""
+    """Merge the rows of a topic's partitions: sums, and the sentence of the worst partition."""
     found: dict[tuple[str, str], Json] = {}
     for row in rows:
         base = base_of(row["topic"])
@@ -164,7 +163,7 @@ def grouped(rows: Iterator[Json]) -> list[Json]:
 
 
 def board(rows: list[Json], query: Mapping[str, str], now_ms: int) -> Json:
-    """A page of Geminga's board. Raises `ValueError` for numbers that are none and unknown orders."""
+    """Return a page of the subscription overview. Raises `ValueError` for bad numbers and unknown orders."""
     words = query.get("search", "").lower().split()
     level = query.get("level", "")
     matching = [

@@ -1,7 +1,7 @@
-"""The Grafana dashboard of a broker's metrics: what the panels ask, and their places.
+"""The Grafana dashboard of a broker's metrics: queries and layout of the panels.
 
-``geminga dashboard grafana`` prints it; ``deploy/grafana/geminga.json`` is drawn from here by ``make docs``.
-A query names metrics that a broker with topics always gives, so that no panel is empty; tests hold that.
+``geminga dashboard grafana`` prints it; ``make docs`` generates ``deploy/grafana/geminga.json`` from it.
+Queries use only metrics that a broker with topics always exports, so that no panel is empty.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 UID = "geminga-broker"
 WIDTH = 24
-"""Columns of Grafana's grid."""
+"""Width of Grafana's grid in columns."""
 
 _ALL = 'cluster=~"$cluster"'
 _TOPIC = f'{_ALL},namespace=~"$namespace",topic=~"$topic"'
@@ -25,7 +25,7 @@ MESSAGES_A_SECOND = "suffix: msg/s"
 
 @dataclass(frozen=True)
 class Query:
-    """A query, and how its series are called."""
+    """A PromQL expression and the legend of its series."""
 
     expression: str
     legend: str
@@ -33,7 +33,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """``kind``: timeseries or stat. ``text`` says what to look for."""
+    """A panel of the dashboard. ``kind``: timeseries or stat; ``text``: the panel's description."""
 
     title: str
     queries: tuple[Query, ...]
@@ -43,7 +43,7 @@ class Panel:
     width: int = 8
     height: int = 8
     worse_from: float | None = None
-    """A stat is red from this value on (below it, where ``better_high``)."""
+    """Threshold of a stat: red from this value on (below it if ``better_high``)."""
     better_high: bool = False
 
 
@@ -251,13 +251,13 @@ VARIABLES: tuple[tuple[str, str], ...] = (
         'label_values(pulsar_subscription_back_log{namespace=~"$namespace",topic=~"$topic"}, subscription)',
     ),
 )
-"""What may be chosen above the panels, and where the choices come from."""
+"""Template variables of the dashboard, with the queries that list their values."""
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana's provisioning and its import take it."""
+    """Return the dashboard in the form of Grafana's provisioning and import."""
     return {
         "uid": UID,
         "title": "Geminga",
@@ -278,7 +278,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """`dashboard` as JSON."""
+    """Return `dashboard` as JSON text."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

@@ -1,12 +1,12 @@
-"""``geminga console``: the console for a broker elsewhere, an Apache Pulsar or another Geminga.
+"""Web application of ``geminga console``: the console for an Apache Pulsar or another Geminga broker.
 
-Admin REST is passed on as it is, with the token of who asks. What Apache Pulsar has no words for is derived
-from its stats (`geminga.console.derived`); which of the two it is shows with the first question. The same
-checks of Host and Origin as at a broker's own web port keep other pages out: whoever reaches this port may
-do what the given token may do.
+Admin REST requests are forwarded unchanged, with the browser's token. Reports that Apache Pulsar does not
+offer are computed from its stats (`geminga.console.derived`); the first request finds out the broker's kind.
+Host and Origin are checked as at a broker's web port, since requests without a token use the credentials of
+the command line.
 
-A broker that leads to another one of its cluster is followed as the admin client follows it, with method,
-body and credentials; what leads elsewhere is refused (`geminga.connection.redirects`).
+Redirects within the cluster are followed with method, body and credentials, as by the admin client; other
+redirects are refused (`geminga.connection.redirects`).
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ANSWER_SECONDS_MAX: Final = 60.0
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Of stats of all topics at once: an Apache Pulsar sends no less."""
+"""Limit of a response: Apache Pulsar sends the stats of all topics in one."""
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 STATS_SECONDS_MIN: Final = 3.0
 STATS_SHARE: Final = 0.05
-"""Stats of all topics are asked for no more often than takes this share of the time."""
+"""Largest share of the time that requests for the stats of all topics may take."""
 TAIL_ENTRIES_MAX: Final = 20
 PEEK_MAX: Final = 20
 BROKERS_MAX: Final = 100
 TOKENS_MAX: Final = 4
-"""Tokens whose view of all topics is kept."""
+"""Number of tokens whose stats of all topics are cached."""
 _PATH: Final = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION: Final = _PATH + "/subscription/{subscription}"
 _NO_SUCH_THING: Final = "Apache Pulsar has no such command; unloading the topic delivers again what is held"
 
 
 class _Seen(NamedTuple):
-    """The stats of all topics, as rows: when they were asked for, and how long that took."""
+    """Cached stats of all topics as rows, with the time of the request and its duration in seconds."""
 
     rows: list[Json]
     at: float
@@ -74,12 +74,11 @@ class _Seen(NamedTuple):
 
 
 class Remote:
-    """A broker elsewhere, by its web address. What the cluster says of credentials is for requests that bring
-    none."""
+    """Client of a remote broker's admin REST; the cluster's credentials serve requests without a token."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Raises `InvalidConfiguration` for a malformed address and unusable files, and what
-        `Cluster.find_admin_url` does."""
+    def __init__(self, cluster: ClusterProfile) -> None:
+        """Raises `InvalidConfiguration` for a malformed address and unusable files, and the errors of
+        `ClusterProfile.find_admin_url`."""
         admin_url = cluster.find_admin_url()
         address = urlsplit(admin_url)
         form = address.scheme in ("http", "https") and address.hostname and "," not in address.netloc
@@ -115,7 +114,7 @@ class Remote:
         if self._session is not None:
             await self._session.close()
 
-    # --- asking ---
+    # --- requests ---
     async def _headers(self, request: web.Request) -> dict[str, str]:
         brought = ("Authorization", "Content-Type")
         kept = {name: request.headers[name] for name in brought if name in request.headers}
@@ -131,15 +130,15 @@ class Remote:
     async def ask(
         self, request: web.Request, method: str, path: str, body: bytes | None = None
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body, of the broker that is led to; 502 when one does not answer, or leads to
-        where credentials do not go."""
+        """Send a request, follow redirects, and return status, headers and body. Raises `AdminRefusal` 502 if
+        a broker does not answer or redirects outside the cluster."""
         headers = await self._headers(request)
         address, asked, target = self._address, path, self._prefix + path
         for _ in range(REDIRECTS_MAX + 1):
-            status, told, data = await self._exchange(address, method, target, headers, body)
-            location = told.get("Location", "") if status in REDIRECTS else ""
+            status, received, data = await self._exchange(address, method, target, headers, body)
+            location = received.get("Location", "") if status in REDIRECTS else ""
             if not location:
-                return status, told, data
+                return status, received, data
             if method not in ("GET", "HEAD") and status not in (307, 308):
                 raise AdminRefusal(502, f"{address.host_port} answers {method} with {status} to {location!r}")
             try:
@@ -152,10 +151,10 @@ class Remote:
     async def _exchange(
         self, address: Address, method: str, target: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """One call. Raises `AdminRefusal` 502."""
+        """Send one request. Raises `AdminRefusal` 502."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
-            # No cookies: what the other side gives to one who asks is not for the next.
+            # No cookies: a cookie set for one browser must not be sent for another.
             self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
         where = f"{'https' if address.tls else 'http'}://{address.host_port}"
         try:
@@ -163,7 +162,7 @@ class Remote:
                 method, URL(where + target, encoded=True), headers=headers, data=body, allow_redirects=False,
                 ssl=self._tls() if address.tls else True,
             ) as found:  # fmt: skip
-                data = bytearray()  # of bytes, each piece would copy all before it
+                data = bytearray()  # bytes would be copied at each chunk
                 async for piece in found.content.iter_any():
                     data += piece
                     if len(data) > ANSWER_BYTES_MAX:
@@ -173,7 +172,7 @@ class Remote:
             raise AdminRefusal(502, f"{where} does not answer: {error}") from None
 
     async def get(self, request: web.Request, path: str) -> Any:
-        """JSON; raises `AdminRefusal` with the broker's own status and reason."""
+        """Return the response's JSON; raises `AdminRefusal` with the broker's status and reason."""
         status, _, data = await self.ask(request, "GET", path)
         if status >= 400:
             raise AdminRefusal(status, _reason(data) or f"{self.url} answers {status}")
@@ -183,7 +182,7 @@ class Remote:
             return data.decode(errors="replace")
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
-        """The request as it is."""
+        """Forward the request unchanged."""
         body = await request.read() if request.can_read_body else None
         status, headers, data = await self.ask(request, request.method, request.rel_url.raw_path_qs, body)
         kept = {
@@ -195,7 +194,7 @@ class Remote:
         return web.Response(status=status, body=data, headers={**kept, "Content-Type": kind})
 
     async def is_geminga(self, request: web.Request) -> bool:
-        """Which of the two it is; raises `AdminRefusal` 401 while that is not told."""
+        """Return whether the broker is a Geminga; raises `AdminRefusal` 401 if it requires a token."""
         if self._is_geminga is None:
             status, _, data = await self.ask(request, "GET", "/admin/v2/geminga/subscriptions?limit=1")
             if status == 401:
@@ -214,9 +213,9 @@ class Remote:
             raise AdminRefusal(412, str(error)) from None
 
     async def _all_rows(self, request: web.Request) -> list[Json]:
-        """From all brokers. One asks, and those who come meanwhile wait for that.
+        """Return the rows of all brokers. Concurrent requests wait for the one that queries the brokers.
 
-        What was asked with one token is shown to those who bring the same, and to nobody else.
+        Rows are cached per token, and are returned only for requests with that token.
         """
         who = request.headers.get("Authorization", "")
         async with self._lock:
@@ -244,7 +243,7 @@ class Remote:
             return rows
 
     async def _stats_of(self, request: web.Request, broker: str) -> Json:
-        """The stats of all topics of a broker; without a name of the one that is asked anyway."""
+        """Return the stats of all topics of ``broker``; if empty, of the broker at the configured address."""
         if not broker:
             found: Json = await self.get(request, "/admin/v2/broker-stats/topics")
             return found
@@ -410,12 +409,12 @@ def _reason(data: bytes) -> str:
 
 
 def _messages(headers: Mapping[str, str], data: bytes, wanted: MessageFilter) -> list[Json]:
-    """An entry as Apache Pulsar's admin REST gives it."""
+    """Return the messages of an entry that Apache Pulsar's admin REST returned."""
     return list(payload_messages(headers, data, wanted))
 
 
 def make_application(remote: Remote, hosts: BrokerSettings) -> web.Application:
-    """The pages, the pass to the broker, and what is derived where it is an Apache Pulsar."""
+    """Return the application: pages, forwarding to the broker, and reports computed for Apache Pulsar."""
     allowed = WebHosts(hosts)
 
     @web.middleware

@@ -1,9 +1,8 @@
-"""The console's pages: static files under strict headers, and the advisor's word on a producer.
+"""The console's pages: static files with strict security headers, and the advice for producers.
 
-Everything that the pages show they ask of admin REST, as any other client of it, with the token that was
-given to them. The files are served to everybody: there is nothing in them. What a page may do is bounded by
-its policy: scripts and styles from here alone, requests to here alone, in no other page's frame, and no text
-is ever taken for markup (Trusted Types say so to browsers that know them).
+The pages request all data from admin REST, with the user's token. The files hold no data and are served
+without authentication. The content security policy allows scripts, styles and requests of this origin only,
+forbids framing by other pages, and (with Trusted Types) forbids markup from text.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ PERMISSIONS: Final[Mapping[Key, RequiredPermission]] = {
 
 
 def attach(application: web.Application) -> Mapping[Key, RequiredPermission]:
-    """Adds the pages to a web application; returns what each of their routes needs."""
+    """Add the pages to a web application; return the permission that each route requires."""
     router = application.router
     router.add_get("/", _index)
     router.add_get("/console/api/advice", _advice)
@@ -59,7 +58,7 @@ def attach(application: web.Application) -> Mapping[Key, RequiredPermission]:
 
 
 FILES: Final = frozenset(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
-"""All that is ever served: what a request names is looked up here and not on the disk."""
+"""Static files by name; a request never reads another file from the disk."""
 
 
 async def _index(_request: web.Request) -> web.StreamResponse:
@@ -82,6 +81,6 @@ def _served(name: str) -> web.StreamResponse:
 
 
 async def _advice(request: web.Request) -> web.Response:
-    """What the advisor says to producers of a topic, from figures in the query."""
+    """Return the advice for producers of a topic, from figures in the query."""
     found: Any = advice(request.query)
     return answer(found)

@@ -1,1 +1,1 @@
-"""The main job on real data: flights, published, kept, streamed through Spark into a lake, and proved."""
+"""Demo on real data: flights are published, streamed through Spark into a lake, and checked."""

@@ -1,4 +1,4 @@
-"""The Spark application as the demo sees it: a group of processes that is started, followed and killed."""
+"""Process group of the demo's Spark application: started, followed and killed."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ KILL_SECONDS_MAX = 30.0
 
 
 class SparkFailed(PulsarException):
-    """The Spark driver ended by itself, before it was done. Its log says more."""
+    """The Spark driver ended before it was done. Its log has details."""
 
 
 @dataclass(slots=True)
 class QueryProgress:
-    """What one query has done, over all drivers."""
+    """Progress of one query, over all drivers."""
 
     rows: int = 0
     batches: int = 0
     dropped_late: int = 0
     lag_messages: int | None = None
-    """Messages of the topic behind the last micro-batch; None before the first one."""
+    """Messages of the topic after the last micro-batch; None before the first one."""
     lag_bytes: int | None = None
 
 
 @dataclass(slots=True)
 class DriverProgress:
-    """What the drivers have told up to now."""
+    """Progress reported by the drivers so far."""
 
     queries: dict[str, QueryProgress] = field(
         default_factory=lambda: {name: QueryProgress() for name in pipeline.QUERIES}
@@ -45,7 +45,7 @@ class DriverProgress:
     connector_rows: int = 0
     connector_seconds: float = 0.0
     passes: list[float] = field(default_factory=list)
-    """Seconds of each pass that came to its end."""
+    """Seconds of each completed pass."""
     is_done: bool = False
     error: str = ""
 
@@ -68,7 +68,7 @@ class DriverProgress:
 
 
 class Application:
-    """A driver with its JVM and workers. What they print goes to ``log``; end it with `kill` or ``with``."""
+    """A driver with its JVM and workers. Their output goes to ``log``; end it with `kill` or ``with``."""
 
     def __init__(self, job: driver.DriverJob, log: Path) -> None:
         self.log = log
@@ -88,13 +88,13 @@ class Application:
         self._events = os.fdopen(reading)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What the driver tells, until it ends. The line that a kill has cut is left out."""
+        """Yield the driver's events until it ends. A line cut off by a kill is ignored."""
         for line in self._events:
             if line.endswith("\n"):
                 yield json.loads(line)
 
     def kill(self) -> None:
-        """SIGKILL to driver and JVM; the workers end with their sockets."""
+        """Kill driver and JVM (SIGKILL); the workers exit when their sockets close."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -121,9 +121,9 @@ def follow(
     *,
     kill_when: Callable[[DriverProgress], bool] | None = None,
 ) -> None:
-    """Run a driver until it is done, or until ``kill_when`` says that it is to be killed.
+    """Run a driver until it is done, or until ``kill_when`` returns true: then kill it.
 
-    Raises `SparkFailed` when it ends before that, with its own words where it had any.
+    Raises `SparkFailed` if the driver ends before, with its error if it reported one.
     """
     with Application(job, log) as application:
         for event in application.events():

@@ -1,4 +1,4 @@
-"""What the demo shows: progress bars on a terminal, plain lines elsewhere, JSON when asked."""
+"""Output of the demo: progress bars on a terminal, plain lines elsewhere, JSON on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 LINE_SECONDS = 3.0
-"""How often progress is told where there is no terminal."""
+"""Interval of progress lines without a terminal."""
 PROOF_LINES = {
     "published": "published",
     "rows": "rows in the lake",
@@ -18,11 +18,11 @@ PROOF_LINES = {
     "messages": "in the rollup's messages",
 }
 Update = Callable[[str, int, str], None]
-"""Called with a title, how much of it is done, and a note."""
+"""Called with a title, the amount done, and a note."""
 
 
 class Console:
-    """Prints for people; with ``as_json`` only the summary, as one line of JSON."""
+    """Prints text; with ``as_json`` only the summary, as one line of JSON."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         from rich.console import Console as RichConsole
@@ -32,24 +32,24 @@ class Console:
         self._started = time.perf_counter()
 
     def step(self, text: str) -> None:
-        """A new part of the work begins."""
+        """Print the start of a new part of the work."""
         self._rich.print(
             f"[dim]{time.perf_counter() - self._started:6.1f} s[/dim]  [bold]{text}[/bold]", soft_wrap=True
         )
 
     def line(self, text: str) -> None:
-        """A detail of the current part."""
+        """Print a detail of the current part."""
         self._rich.print(f"          {text}", soft_wrap=True)
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        """`many` of one."""
+        """Show one progress bar, as `many` does."""
         with self.many((title,), total) as update:
             yield lambda done: update(title, done, "")
 
     @contextmanager
     def many(self, titles: Sequence[str], total: int) -> Iterator[Update]:
-        """A bar for each title on a terminal; elsewhere now and then a line of where they stand."""
+        """Show a bar per title on a terminal, else a progress line from time to time."""
         if not self._rich.is_terminal:
             lines = _Lines(self, titles, total)
             yield lines.update
@@ -69,7 +69,7 @@ class Console:
             yield lambda title, done, note: bar.update(tasks[title], completed=min(done, total), note=note)
 
     def summary(self, summary: dict[str, Any]) -> None:
-        """The result: the proof, the rates, and what the flights say."""
+        """Print the result: proof, rates, and statistics of the flights."""
         if self.as_json:
             print(json.dumps(summary, default=str), file=sys.stdout, flush=True)
             return
@@ -132,7 +132,7 @@ class Console:
 
 
 class _Lines:
-    """Progress where there is no terminal: sparse lines, so that a log shows that something goes on."""
+    """Progress without a terminal: occasional lines."""
 
     def __init__(self, console: Console, titles: Sequence[str], total: int) -> None:
         self._console, self._total = console, total

@@ -1,8 +1,8 @@
-"""The Spark driver of the demo, a process of its own: ``python -m geminga.demo.driver JOB``.
+"""Spark driver process of the demo: ``python -m geminga.demo.driver JOB``.
 
-It runs the queries over what the topic holds, publishes the closing event, runs them again, and reads the
-topic once more with the connector alone. It knows of no break: killed at any moment and started again, it
-does what is left. What it has to tell goes as lines of JSON into a pipe, because Spark prints what it likes.
+It runs the queries over the topic's messages, publishes the closing event, runs the queries again, and
+finally reads the topic with the connector alone. It may be killed at any moment; a restarted driver resumes.
+Events are written as JSON lines to a pipe, as Spark prints to standard output.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SPARK_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
-    # Each list of a table's files is complete in itself, so that the files can be put together.
+    # Each file list of a table is complete, so that files can be merged.
     "spark.sql.streaming.fileSink.log.compactInterval": "1",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverJob:
-    """What the driver is to do; it travels as JSON. ``events_fd`` is the pipe for what it tells."""
+    """Job of the driver, encoded as JSON. ``events_fd``: pipe for events."""
 
     service_url: str
     topic: str
@@ -52,7 +52,7 @@ class DriverJob:
 
 
 class EventWriter:
-    """Writes events: each has a name and some fields."""
+    """Writes events: each has a name and fields."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """Standard input ends when the demo does, however it does; the JVM ends with this process."""
+    """End this process when standard input closes, as the demo has ended; the JVM ends with it."""
     sys.stdin.buffer.read()
     os._exit(1)
 
@@ -85,8 +85,8 @@ def _work(job: DriverJob, tell: EventWriter) -> None:
     spark = session("local[2]", "geminga-demo", SPARK_SETTINGS)
     source = {"service.url": job.service_url, "topic": job.topic, "startingOffsets": "earliest"}
     dimensions = pipeline.dimension_frames(spark)
-    # The closing event moves the watermark past the year, so it has to come behind all others: the
-    # partitions are read side by side, each at its own pace.
+    # The closing event moves the watermark past the year, so it must follow all others: partitions are read
+    # in parallel, at different speeds.
     _run(spark, job, source, dimensions, tell)
     _publish_closing(job)
     _run(spark, job, source, dimensions, tell)
@@ -102,7 +102,7 @@ def _run(
     dimensions: dict[str, DataFrame],
     tell: EventWriter,
 ) -> None:
-    """All queries side by side, until they have done what the topic holds now."""
+    """Run all queries in parallel, until they have processed the messages that the topic holds now."""
     limited = {**source, "maxRowsPerTrigger": str(job.rows_per_batch)}
     lake = pipeline.Lake(folder=Path(job.folder))
     started = time.perf_counter()
@@ -145,7 +145,7 @@ def _total(lag: list[dict[str, Any]], name: str) -> int | None:
 
 
 def _publish_closing(job: DriverJob) -> None:
-    """One event long after the last, so that the watermark passes and every window is written."""
+    """Publish one event long after the last, so that the watermark passes and every window is written."""
     closing = datetime.fromisoformat(job.last_event) + timedelta(days=366)
     with Client(job.service_url) as client, client.create_producer(job.topic) as producer:
         producer.send(
@@ -156,7 +156,7 @@ def _publish_closing(job: DriverJob) -> None:
 
 
 def _read_alone(spark: SparkSession, source: dict[str, str], tell: EventWriter) -> None:
-    """The whole topic with all columns, and nothing done with it: what the connector itself takes."""
+    """Read the whole topic with all columns and discard the rows, to measure the connector alone."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 

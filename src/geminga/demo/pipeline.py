@@ -1,9 +1,9 @@
-"""The queries of the demo: from the topic to the lake, and back into a topic.
+"""Spark queries of the demo: from the topic to the lake, and back to a topic.
 
 Three streaming queries read the same topic, each with its own checkpoint:
 
-* ``flights``: every event decoded, joined with airline, plane, destination and weather, one row an event;
-* ``delays``: with a watermark, delays a day, origin and carrier; a window is written once it is closed;
+* ``flights``: every event, joined with airline, plane, destination and weather, one row per event;
+* ``delays``: delays per day, origin and carrier with a watermark; each window is written when it closes;
 * ``rollup``: the same windows as messages of another topic, each exactly once.
 """
 
@@ -25,21 +25,21 @@ EVENT_SCHEMA = (
     "departure_delay double, arrival_delay double, air_time double, distance int"
 )
 WATERMARK = "60 days"
-"""Keyed partitions are read at slightly different speeds, so a batch may hold flights of different
-weeks; the state (one row a day, origin and carrier) is small enough to wait for them."""
+"""Watermark delay. Partitions are read at different speeds, so that a batch may hold flights of different
+weeks; the state (one row per day, origin and carrier) is small enough for a long delay."""
 CLOSING_PROPERTY = "closing"
-"""An event that carries this property moves the watermark past the year; it is in no result."""
+"""Property of the closing event, which moves the watermark past the year and is in no result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """Where the demo's output lies."""
+    """Folders of the demo's output."""
 
     folder: Path
 
     @property
     def staging(self) -> str:
-        """Where the exactly-once sink keeps what is not published yet."""
+        """Folder in which the exactly-once sink stores unpublished rows."""
         return str(self.folder / "staging")
 
     def table(self, query: str) -> str:
@@ -50,7 +50,7 @@ class Lake:
 
 
 def dimension_frames(spark: SparkSession) -> dict[str, DataFrame]:
-    """The small tables as Spark frames, ready to be joined: one row a key."""
+    """Return the dimension tables as Spark frames for joins: one row per key."""
     from pyspark.sql import functions as F
 
     planes, airlines, airports, weather = (
@@ -64,7 +64,7 @@ def dimension_frames(spark: SparkSession) -> dict[str, DataFrame]:
         "airports": airports.select(
             F.col("faa").alias("dest"), F.col("name").alias("destination"), "lat", "lon"
         ),
-        # The hour that clocks were put back occurs twice.
+        # The hour repeated at the end of daylight saving time occurs twice.
         "weather": weather.select(
             "origin",
             F.to_timestamp("time_hour").alias("weather_hour"),
@@ -77,7 +77,7 @@ def dimension_frames(spark: SparkSession) -> dict[str, DataFrame]:
 
 
 def decode(stream: DataFrame) -> DataFrame:
-    """Events as columns, with the raw value's CRC-32 so that the lake can be summed like the source."""
+    """Return events as columns, with the raw value's CRC-32 for the comparison with the source."""
     from pyspark.sql import functions as F
 
     return (
@@ -92,7 +92,7 @@ def decode(stream: DataFrame) -> DataFrame:
 
 
 def enriched(stream: DataFrame, dimensions: dict[str, DataFrame]) -> DataFrame:
-    """Every flight with what is known of airline, plane, destination and weather; no row is lost."""
+    """Return every flight joined with airline, plane, destination and weather; no row is dropped."""
     from pyspark.sql import functions as F
 
     return (
@@ -108,14 +108,14 @@ def enriched(stream: DataFrame, dimensions: dict[str, DataFrame]) -> DataFrame:
 
 
 def delays(stream: DataFrame, dimensions: dict[str, DataFrame]) -> DataFrame:
-    """Delay statistics a day, origin and carrier, in minutes."""
+    """Return delay statistics per day, origin and carrier, in minutes."""
     from pyspark.sql import functions as F
 
     windowed = (
         decode(stream)
         .withWatermark("event_time", WATERMARK)
-        # The closing event is not filtered out: Spark would move the filter before the watermark. It
-        # falls into a window of its own, which the watermark never passes.
+        # The closing event is not filtered out: Spark would move the filter before the watermark. It has its
+        # own window, which the watermark never passes.
         .groupBy(F.window("event_time", "1 day"), "origin", "carrier")
         .agg(
             F.count("*").alias("flights"),
@@ -142,7 +142,7 @@ def start(
     *,
     rollup_topic: str,
 ) -> Any:
-    """Start one query over what the topic holds now; it goes on from its checkpoint, if it has one."""
+    """Start a query over the messages that the topic holds now; it resumes at its checkpoint."""
     from pyspark.sql import functions as F
 
     columns = "value,__eventTime,__messageProperties"

@@ -1,4 +1,4 @@
-"""Reads back what the demo has made, without Spark: the lake by Arrow, the rollup by a plain reader."""
+"""Verification of the demo's output without Spark: the lake by Arrow, the rollup by a reader."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Window = dict[str, Any]
 
 
 def tidy(table: str) -> tables.TableSize:
-    """Put a table's files together, delete those that do not count, and say what there is."""
+    """Merge a table's files, delete replaced ones, and return the remaining number and bytes."""
     tables.compact(table)
     tables.clean(table, keep_seconds=0)
     return tables.size(table)
 
 
 def of_rows(lake: Lake) -> Checksum:
-    """Of the values behind the table ``flights``."""
+    """Return the checksum of the values behind the table ``flights``."""
     import pyarrow.compute as pc
 
     column = tables.table_dataset(lake.table("flights")).to_table(columns=["crc32"]).column(0)
@@ -34,13 +34,13 @@ def of_rows(lake: Lake) -> Checksum:
 
 
 def windows(lake: Lake) -> list[Window]:
-    """The rows of the table ``delays``."""
+    """Return the rows of the table ``delays``."""
     rows = tables.table_dataset(lake.table("delays")).to_table().to_pylist()
     return [{**row, "day": row["day"].isoformat()} for row in rows]
 
 
 def messages(client: geminga.Client, topic: str) -> list[Window]:
-    """The values of all messages of a topic."""
+    """Return the values of all messages of a topic."""
     found = []
     with client.create_reader(topic, geminga.MessageId.earliest) as reader:
         while reader.has_message_available():
@@ -49,12 +49,12 @@ def messages(client: geminga.Client, topic: str) -> list[Window]:
 
 
 def of_windows(windows: Iterable[Window]) -> Checksum:
-    """Of the values that are counted in the windows."""
+    """Return the checksum of the values counted in the windows."""
     return sum((Checksum(w["flights"], w["crc32_sum"]) for w in windows), Checksum(0, 0))
 
 
 def as_multiset(windows: Iterable[Window]) -> Counter[tuple[tuple[str, Any], ...]]:
-    """Comparable whatever the order. Spark's JSON leaves nulls out."""
+    """Return windows in a comparable form, regardless of order. Spark's JSON omits nulls."""
     return Counter(
         tuple(sorted((name, value) for name, value in window.items() if value is not None))
         for window in windows
@@ -64,10 +64,10 @@ def as_multiset(windows: Iterable[Window]) -> Counter[tuple[tuple[str, Any], ...
 def account(
     published: Checksum, rows: Checksum, windows: Sequence[Window], messages: Sequence[Window]
 ) -> dict[str, Any]:
-    """Whether the table of rows, that of windows and the rollup's messages are what was published.
+    """Compare the table of rows, the table of windows and the rollup's messages with the published events.
 
     ``published``, ``rows``, ``windows`` and ``messages`` each have ``count`` and ``crc32_sum`` of the values
-    behind them; ``rollup`` says whether messages and windows are the same multiset; ``is_equal`` is all that.
+    behind them; ``rollup``: messages and windows are the same multiset; ``is_equal``: all agree.
     """
     found = {"rows": rows, "windows": of_windows(windows), "messages": of_windows(messages)}
     is_equal = as_multiset(windows) == as_multiset(messages)
@@ -82,7 +82,7 @@ def account(
 
 
 def micro_batches(checkpoint: str) -> tuple[int, int]:
-    """The last micro-batch that a checkpoint has planned, and the last that it has committed; -1: none."""
+    """Return the last planned and the last committed micro-batch of a checkpoint; -1 before the first."""
     planned, committed = (
         max((int(each.name) for each in Path(checkpoint, log).glob("*") if each.name.isdigit()), default=-1)
         for log in ("offsets", "commits")
@@ -91,7 +91,7 @@ def micro_batches(checkpoint: str) -> tuple[int, int]:
 
 
 def airlines(windows: Iterable[Window]) -> list[dict[str, Any]]:
-    """Per airline over the year: flights, mean delay in minutes, share on time; the most punctual first."""
+    """Return per airline: flights, mean delay in minutes, share on time; the most punctual first."""
     by_airline: dict[str, list[Window]] = defaultdict(list)
     for window in windows:
         by_airline[window["airline"]].append(window)

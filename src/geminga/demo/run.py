@@ -1,4 +1,4 @@
-"""The demo from end to end: broker, publishing, Spark with its driver killed, proof, summary."""
+"""The whole demo: broker, publishing, Spark with a killed driver, proof, summary."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ROLLUP_TOPIC = "persistent://public/default/delays-by-day"
 PARTITIONS = 4
 ROWS_PER_BATCH = 40_000
 BATCHES_MIN = 8
-"""Micro-batches that a query has at the least, so that there is a half-way."""
+"""Minimum number of micro-batches of a query, so that it can be killed half-way."""
 MARKER = ".geminga-demo"
 
 
 class ProofFailed(PulsarException):
-    """Lake or rollup do not hold what was published: rows were lost or doubled."""
+    """Lake or rollup differ from the published events: rows were lost or duplicated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One way of publishing and what it took."""
+    """A way of publishing and its measurements."""
 
     how: str
     rows: int
@@ -47,7 +47,7 @@ class Published:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """An empty folder for the output; one of an earlier demo is emptied, anything else is left alone."""
+    """Prepare an empty output folder; the folder of an earlier demo is emptied, any other is refused."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARKER).exists():
             raise UsageError(
@@ -65,7 +65,7 @@ def _cpu_seconds() -> float:
 
 
 def publish_rows(client: Any, table: pa.Table, console: Console) -> Published:
-    """One ``send_async`` an event, as any program would."""
+    """Publish with one ``send_async`` per event, as ordinary programs do."""
     keys = table.column("key").to_pylist()
     values = table.column("value").to_pylist()
     times = table.column("event_time").cast("int64").to_pylist()
@@ -98,9 +98,9 @@ def publish_rows(client: Any, table: pa.Table, console: Console) -> Published:
 
 
 def publish_columns(client: Any, table: pa.Table, console: Console) -> Published:
-    """The same events as Arrow tables."""
+    """Publish the events as Arrow tables."""
     size = table.column("value").nbytes
-    # Partition, encoding and compression kernels are compiled at their first use.
+    # Kernels for partitioning, encoding and compression are compiled at their first use.
     warm = client.create_producer("persistent://public/default/warm-up")
     warm.send_table(table.slice(0, 100))
     warm.close()
@@ -117,13 +117,13 @@ def publish_columns(client: Any, table: pa.Table, console: Console) -> Published
 
 
 def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict[str, Any]:
-    """Run everything; returns the summary that is printed.
+    """Run everything and return the printed summary.
 
-    Raises `ProofFailed` when a row is missing or doubled, anywhere, and `SparkFailed` when Spark fails.
+    Raises `ProofFailed` if a row is missing or duplicated, and `SparkFailed` if Spark fails.
     """
     from geminga.spark.java import check_java
 
-    check_java()  # before minutes of work, not behind them
+    check_java()  # fail before minutes of work, not after
     folder = prepare_folder(folder)
     started = time.perf_counter()
     console.step("Reading the flights")
@@ -131,7 +131,7 @@ def run_demo(folder: Path, console: Console, *, rows: int | None = None) -> dict
     expected = Checksum.of(table.column("value").to_pylist())
     half = table.num_rows // 2
     told = DriverProgress()
-    # Exactly once rests on the broker's deduplication.
+    # Exactly-once needs the broker's deduplication.
     with geminga.embedded(folder / "store", deduplication=True) as broker:
         console.step(f"Broker at {broker.service_url}, its store in {folder / 'store'}: every receipt synced")
         with broker.client() as client:
@@ -192,7 +192,7 @@ def _create_topic(admin_url: str) -> None:
 
 
 def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console: Console) -> int:
-    """The queries: a driver that is killed half-way, and another one. Returns the rows of the second."""
+    """Run the queries: a driver that is killed half-way, and a second one. Returns the rows of the second."""
     console.step(f"Starting Spark; what it prints goes to {log}")
     with console.many(pipeline.QUERIES, total) as update:
         follow(job, log, told, partial(_show, total, update), kill_when=partial(_is_half, total))
@@ -210,7 +210,7 @@ def _stream(job: DriverJob, log: Path, told: DriverProgress, total: int, console
 
 
 def _show(total: int, update: Update, told: DriverProgress) -> None:
-    """What is done is what does not lag behind any more."""
+    """Show progress: all messages except the lag."""
     for name, query in told.queries.items():
         if query.lag_messages is not None:
             size = "" if query.lag_bytes is None else f", {query.lag_bytes / 1e6:.1f} MB"
@@ -220,6 +220,6 @@ def _show(total: int, update: Update, told: DriverProgress) -> None:
 
 
 def _is_half(total: int, told: DriverProgress) -> bool:
-    """Every query has done something, and all together half of what there is."""
+    """Return whether every query has made progress, and all together have done half of the work."""
     done = [query.rows for query in told.queries.values()]
     return min(done) > 0 and sum(done) >= total * len(done) // 2

@@ -1,7 +1,7 @@
-"""Functions: a callable for every message of some topics, its results into another.
+"""Functions: a callable that is called for every message of its input topics; results go to another topic.
 
-No cluster of workers and no server: `run` and `FunctionRunner` (``geminga function run`` at a terminal) run
-what was written for Pulsar Functions, and any other callable. The interfaces have ``pulsar-client``'s names:
+`run`, `FunctionRunner` and ``geminga function run`` run Pulsar Functions and any other callable, without a
+cluster of function workers. The interfaces have ``pulsar-client``'s names:
 `geminga.functions.context`, `geminga.functions.function`, `geminga.functions.serde`.
 """
 

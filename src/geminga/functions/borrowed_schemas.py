@@ -1,4 +1,4 @@
-"""Schemas and records of ``pulsar-client``'s own module: a function written for it is given what it knows."""
+"""Schemas and records of the module ``pulsar``, for functions written for ``pulsar-client``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from geminga.schema import AvroSchema, Schema, SchemaType
 
 
 def borrowed(found: Any) -> Schema[Any] | None:
-    """The same schema for this client, from one of ``pulsar.schema`` or from its ``Record``, which stands for
-    its ``JsonSchema``; None for anything else."""
+    """Return this client's schema for a schema of ``pulsar.schema``, or for a ``Record`` (as ``JsonSchema``);
+    None for anything else."""
     theirs = sys.modules.get("pulsar.schema")
     if theirs is None or sys.modules.get("geminga.schema") is theirs:
         return None
@@ -33,7 +33,7 @@ class _Borrowed(Schema[Any]):
 
 
 class _BorrowedAvro(AvroSchema[Any]):
-    """Reads what was written with other versions of the schema, too."""
+    """Avro schema that also decodes messages written with other versions of the schema."""
 
     def __init__(self, theirs: Any) -> None:
         super().__init__(None, theirs._schema)

@@ -1,4 +1,4 @@
-"""Calling the function: values from messages, payloads from results, one `CallOutcome` a message."""
+"""Calling of the function: decodes messages, encodes results, returns a `CallOutcome` per message."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from geminga.functions.loading import Call
 from geminga.functions.running_context import InstanceContext, Output, Publish, RunningContext
 
 CHUNK_SECONDS = 0.005
-"""A plain callable is called for so long before its results are sent: none waits for a slow one behind it."""
+"""Time after which the results of a plain callable are sent, so that they do not wait for slow calls."""
 
 
 class CallOutcome:
-    """What became of one call.
+    """Outcome of a call.
 
-    ``error``: why it failed. An extension's panic, ``sys.exit()`` of a library and a call that cancels itself
-    are no `Exception`, and failures of the call all the same: if they ended the function, their message would
-    end every instance that gets it, and never come to the dead letters.
-    ``publishes``: what it gave, in order. ``changes``: its changes of the state.
-    ``payload`` with ``key`` in place of ``publishes`` is the usual case: one result for the output topic.
+    ``error``: the exception of a failed call. It includes `BaseException`, such as an extension's panic,
+    ``sys.exit()`` of a library and a call that cancels itself: if these ended the function, their message
+    would end every instance that receives it, and never reach the dead letter topic.
+    ``publishes``: the results in order. ``changes``: changes of the state.
+    ``payload`` with ``key`` replaces ``publishes`` in the usual case, one result for the output topic.
     """
 
     __slots__ = ("changes", "error", "key", "message", "payload", "plain", "publishes")
@@ -50,7 +50,7 @@ class CallOutcome:
 
 
 def size_of(outcomes: Sequence[CallOutcome]) -> int:
-    """Bytes of what they gave, as far as it is bytes by now."""
+    """Return the size in bytes of the results that are encoded already."""
     size = 0
     for outcome in outcomes:
         if type(outcome.payload) is bytes:
@@ -62,7 +62,7 @@ def size_of(outcomes: Sequence[CallOutcome]) -> int:
 
 
 class Caller:
-    """``decode`` gives a message's value, ``encode`` the payload of a result for the output topic."""
+    """Calls the function. ``decode`` returns a message's value, ``encode`` a result's payload."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class Caller:
         self._forward = shared.settings.forward_keys
         self._source = shared.settings.source_properties
         self.ending = False
-        """Calls are cancelled because the function ends, and not by themselves."""
+        """True while calls are cancelled because the function ends."""
 
     def call_some(self, messages: Sequence[Any], stop_at_failure: bool) -> list[CallOutcome]:
-        """On the function's thread: outcomes of the first messages, as many as fit into `CHUNK_SECONDS`; with
-        ``stop_at_failure`` the first failure is the last."""
+        """Call the function for messages until `CHUNK_SECONDS` have passed, and return the outcomes. With
+        ``stop_at_failure``, stop after the first failure. Runs on the function's thread."""
         outcomes: list[CallOutcome] = []
         function, takes_context = self.call.function, self.call.takes_context
         started = time.perf_counter()
@@ -107,7 +107,7 @@ class Caller:
         return outcomes
 
     async def call_one(self, message: Any) -> CallOutcome:
-        """On the loop: the outcome of an async callable."""
+        """Call an async callable and return the outcome. Runs on the event loop."""
         outcome = CallOutcome(message)
         started = time.perf_counter()
         context = RunningContext(self._shared, message) if self.call.takes_context else None
@@ -126,7 +126,7 @@ class Caller:
         return outcome
 
     def _fill(self, outcome: CallOutcome, result: Any, context: RunningContext | None) -> None:
-        """What the call gave, as payloads; whatever cannot be sent is the call's failure."""
+        """Encode the results of a call; a result that cannot be encoded is a failure of the call."""
         busy = context is not None and (context.publishes or context.changes)
         alone = result is not None and not busy and not self._source and self._output is not None
         if alone and type(result) not in _SPECIAL:
@@ -187,7 +187,7 @@ class Caller:
 
 
 async def uncancelled() -> bool:
-    """On the loop: takes back what cancelled this task, if anything did; whether it had."""
+    """Undo a cancellation of the current task; return whether there was one. Runs on the event loop."""
     task = asyncio.current_task()
     assert task is not None
     if not task.cancelling():
@@ -195,12 +195,12 @@ async def uncancelled() -> bool:
     while task.cancelling():
         task.uncancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # where it would be raised
+        await asyncio.sleep(0)  # a pending cancellation is raised here
     return True
 
 
 class _Several(list[Any]):
-    """The values of an async generator."""
+    """Values of an async generator."""
 
 
 async def _collected(values: AsyncIterator[Any]) -> _Several:

@@ -1,4 +1,4 @@
-"""`Context`: what a function may ask and do while it processes a message. A worker implements it."""
+"""`Context`: a function's interface to its message, configuration, state and publishing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Context:
-    """The message at hand, the function's own names and configuration, metrics, state and publishing."""
+    """The current message, the function's names and configuration, metrics, state and publishing."""
 
     # --- the message ------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Context:
 
     @abstractmethod
     def get_logger(self) -> logging.Logger:
-        """Where the function's log lines go."""
+        """The function's logger."""
 
     @abstractmethod
     def get_user_config_value(self, key: str) -> Any:
@@ -97,7 +97,7 @@ class Context:
 
     @abstractmethod
     def get_secret(self, secret_name: str) -> Any:
-        """A secret by its name, None when there is none."""
+        """A secret by its name; None if it is not set."""
 
     # --- metrics, publishing, state ---------------------------------------------------------------
 

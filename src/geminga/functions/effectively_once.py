@@ -1,20 +1,18 @@
-"""Effectively once: what a result's sequence id is, and why none is lost or there twice.
+"""Effectively-once processing: each result is stored exactly once, by sequence ids and deduplication.
 
-A result's sequence id is the place of its input message: entry, index in the batch, number of the result.
-The producer's name is the function's with the input's topic and ledger, so that ids of one producer grow with
-the order in which one partition is read, and none overflows. A broker with deduplication remembers the
-highest id of each name. After any end, what was read but not acknowledged is read again, in order, and:
+A result's sequence id is made of its input message's position: entry, index in the batch, number of the
+result. The producer's name consists of the function's name and the input's topic and ledger, so that the ids
+of a producer increase in reading order and do not overflow. A broker with deduplication stores the highest id
+of each name. After a restart, unacknowledged messages are read again in order, and:
 
-* What the broker says it has (``last_sequence_id`` when the producer is opened) is not sent again. This is
-  not left to the broker: it judges a batch by its first message, and would drop a batch whose first half
-  it has with its second half.
-* A call that fails is repeated before the next result goes out: an id once stepped over is lost for ever.
-* A partition is read by one instance at a time (a Failover subscription). When it moves to another, the
-  broker lets that one's producer in once the old one has closed its own, which it does when it was idle for
-  `IDLE_SECONDS`.
+* Results up to the producer's ``last_sequence_id`` are not sent again. The broker's deduplication does not
+  suffice: it checks a batch by its first message, and would drop a batch of which it has only the first half.
+* A failed call is repeated before the next result is sent: the broker rejects ids below the highest.
+* A partition is read by one instance at a time (Failover subscription). After a failover, the broker admits
+  the new instance's producer once the old instance has closed its own, after `IDLE_SECONDS` without use.
 
-If a broker does not deduplicate it forgets the ids: a producer is opened twice at the start to see whether
-the first id is remembered, and the function ends with a clear word if it is not.
+A broker without deduplication forgets the ids: at the start a producer is opened twice to check that its
+first id is remembered; if not, the function ends with an error.
 """
 
 from __future__ import annotations
@@ -44,14 +42,15 @@ _BUSY_SECONDS = 0.2
 _RESULT_BITS = 15
 _INDEX_BITS = 20
 RESULTS_MAX = 1 << _RESULT_BITS
-"""Results of one message."""
+"""Most results of one message."""
 _INDEX_MAX = 1 << _INDEX_BITS
 _ENTRY_MAX = 1 << (63 - _RESULT_BITS - _INDEX_BITS)
 
 
 def sequence_id(entry_id: int, batch_index: int, result: int) -> int:
-    """Grows with entry, index and result. Raises `InvalidConfiguration` beyond 2^28 entries of a ledger,
-    2^20 messages of a batch or 2^15 results of a message."""
+    """Return the sequence id of a result; it increases with entry, index and result. Raises
+    `InvalidConfiguration` beyond 2^28 entries of a ledger, 2^20 messages of a batch or 2^15 results of a
+    message."""
     index = max(batch_index, 0)
     if result >= RESULTS_MAX or index >= _INDEX_MAX or entry_id >= _ENTRY_MAX:
         raise InvalidConfiguration(
@@ -62,7 +61,7 @@ def sequence_id(entry_id: int, batch_index: int, result: int) -> int:
 
 
 class _OutputProducer:
-    """A producer of one name on one output topic (or partition)."""
+    """Producer with a fixed name on an output topic or partition."""
 
     def __init__(self, producer: Any) -> None:
         self.producer = producer
@@ -72,7 +71,7 @@ class _OutputProducer:
 
 
 class EffectivelyOnce:
-    """Sends in order, each result at most once."""
+    """Sends results in order, each at most once."""
 
     in_place = True
 
@@ -94,7 +93,7 @@ class EffectivelyOnce:
             for outcome in outcomes:
                 await self._send(outcome)
         if not self._settling.consumer.queue:
-            # Nothing more is there to share the batches with.
+            # No more results are queued that could join the batches.
             for lane in self._lanes.values():
                 if lane.in_flight:
                     lane.producer._publisher.close_batches_soon()
@@ -110,7 +109,7 @@ class EffectivelyOnce:
 
         def one(error: Exception | None) -> None:
             if error is not None:
-                # What is behind it may be stored already: it must not be acknowledged, nor anything follow.
+                # Later results may be stored already: do not acknowledge this one, and send nothing more.
                 settling.end(error)
                 return
             left[0] -= 1
@@ -146,7 +145,7 @@ class EffectivelyOnce:
         one(None)
 
     async def _send_plain(self, outcome: CallOutcome, place: Any) -> None:
-        """`_send` for one result without more, which most calls give."""
+        """Like `_send`, for the usual call with one plain result."""
         settling, message = self._settling, outcome.message
         wanted = sequence_id(place.entry_id(), place.batch_index(), 0)
         output = self._settings.output
@@ -198,9 +197,8 @@ class EffectivelyOnce:
         return receipted
 
     async def check(self, outcome: CallOutcome) -> None:
-        """Before anything is sent: raises `MessageTooBig` or `InvalidConfiguration` for a call whose results
-        can never be stored, and what the broker says of topics that it named itself. That is its own failure
-        and nobody else's."""
+        """Check a call's results before any is sent, so that bad results fail their own call only. Raises
+        `MessageTooBig`, `InvalidConfiguration`, and the broker's errors for topics that the call chose."""
         limit = self._size_max
         if outcome.plain and type(outcome.payload) is bytes and len(outcome.payload) <= limit:
             return
@@ -218,7 +216,7 @@ class EffectivelyOnce:
                     await self._lane((topic, *_origin(outcome.message)), publish.topic)
 
     def check_size(self, size: int) -> None:
-        """Raises `MessageTooBig`. On any thread."""
+        """Raise `MessageTooBig` if the results are too big. May run on any thread."""
         if size > self._size_max:
             raise MessageTooBig(f"a result of {size} bytes; the broker takes {self._size_max}")
 
@@ -234,11 +232,11 @@ class EffectivelyOnce:
         key = publish.options.get("partition_key")
         if key is not None:
             return names[partition_of(key, len(names), "BoostHash")]
-        # The same place again after a restart.
+        # Use the same partition after a restart.
         return names[zlib.crc32(f"{place.ledger_id()}:{place.entry_id()}".encode()) % len(names)]
 
     async def _of_output(self, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """What ``ask`` gives. The output is waited for; a topic that a call has chosen was, by `check`."""
+        """Return the result of ``ask``, retried for the output; `check` tried topics chosen by calls."""
         if topic == self._settings.output:
             return await self._settling.patiently(topic, ask)
         return await ask()
@@ -251,7 +249,7 @@ class EffectivelyOnce:
             lane = None
         if lane is None:
             for other in [k for k in self._lanes if k[:2] == key[:2]]:
-                # Of an earlier ledger: its results come before.
+                # Results of an earlier ledger are sent before.
                 await self._close_lane(other, self._lanes[other])
                 self._confirmed.pop(other, None)
             lane = await self._open_lane(key, topic)
@@ -287,8 +285,8 @@ class EffectivelyOnce:
         return lane
 
     def _remembers_less(self, lane: _OutputProducer, topic: str, confirmed: int) -> None:
-        """The broker has given receipts in this run that it does not know of any more. Raises
-        `InvalidConfiguration` when it never did."""
+        """Handle a broker that forgot ids of this run. Raises `InvalidConfiguration` if it never remembers
+        any."""
         if topic not in self._verified:
             error = InvalidConfiguration(
                 f"guarantee='EFFECTIVELY_ONCE' is not allowed: the broker does not deduplicate {topic}; "
@@ -303,7 +301,7 @@ class EffectivelyOnce:
                 "back with older data", topic, lane.producer.producer_name(), lane.stored, confirmed,
             )  # fmt: skip
         else:
-            # It forgets who was gone for long. Whether it still remembers anything is seen with the next.
+            # Brokers forget producers after a long absence. The next check shows whether ids are remembered.
             self._verified.discard(topic)
         lane.stored = lane.pushed = confirmed
 
@@ -313,7 +311,7 @@ class EffectivelyOnce:
         await lane.producer.end()
 
     async def _tend(self) -> None:
-        """Idle producers are closed: another instance may have taken the partition over."""
+        """Close idle producers: another instance may read the partition now."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(IDLE_SECONDS / 4)

@@ -1,4 +1,4 @@
-"""`Function`: what is called for every message of the input topics."""
+"""`Function`: base class of functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Function:
 
     @abstractmethod
     def process(self, input: Any, context: Any) -> Any:
-        """What becomes of ``input``, a value that the function's serde made of a message.
+        """Process ``input``, the value that the function's serde decoded from a message.
 
-        ``context`` is a `geminga.functions.context.Context`. What is returned goes to the output topic;
-        None goes nowhere.
+        ``context`` is a `geminga.functions.context.Context`. The returned value is published to the output
+        topic, except None.
         """

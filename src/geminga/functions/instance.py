@@ -1,4 +1,4 @@
-"""One instance as a process: ``python -m geminga.functions.instance``, its settings on standard input."""
+"""Process of a function instance: ``python -m geminga.functions.instance``, settings on standard input."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from geminga.functions.runner import FunctionRunner
 from geminga.functions.settings import FunctionSettings
 
 STUCK_SECONDS = 20.0
-"""Beyond ``drain_seconds``, an end that takes so long is none."""
+"""Grace period after ``drain_seconds``; a longer shutdown counts as hung and the process is ended."""
 
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("geminga").setLevel(logging.WARNING)
-    # Ctrl-C at a terminal reaches every process; the parent ends this one by its standard input.
+    # Ignore a terminal's Ctrl-C; the parent process ends this process by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = FunctionSettings.from_json(sys.stdin.readline())
     runner = FunctionRunner(settings)
@@ -31,7 +31,7 @@ def main() -> int:
         sys.stdin.read()
         runner.stop()
         time.sleep(settings.drain_seconds + STUCK_SECONDS)
-        os._exit(1)  # an async callable keeps the loop for itself, and nobody may be there to kill it
+        os._exit(1)  # an async callable blocks the loop, and the parent may be gone
 
     threading.Thread(target=until_closed, daemon=True).start()
     try:

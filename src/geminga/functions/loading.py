@@ -1,4 +1,4 @@
-"""From ``module:callable`` to something that is called for a message, and how it wants to be called."""
+"""Loading of functions by ``module:callable``, and inspection of their parameters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from geminga.functions.serde import IdentitySerDe, SerDe
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``function(value)``, or ``function(value, context)`` where ``takes_context``; ``is_async``: it returns
-    a coroutine or an async generator. ``takes``: bytes, str or Message where the first parameter says so."""
+    """A loaded function, called as ``function(value)``, or ``function(value, context)`` if ``takes_context``.
+    ``is_async``: it returns a coroutine or an async generator. ``takes``: bytes, str or Message if the first
+    parameter is annotated so."""
 
     function: Callable[..., Any]
     takes_context: bool
@@ -29,9 +30,9 @@ class Call:
 
 
 def find(reference: str) -> Any:
-    """What ``module:name``, ``module.name`` or ``file.py:name`` means; ``name`` may have dots.
+    """Import the object of ``module:name``, ``module.name`` or ``file.py:name``; ``name`` may have dots.
 
-    Modules are looked for in the current folder too. Raises `InvalidConfiguration` when there is none.
+    Modules are searched in the current folder too. Raises `InvalidConfiguration` if it does not exist.
     """
     where, colon, name = reference.rpartition(":")
     if not colon:
@@ -39,7 +40,7 @@ def find(reference: str) -> Any:
     if not where or not name:
         refuse("function", reference, "'module:callable'")
     if where.startswith("serde") and "." not in where:
-        where = "geminga.functions.serde"  # a function worker finds these under their bare name
+        where = "geminga.functions.serde"  # function workers import these by their bare name
     found: Any = _module(where, reference)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -60,7 +61,7 @@ def _module(where: str, reference: str) -> Any:
             raise InvalidConfiguration(f"function={reference!r}: there is no file {path}")
         folder = str(path.parent)
         if folder not in sys.path:
-            sys.path.insert(0, folder)  # its neighbours are its modules
+            sys.path.insert(0, folder)  # a file can import modules of its folder
         where = path.stem
     elif "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -75,12 +76,12 @@ def _module(where: str, reference: str) -> Any:
 
 
 def resolve(function: str | Callable[..., Any]) -> Call:
-    """How a function is called. A class is made without arguments; its ``process(input, context)`` is what
-    is called. Raises `InvalidConfiguration` for what cannot be called with a message."""
+    """Return how to call a function. A class is instantiated without arguments, and its
+    ``process(input, context)`` is called. Raises `InvalidConfiguration` for an unsuitable callable."""
     found = find(function) if isinstance(function, str) else function
     if inspect.isclass(found):
         found = found()
-    # Pulsar's oldest shape of a plain function is a module with `process(input)`.
+    # Pulsar's oldest form of a function is a module with `process(input)`.
     process = None if inspect.isfunction(found) else getattr(found, "process", None)
     is_class = process is not None
     target: Any = process if is_class else found
@@ -95,7 +96,7 @@ def resolve(function: str | Callable[..., Any]) -> Call:
 def _positional(target: Callable[..., Any], function: object) -> list[inspect.Parameter]:
     try:
         parameters = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError):  # built in: one argument, as str.upper has
+    except (TypeError, ValueError):  # built-in: assume one argument, as for str.upper
         return [inspect.Parameter("input", inspect.Parameter.POSITIONAL_ONLY)]
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [p for p in parameters if p.kind in kinds]
@@ -124,7 +125,7 @@ def _takes(parameter: inspect.Parameter) -> str:
 
 
 def serde(field: str, given: Any) -> SerDe:
-    """A serde from an instance, a class, or the name of one; `IdentitySerDe` for None."""
+    """Return a serde for an instance, a class or a name; `IdentitySerDe` for None."""
     if given is None or given == "":
         return IdentitySerDe()
     found: Any = find(given) if isinstance(given, str) else given
@@ -135,7 +136,7 @@ def serde(field: str, given: Any) -> SerDe:
 
 
 def schema(field: str, given: Any) -> Any:
-    """A schema of the client from one, a record class, or the name of either; None for None."""
+    """Return the client's schema for a schema, a record class or a name; None for None."""
     if given is None or given == "":
         return None
     from geminga.client.arguments import checked_schema

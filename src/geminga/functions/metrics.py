@@ -1,4 +1,4 @@
-"""What an instance has done, in numbers: for the last line of the command, and for Prometheus."""
+"""Counters of an instance, for the last line of the command and for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 NAMES_MAX = 1000
-"""Metrics of a function's own; more are not kept, for a name made of data would never end."""
+"""Limit of a function's user metrics; names made of data would need unlimited memory."""
 FAMILIES = (
     ("pulsar_function_received_total", "counter", "messages", "Taken from the subscription."),
     ("pulsar_function_processed_successfully_total", "counter", "messages", "Calls that came back."),
@@ -16,16 +16,16 @@ FAMILIES = (
     ("pulsar_function_process_latency_ms_sum", "counter", "ms", "What the calls took together."),
     ("pulsar_function_last_invocation", "gauge", "ms since 1970", "The last call; 0: none."),
 )
-"""Name, type, unit and meaning of what every instance counts."""
+"""Name, type, unit and meaning of each instance's metrics."""
 OWN_FAMILIES = (
     ("pulsar_function_user_metric_count", "counter", "records", "Records of a metric of the function's own."),
     ("pulsar_function_user_metric_sum", "counter", "", "Their sum."),
 )
-"""What ``context.record_metric`` makes; the label ``metric`` names it."""
+"""Metrics of ``context.record_metric``; the label ``metric`` holds the name."""
 
 
 class Metrics:
-    """Counters since the start. Names of the exposition are those of Apache Pulsar's function workers."""
+    """Counters since the start. The metrics have the names of Apache Pulsar's function workers."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.received = 0
@@ -40,7 +40,7 @@ class Metrics:
         self._lock = threading.Lock()
 
     def record(self, name: str, value: float) -> None:
-        """On any thread."""
+        """Record a value of a user metric. May run on any thread."""
         with self._lock:
             kept = self._own.get(name)
             if kept is None:
@@ -51,12 +51,12 @@ class Metrics:
             kept[1] += value
 
     def own(self) -> dict[str, tuple[float, float]]:
-        """Name of each metric of the function's own: how often it was recorded, and the sum."""
+        """Return by name of each user metric: number and sum of its records."""
         with self._lock:
             return {name: (count, total) for name, (count, total) in self._own.items()}
 
     def exposition(self) -> str:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         values = (
             self.received, self.processed, self.published, self.user_exceptions, self.system_exceptions,
             self.process_seconds * 1000, self.last_invocation_ms,

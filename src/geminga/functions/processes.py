@@ -1,7 +1,7 @@
-"""Several instances as processes of their own: started, watched, started again, and stopped together.
+"""Supervisor of several instances, each a process: starts, restarts and stops them.
 
-Each gets its settings by its standard input, which stays open: an instance whose parent is gone sees it
-close, and ends as if it had been asked to.
+An instance reads its settings from its standard input, which stays open: if the parent dies, the pipe closes
+and the instance shuts down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from geminga.functions.settings import FunctionSettings
 EXIT_USAGE = 2
 BACKOFF_SECONDS = (0.2, 60.0)
 STEADY_SECONDS = 60.0
-"""An instance that ran so long starts again without a long wait."""
+"""Run time after which the restart delay of an instance is reset."""
 
 
 class _Instance:
@@ -38,7 +38,7 @@ class _Instance:
             [sys.executable, "-m", "geminga.functions.instance"], stdin=subprocess.PIPE
         )
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended already: seen by the next look
+        with contextlib.suppress(OSError):  # the process has ended already: the next poll sees it
             self.process.stdin.write(self.settings.to_json().encode() + b"\n")
             self.process.stdin.flush()
 
@@ -54,11 +54,11 @@ def supervise(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
     stop: threading.Event | None = None,
 ) -> int:
-    """Run ``parallelism`` instances until Ctrl-C, SIGTERM or ``stop``; 0, or 2 when one cannot start at all.
+    """Run ``parallelism`` instances until Ctrl-C, SIGTERM or ``stop``; return 0, or 2 if one cannot start.
 
-    The second Ctrl-C or SIGTERM kills them and ends the process. One that dies is started again, after 0.2 s
-    at first and twice as long each time up to a minute; `say` is told.
-    Raises `InvalidConfiguration` for settings that other processes cannot have.
+    The second Ctrl-C or SIGTERM kills them and ends the process. An instance that dies is restarted, after
+    0.2 s at first and twice as long each time up to a minute, and reported with `say`.
+    Raises `InvalidConfiguration` for settings that cannot be passed to other processes.
     """
     asked = stop or threading.Event()
     instances = [

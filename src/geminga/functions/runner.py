@@ -1,4 +1,4 @@
-"""`FunctionRunner`: one instance of a function, from opening its topics to the last receipt."""
+"""`FunctionRunner`: runs one instance of a function."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from geminga.loggers import shield
 logger = logging.getLogger("geminga.functions")
 
 CHUNK_MESSAGES = 500
-"""A plain callable is called for at most so many messages before their results are sent."""
+"""Most messages that a plain callable processes before their results are sent."""
 _WAIT_SECONDS = 1.0
 _ACK_GROUPING_MS = 10
-"""A broker lets a consumer have 50,000 messages unacknowledged: with the usual 100 ms that many in 100 ms
-would be the most that tables reach."""
+"""Acknowledgement grouping time. Brokers allow 50,000 unacknowledged messages per consumer; with the usual
+100 ms, tables could not exceed 500,000 messages per second."""
 _STATE_SECONDS_MAX = 600.0
-"""A state that is not read within it is asked for again."""
+"""Time limit for reading the state; then reading is retried."""
 
 
 class FunctionRunner(LongRunning[None]):
-    """Runs a function until it is told to stop: `run` here, `start` and `close` in the background.
+    """Runs a function until it is stopped: `run` blocks, `start` and `close` work in the background.
 
-    ``metrics`` counts what it did. One runner runs once.
+    ``metrics`` holds its counters. A runner can run once.
     """
 
     def __init__(self, settings: FunctionSettings) -> None:
@@ -55,17 +55,20 @@ class FunctionRunner(LongRunning[None]):
         self._limit: asyncio.Timeout | None = None
 
     def run(self, *, signals: bool = True) -> None:
-        """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; the second ends the process.
+        """Run until `stop`, or with ``signals`` until Ctrl-C or SIGTERM; a second signal ends the process.
 
-        What is under way is finished first, for at most ``drain_seconds``; what is not by then is not
-        acknowledged, and comes again the next time. Raises what ends the function: `InvalidConfiguration`,
-        what loading it raises, what the broker reports, and `AlreadyClosed` when it has run before.
+        At the end, calls and sends in flight are finished within ``drain_seconds``; messages that are not
+        finished by then are redelivered at the next start. Raises the error that ends the function:
+        `InvalidConfiguration`, an error of loading it, the broker's error, or `AlreadyClosed` if the runner
+        has run before.
         """
         super().run(signals=signals)
 
     def _stop_here(self) -> None:
         super()._stop_here()
-        if self._limit is not None and self._limit.when() is None:  # a second call gives no more time
+        if (
+            self._limit is not None and self._limit.when() is None
+        ):  # a second call does not extend the time limit
             self._limit.reschedule(asyncio.get_running_loop().time() + self.settings.drain_seconds)
         if self._consumer is not None:
             self._consumer.receive_waiters.wake_all()
@@ -85,7 +88,7 @@ class FunctionRunner(LongRunning[None]):
         admins: list[Admin] = []
 
         async def open_admin() -> Admin:
-            """Open admin REST; an address that is not given is learned from the broker."""
+            """Open admin REST; without an address, request the address from the broker."""
             url = cluster.admin_url or await find_admin_url(client.context)
             admins.append(Admin(**dataclasses.replace(cluster, admin_url=url).admin_arguments()))
             return admins[-1]
@@ -115,7 +118,7 @@ class FunctionRunner(LongRunning[None]):
                 await client.close()
 
     async def _within_limit(self, relaying: Coroutine[Any, Any, None]) -> None:
-        """Given up ``drain_seconds`` after it was told to stop."""
+        """Cancel the relay ``drain_seconds`` after `stop`."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -127,7 +130,7 @@ class FunctionRunner(LongRunning[None]):
             if not limit.expired():
                 raise
             logger.warning(
-                "what was under way has not ended within drain_seconds=%g; it comes again",
+                "calls in flight have not ended within drain_seconds=%g; their messages are redelivered",
                 self.settings.drain_seconds,
             )
         finally:
@@ -182,7 +185,7 @@ class FunctionRunner(LongRunning[None]):
         consumer = self._consumer = await self._subscribe(client)
         settling = PendingResults(shared, consumer)
         if call.is_async and call.takes_context:
-            # An async callable cannot wait for it on the loop; asked for at the start, or not at all.
+            # An async callable cannot block the loop for the state: load it at the start.
             assert shared.open_state is not None
             shared.state = await thread.run(shared.open_state)
         sender: ResultSender
@@ -281,7 +284,7 @@ class FunctionRunner(LongRunning[None]):
             return lambda value: value
 
         def checked(value: Any) -> Any:
-            sender.check_size(len(output_schema.encode(value)))  # what cannot be sent is the call's failure
+            sender.check_size(len(output_schema.encode(value)))  # a result that cannot be sent fails the call
             return value
 
         return checked
@@ -293,7 +296,7 @@ class FunctionRunner(LongRunning[None]):
         return self._stopping.is_set()
 
     async def _take(self, most: int) -> list[Any]:
-        """What is in the queue, at most so many."""
+        """Take up to ``most`` messages from the receiver queue."""
         consumer = self._consumer
         messages: list[Any] = []
         while len(messages) < most:
@@ -317,12 +320,12 @@ class FunctionRunner(LongRunning[None]):
             try:
                 await consumer.acknowledge(messages)
             except Timeout as error:
-                logger.warning("%d messages are left out: they may come again: %s", len(messages), error)
+                logger.warning("skipping %d messages, which may be redelivered: %s", len(messages), error)
                 return []
         return messages
 
     async def _wait(self) -> None:
-        """Until there may be a message, or for a second."""
+        """Wait for a message, at most a second."""
         await self._consumer.wait(self._consumer.context.now() + _WAIT_SECONDS)
 
     async def _relay(
@@ -345,7 +348,7 @@ class FunctionRunner(LongRunning[None]):
                     self._count_failures(outcomes)
                     await sender.emit(outcomes)
                 if self._is_stopping and self.settings.guarantee != "ATMOST_ONCE":
-                    settling.in_flight -= len(messages) - start  # they come again
+                    settling.in_flight -= len(messages) - start  # they are redelivered
                     return
             await settling.below()
 
@@ -353,7 +356,7 @@ class FunctionRunner(LongRunning[None]):
         self, outcomes: list[CallOutcome], caller: Caller, sender: Any, settling: PendingResults,
         thread: CallingThread | None,
     ) -> None:  # fmt: skip
-        """Results in order; a failed call is repeated here, for what is behind it must wait."""
+        """Send results in order. A failed call is repeated here, since later results must wait for it."""
         good: list[CallOutcome] = []
         for place, outcome in enumerate(outcomes):
             tries = 0
@@ -364,7 +367,7 @@ class FunctionRunner(LongRunning[None]):
                         await sender.check(outcome)
                     except PulsarException as error:
                         outcome.error = error
-                        is_away = is_passing(error)  # the topic, and no letter is dead for that
+                        is_away = is_passing(error)  # the topic is unavailable: not a failure of the message
                 if outcome.error is None:
                     good.append(outcome)
                     break
@@ -400,7 +403,7 @@ class FunctionRunner(LongRunning[None]):
         settling.done(message)
 
     def _count_failures(self, outcomes: Sequence[CallOutcome]) -> None:
-        """The 1st, 2nd, 4th, 8th ... failure is logged with its traceback."""
+        """Count failures; log the 1st, 2nd, 4th, 8th ... with its traceback."""
         for outcome in outcomes:
             if outcome.error is None:
                 continue
@@ -414,7 +417,7 @@ class FunctionRunner(LongRunning[None]):
                 )  # fmt: skip
 
     async def _relay_async(self, caller: Caller, sender: ResultSender, settling: PendingResults) -> None:
-        """Up to ``max_concurrency`` calls at one time; what is done is sent, in order where order is kept."""
+        """Run up to ``max_concurrency`` calls at a time and send the results, in order if ``keep_order``."""
         settings = self.settings
         ordered = settings.keep_order or sender.in_place
         pending: deque[asyncio.Task[CallOutcome]] = deque()
@@ -477,7 +480,7 @@ def _finished(pending: deque[asyncio.Task[CallOutcome]], ordered: bool) -> list[
 
 
 class _LogTopic(logging.Handler):
-    """The function's log lines as messages; lines that a full queue has no room for are dropped."""
+    """Log handler that publishes the function's log lines; lines are dropped while the queue is full."""
 
     def __init__(self, producer: Any, target: logging.Logger) -> None:
         super().__init__()
@@ -502,7 +505,7 @@ class _LogTopic(logging.Handler):
             self._loop.call_soon_threadsafe(self._send, payload, level)
         except RuntimeError:  # the loop has ended
             pass
-        except Exception:  # of what is to be formatted: as other handlers have it
+        except Exception:  # formatting errors, as in other handlers
             self.handleError(record)
 
     def _send(self, payload: bytes, properties: dict[str, str]) -> None:
@@ -510,17 +513,17 @@ class _LogTopic(logging.Handler):
 
     async def close(self) -> None:  # type: ignore[override]
         self._target.removeHandler(self)
-        await asyncio.sleep(0)  # lines handed over by other threads
+        await asyncio.sleep(0)  # let lines of other threads be queued
         with contextlib.suppress(TimeoutError, PulsarException):
             async with asyncio.timeout(2):
                 await self._producer.close()
 
 
 def run(function: str | Callable[..., Any], **settings: Any) -> None:
-    """Run a function until Ctrl-C or SIGTERM; ``settings`` are those of `FunctionSettings`.
+    """Run a function until Ctrl-C or SIGTERM; ``settings`` are the fields of `FunctionSettings`.
 
-    With ``parallelism`` above 1 in as many processes, for which the function has to be importable.
-    Raises what `FunctionRunner.run` raises.
+    With ``parallelism`` above 1, run that many processes; the function must be importable by them.
+    Raises the errors of `FunctionRunner.run`.
     """
     given = FunctionSettings(function=function, **settings)
     if given.parallelism > 1:

@@ -1,8 +1,7 @@
-"""`RunningContext`: the context that `geminga function run` gives, one for each message.
+"""`RunningContext`: the `Context` of one call of a function.
 
-What a call publishes and what it changes in the state is collected, and takes effect when the call has
-succeeded: a call that fails leaves nothing behind and is tried again. The message is acknowledged when all of
-it has its receipt.
+Published messages and state changes of a call are collected and take effect when the call succeeds; a failed
+call has no effect and is retried. The input message is acknowledged when all results have their receipts.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Output:
-    """A result that says more than its value. A function returns it, or yields several."""
+    """A result with a topic, a key or other options of ``send``. A function returns or yields it."""
 
     value: Any
-    """What is published; None publishes a null value."""
+    """Value to publish; None publishes a null value."""
     topic: str | None = None
-    """In place of the function's output."""
+    """Topic, instead of the function's output."""
     key: str | None = None
-    """As in ``send``; None: the input's, where ``forward_keys`` is on."""
+    """Partition key as in ``send``; None: the input's key if ``forward_keys`` is on."""
     properties: Mapping[str, str] | None = None
-    """As in ``send``."""
+    """Properties as in ``send``."""
     ordering_key: str | None = None
-    """As in ``send``."""
+    """Ordering key as in ``send``."""
     event_timestamp: int | None = None
-    """Milliseconds since 1970."""
+    """Event time in milliseconds since 1970."""
     deliver_after_ms: int | None = None
-    """Delivered so much later."""
+    """Delay of the delivery in milliseconds."""
 
 
 @dataclass(slots=True)
 class Publish:
-    """A payload on its way, or a value for the output's schema. ``options`` are those of ``send``."""
+    """A payload to publish, or a value for the output's schema. ``options`` are those of ``send``."""
 
     topic: str
     payload: Any
@@ -58,8 +57,8 @@ class Publish:
     compression: Any = None
 
     def check(self) -> None:
-        """What is wrong with it is the failure of its call, and shows where it was said. The topic has its
-        full name from now on. Raises `InvalidTopicName`, `InvalidMessage` and `TypeError`."""
+        """Validate topic and options in the call that publishes, so that errors fail this call. Expands the
+        topic's name. Raises `InvalidTopicName`, `InvalidMessage` and `TypeError`."""
         self.topic = str(TopicName.parse(self.topic))
         if self.options:
             if not self.options.keys() <= _OPTIONS:
@@ -69,11 +68,11 @@ class Publish:
 
 
 _OPTIONS = frozenset(inspect.signature(build_message).parameters) - {"content", "now_ms"}
-"""What ``send`` takes beside its content."""
+"""Options of ``send`` besides the content."""
 
 
 class InstanceContext:
-    """What the contexts of one instance have in common."""
+    """Data that the contexts of an instance share."""
 
     def __init__(self, settings: FunctionSettings, metrics: Metrics) -> None:
         self.settings = settings
@@ -84,14 +83,14 @@ class InstanceContext:
         self.serialize: Callable[[str, Any], bytes]
         self.acknowledge: Callable[[Any, str], None]
         self.failed: Callable[[Exception], None] = lambda error: None
-        """Told of what ends the function."""
+        """Called with the error that ends the function."""
         self.patiently: Callable[[str, Callable[[], Awaitable[Any]]], Coroutine[Any, Any, Any]]
-        """Waits for what is away; see `geminga.functions.sending.Settling`."""
+        """Retries while a topic is unavailable; see `PendingResults.patiently`."""
         self.client: Any = None
 
 
 class RunningContext(Context):
-    """See `Context`."""
+    """Implementation of `Context`."""
 
     __slots__ = ("_message", "_shared", "changes", "publishes")
 
@@ -104,7 +103,7 @@ class RunningContext(Context):
     # --- the message ------------------------------------------------------------------------------
 
     def get_message(self) -> Any:
-        """The message itself; None where a table is at hand. Beyond ``pulsar-client``."""
+        """Return the message; None in a function of tables. Not in ``pulsar-client``."""
         return self._message
 
     def get_message_id(self) -> Any:
@@ -129,7 +128,7 @@ class RunningContext(Context):
         return str(self._message.ordering_key())
 
     def get_message_sequence_id(self) -> int:
-        """Ledger and entry of the message as one number, as a function worker makes it."""
+        """Return ledger and entry of the message as one number, as function workers do."""
         place = self._message.message_id()
         return int(place.ledger_id()) << 28 | int(place.entry_id())
 
@@ -182,7 +181,7 @@ class RunningContext(Context):
         return dict(self._shared.settings.user_config)
 
     def get_secret(self, secret_name: str) -> Any:
-        """From the environment, under the name that the settings' ``secrets`` give it."""
+        """Return a secret: the value of the environment variable that the settings' ``secrets`` name."""
         where = self._shared.settings.secrets.get(secret_name)
         return None if where is None else os.environ.get(str(where))
 
@@ -193,7 +192,7 @@ class RunningContext(Context):
     # --- metrics, publishing, state ---------------------------------------------------------------
 
     def record_metric(self, metric_name: str, metric_value: Any) -> None:
-        """Raises `TypeError` for what is no number."""
+        """See `Context.record_metric`. Raises `TypeError` if the value is not a number."""
         if not isinstance(metric_value, Number):
             raise TypeError(f"metric_value must be a number, not {type(metric_value).__name__}")
         self._shared.metrics.record(str(metric_name), float(metric_value))  # type: ignore[arg-type]
@@ -229,7 +228,7 @@ class RunningContext(Context):
         self.changes.append((f"counter/{_key(key)}", check_type("amount", amount, int)))
 
     def get_counter(self, key: str) -> int:
-        """0 for a counter that nobody has counted."""
+        """Return a counter; 0 if it is not set."""
         total = self._state().counter(_key(key))
         for name, change in self.changes:
             if name == f"counter/{key}":
@@ -241,14 +240,14 @@ class RunningContext(Context):
         self.changes.append((f"counter/{_key(key)}", None))
 
     def put_state(self, key: str, value: Any) -> None:
-        """``value``: bytes, text, or None to remove the key."""
+        """Set a value: bytes or text, or None to remove the key."""
         self._state()
         check_type("value", value, bytes, str, bytearray, memoryview, optional=True)
         payload = value.encode() if isinstance(value, str) else None if value is None else bytes(value)
         self.changes.append((f"value/{_key(key)}", payload))
 
     def get_state(self, key: str) -> bytes | None:
-        """Bytes; None for a key that nobody has set."""
+        """Return a value as bytes; None if the key is not set."""
         for name, change in reversed(self.changes):
             if name == f"value/{key}":
                 return change  # type: ignore[return-value]
@@ -260,7 +259,7 @@ def _key(key: object) -> str:
 
 
 def _compression(given: Any) -> Any:
-    """Of ours or of ``pulsar-client``'s module, which has the same names."""
+    """Return the compression type for a member of ours or of ``pulsar-client``'s enumeration."""
     from geminga.client.enums import CompressionType
 
     if given is None:

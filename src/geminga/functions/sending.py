@@ -1,7 +1,7 @@
-"""Sending results and acknowledging what they came from: at least once.
+"""Sending of results and acknowledgement of their input messages: at-least-once processing.
 
-A message is acknowledged when all that its call gave has its receipt; if any of it fails, or the call did,
-it is negatively acknowledged and comes again.
+An input message is acknowledged when all results of its call have their receipts; if a result or the call
+fails, the message is negatively acknowledged and redelivered.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ T = TypeVar("T")
 logger = logging.getLogger("geminga.functions")
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
-"""What messages without a receipt may take together with their results, as far as the sizes so far tell."""
+"""Limit of the memory for messages in flight and their results, estimated from earlier sizes."""
 RETRY_SECONDS_MAX = 60.0
-"""So long a failed call waits for its next turn at the most, and so does who asks for a topic again."""
+"""Longest delay before a failed call or a request for a topic is retried."""
 PRODUCERS_MAX = 1000
-"""Topics, chosen by results, that have a producer at one time."""
+"""Most open producers for topics that results choose."""
 _WEIGHT = 0.25
-"""Of the newest sizes in the average."""
+"""Weight of the newest sizes in the moving average."""
 METADATA_BYTES = 10_240
-"""Left for what goes with a payload, as brokers count it."""
+"""Part of the maximum message size that brokers reserve for metadata."""
 
 
 _NOT_ENCRYPTED = "Encryption is required"
-"""Both brokers say it with the code of what is passing, and a function's results are not encrypted."""
+"""Text of a permanent error that brokers send with a retriable code: results are not encrypted."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error tells of a topic, or its broker, that is away and will be back: no message is to
-    blame, and none gets past it by being tried again."""
+    """Return whether an error means that a topic or broker is temporarily unavailable: it is no failure of
+    the message."""
     if isinstance(error, ProducerBlockedQuotaExceededException):
         return True
     return isinstance(error, PulsarException) and error.retriable and _NOT_ENCRYPTED not in str(error)
 
 
 _REFUSED = (AuthorizationError, IncompatibleSchema)
-"""A producer that is there goes on asking after these, as Java's do; of a function the end is wanted."""
+"""Errors after which an open producer reconnects, as Java's do, but that shall end a function."""
 
 
 def has_ended(error: BaseException) -> bool:
-    """Whether it has ended the producer. The next one tells whether the topic is gone for good."""
+    """Return whether the error has ended the producer. Reopening shows whether the topic was deleted."""
     return isinstance(error, (*FINAL, AlreadyClosed, *_REFUSED))
 
 
 class ResultSender(Protocol):
-    """Where outcomes go. ``in_place``: a failed call has to be repeated before the next goes on."""
+    """Receiver of outcomes. ``in_place``: a failed call must be repeated before later results are sent."""
 
     in_place: bool
 
@@ -78,7 +78,7 @@ class ResultSender(Protocol):
 
 
 class PendingResults:
-    """How many messages have no end yet, and how each ends."""
+    """Messages in flight: their number, and the end of each."""
 
     def __init__(self, shared: InstanceContext, consumer: Any) -> None:
         self.shared = shared
@@ -119,11 +119,11 @@ class PendingResults:
 
     @property
     def most(self) -> int:
-        """How many messages may be in flight: as many as asked for, fewer where they are large."""
+        """Most messages in flight: ``max_pending``, fewer if they are large."""
         flows = [handle.consumer.flow for handle in self.consumer.group.handles.values()]
         arrived = sum(flow.received_messages for flow in flows), sum(flow.received_bytes for flow in flows)
         messages, size = arrived[0] - self._arrived[0], arrived[1] - self._arrived[1]
-        if messages > 0 and size >= 0:  # else a topic of several is no more read
+        if messages > 0 and size >= 0:  # else one of several topics would starve
             self._message_bytes = _average(self._message_bytes, size / messages)
         self._arrived = arrived
         each = self._message_bytes + self._result_bytes
@@ -131,11 +131,11 @@ class PendingResults:
         return most if most * each <= PENDING_BYTES_MAX else max(1, int(PENDING_BYTES_MAX / each))
 
     def note_results(self, count: int, size: int) -> None:
-        """So many messages gave results of so many bytes."""
+        """Update the average size of results: ``count`` messages had results of ``size`` bytes."""
         self._result_bytes = _average(self._result_bytes, size / count)
 
     async def below(self, most: int | None = None) -> None:
-        """Until less than ``most`` are in flight, or something ended it all."""
+        """Wait until fewer than ``most`` messages are in flight, or an error has ended the function."""
         while self.in_flight >= (self.most if most is None else most) and self.fatal is None:
             self._less.clear()
             await self._less.wait()
@@ -146,15 +146,15 @@ class PendingResults:
         self._less.set()
 
     async def pause(self, seconds: float) -> None:
-        """So long. Raises what ends the function meanwhile."""
+        """Sleep. Raises the error that ends the function meanwhile."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), seconds)
         if self.fatal is not None:
             raise self.fatal
 
     async def patiently(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """What ``ask`` gives, as soon as that is not away any more: nothing is to be done without it, and no
-        letter is dead for that. Raises what it raises for good, and what ends the function meanwhile."""
+        """Return the result of ``ask``, retried while a topic or broker is unavailable, without counting as
+        failure of a message. Raises permanent errors, and the error that ends the function meanwhile."""
         delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
         while True:
             try:
@@ -172,7 +172,7 @@ def _average(known: float, newest: float) -> float:
 
 
 class _PendingMessage:
-    """A message with several things under way."""
+    """A message with several results in flight."""
 
     __slots__ = ("error", "failed", "left", "outcome", "settling")
 
@@ -196,14 +196,13 @@ class _PendingMessage:
 
 
 Failed = Callable[[CallOutcome, Exception, str], None]
-"""Told of an outcome, why something of it was not stored, and where."""
+"""Called with an outcome, the error of a result that was not stored, and its topic."""
 
 
 class AtLeastOnce:
-    """Results by `send_many` wherever a call gave one result without more.
+    """Sends results, by `send_many` if each call has one plain result.
 
-    What cannot be sent now is *held*, and goes again before anything that comes later; what can never be is
-    refused.
+    Results that cannot be sent now are *held* and sent before later ones; invalid results are refused.
     """
 
     in_place = False
@@ -216,7 +215,7 @@ class AtLeastOnce:
         self._producers: dict[tuple[str, Any], Any] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._began = False
-        """Whether sends were begun that have not handed over their messages yet."""
+        """True while started sends have not queued their messages yet."""
         self._turn = asyncio.Lock()
         self._held: list[CallOutcome] = []
         self._delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
@@ -240,15 +239,15 @@ class AtLeastOnce:
         if run:
             await self._send_run(run)
 
-    # --- what cannot be sent now ----------------------------------------------------------------------
+    # --- held results ---------------------------------------------------------------------------------
 
     def _failed(self, outcome: CallOutcome, error: Exception, topic: str) -> None:
         settling, settings = self._settling, self._settings
         state = settling.shared.state
         if self._is_closed:
-            return  # unsettled: the message comes again
+            return  # unsettled: the message is redelivered
         if state is not None and topic == state.producer.topic():
-            settling.end(error)  # what is in memory is not what is there any more
+            settling.end(error)  # the producers in memory are no longer current
         elif is_passing(error) or (topic == settings.output and has_ended(error)):
             if not self._held:
                 logger.warning("results are held: %s: %s", type(error).__name__, error)
@@ -308,12 +307,12 @@ class AtLeastOnce:
                 [outcome.payload for outcome in run], settled, keys=keys if any_key else None
             )
         except Exception:  # a schema may raise anything
-            # Something among them cannot be sent, and nothing was: each by itself.
+            # One of them is invalid, and none was sent: send each separately.
             for outcome in run:
                 await self._send_one(outcome)
             return
         if not settling.consumer.queue:
-            # Nothing more is there to share the batch with.
+            # No more results are queued that could join the batch.
             producer._publisher.close_batches_soon()
 
     async def _send_one(self, outcome: CallOutcome) -> None:
@@ -349,7 +348,7 @@ class AtLeastOnce:
 
         def settled(done: asyncio.Future[Any]) -> None:
             if done.cancelled():
-                return  # unsettled: the message comes again
+                return  # unsettled: the message is redelivered
             error = done.exception()
             if error is None:
                 self._settling.shared.metrics.published += 1
@@ -372,7 +371,7 @@ class AtLeastOnce:
                 await self._close_oldest()
             found = self._producers[key] = await self._opened(topic, compression)
         elif len(self._producers) > 1:
-            self._producers[key] = self._producers.pop(key)  # the newest is behind all others
+            self._producers[key] = self._producers.pop(key)  # keep the most recently used last
         return found
 
     async def _opened(self, topic: str, compression: Any) -> Any:
@@ -386,13 +385,13 @@ class AtLeastOnce:
         )
 
     async def _close_oldest(self) -> None:
-        """The one that was not used for longest. What it has on its way goes before what another one of its
-        topic will send."""
+        """Close the least recently used producer, after its messages in flight, so that a later producer of
+        its topic keeps the order."""
         producer = self._producers.pop(next(iter(self._producers)))
-        await asyncio.sleep(0)  # sends that were begun in this turn hand over their messages
+        await asyncio.sleep(0)  # let started sends queue their messages
         try:
             await producer.flush()
-        except PulsarException as error:  # its messages know, and come again
+        except PulsarException as error:  # its messages failed and are redelivered
             logger.info("closing a producer of %s: %s", producer.topic(), error)
         await producer.end()
 
@@ -405,13 +404,13 @@ class AtLeastOnce:
 
 
 def is_lost(producer: Any) -> bool:
-    """Whether the broker has ended a producer for good, such as one of a terminated topic: another one is
-    opened, or what the broker then says ends the function."""
+    """Return whether the broker has ended a producer permanently, for example of a terminated topic. A new
+    producer is then opened, or the broker's error ends the function."""
     return any(partition.failure is not None for partition in producer._state.partitions)
 
 
 async def open_producer(client: Client, topic: str, *arguments: Any, **options: Any) -> Any:
-    """A producer of results, which ends where the function may not write any more."""
+    """Open a producer of results, which ends if the function loses its permission to publish."""
     producer = await client.create_producer(topic, *arguments, **options)
     for partition in producer._state.partitions:
         partition.gives_up = _REFUSED
@@ -419,8 +418,8 @@ async def open_producer(client: Client, topic: str, *arguments: Any, **options: 
 
 
 def producer_arguments(settings: Any, compression: Any = None) -> dict[str, Any]:
-    """What producers of results are opened with. Sends have no time limit: a message whose result waits for
-    the broker is better off waiting than coming again."""
+    """Return the arguments of producers of results. Sends have no time limit: waiting for the broker is
+    better than redelivery of the input."""
     from geminga.client.enums import CompressionType
 
     name = {"ZLIB": "ZLib"}.get(settings.compression, settings.compression)
@@ -439,7 +438,7 @@ def producer_arguments(settings: Any, compression: Any = None) -> dict[str, Any]
 
 
 def tell(publish: Publish | None, error: BaseException | None, message_id: Any) -> None:
-    """The callback of `Context.publish` is called with a `Result` and the id, as that of ``send_async``."""
+    """Call the callback of `Context.publish` with a `Result` and the message id, as ``send_async`` does."""
     if publish is None or publish.callback is None:
         return
     from geminga.client.enums import Result

@@ -1,4 +1,4 @@
-"""`SerDe`: how a function's values become payloads, and payloads values."""
+"""`SerDe`: serialisation of a function's values to payloads and back."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 
 
 class SerDe:
-    """Base of the two directions."""
+    """Base class of serialisers."""
 
     @abstractmethod
     def serialize(self, input: Any) -> bytes:
-        """The payload of a value."""
+        """Return the payload of a value."""
 
     @abstractmethod
     def deserialize(self, input_bytes: bytes) -> Any:
-        """The value of a payload."""
+        """Return the value of a payload."""
 
 
 class PickleSerDe(SerDe):
-    """Python's pickle. Whoever can publish to the topic can run code in the function: only for topics whose
-    producers are trusted."""
+    """Python's pickle. Any producer of the topic can run code in the function: all must be trusted."""
 
     def serialize(self, input: Any) -> bytes:
         return pickle.dumps(input)
@@ -31,13 +30,13 @@ class PickleSerDe(SerDe):
 
 
 class IdentitySerDe(SerDe):
-    """Numbers and texts as their text, bytes as they are. The way back takes the first of int, float,
-    complex and text that the payload can be, and bytes for everything else."""
+    """Numbers and text as text, bytes unchanged. `deserialize` returns the first of int, float, complex and
+    str that the payload can be parsed as, else bytes."""
 
     _TEXTUAL = (int, float, complex, str)
 
     def serialize(self, input: Any) -> bytes:
-        """Raises `TypeError` for a value of any other type."""
+        """Return the payload. Raises `TypeError` for a value of any other type."""
         if type(input) in self._TEXTUAL:
             return str(input).encode("utf-8")
         if type(input) is bytes:

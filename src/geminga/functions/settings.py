@@ -1,4 +1,4 @@
-"""What a function is told: its topics, what is promised, how many instances; and `FunctionConfig` files."""
+"""Settings of a function: topics, guarantee, instances and more; reading of `FunctionConfig` files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARALLELISM_MAX = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunctionSettings:
-    """A function: what it reads, what it calls and where the results go.
+    """Settings of a function: inputs, callable, output and processing.
 
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
@@ -40,76 +40,76 @@ class FunctionSettings:
     topics_pattern: str | None = None
     """A pattern of topic names instead of ``inputs``."""
     output: str | None = None
-    """Where results go; None drops them."""
+    """Topic of results; None drops them."""
     service_url: str = "pulsar://127.0.0.1:6650"
-    """Which cluster."""
+    """Service URL of the cluster."""
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """How one shows oneself there, as `geminga.client.cluster.Cluster`'s fields."""
+    """Authentication and TLS, as fields of `geminga.client.cluster.ClusterProfile`."""
     tenant: str = "public"
-    """With ``namespace`` and ``name``: what the function is called."""
+    """Tenant of the function's full name, ``tenant/namespace/name``."""
     namespace: str = "default"
-    """See ``tenant``."""
+    """Namespace of the function's full name."""
     name: str = ""
-    """See ``tenant``; empty takes the callable's name."""
+    """Name of the function; empty: the callable's name."""
     subscription: str = ""
-    """Its subscription; empty: ``tenant/namespace/name``."""
+    """Name of the subscription; empty: ``tenant/namespace/name``."""
     subscription_position: str = "earliest"
-    """Where a new subscription starts: ``earliest`` or ``latest``."""
+    """Start position of a new subscription: ``earliest`` or ``latest``."""
     guarantee: str = "ATLEAST_ONCE"
-    """In Pulsar's words: ``ATLEAST_ONCE``, ``EFFECTIVELY_ONCE``, ``ATMOST_ONCE`` or ``MANUAL``."""
+    """Processing guarantee: ``ATLEAST_ONCE``, ``EFFECTIVELY_ONCE``, ``ATMOST_ONCE`` or ``MANUAL``."""
     max_message_retries: int | None = None
-    """How often a failing message is tried again before it goes to ``dead_letter_topic``; None: for ever."""
+    """Retries of a failing message before it goes to ``dead_letter_topic``; None: without limit."""
     dead_letter_topic: str | None = None
-    """None: ``<topic>-<subscription>-DLQ``, with dashes for the subscription's slashes."""
+    """Topic of failed messages; None: ``<topic>-<subscription>-DLQ``, with slashes as dashes."""
     retry_delay_ms: int = 1000
-    """Before the first new try; it doubles with each one up to 60 s."""
+    """Delay of the first retry; it doubles with each retry up to 60 s."""
     timeout_ms: int | None = None
-    """Messages not acknowledged within it are delivered again; None: never."""
+    """Messages not acknowledged within this time are redelivered; None: never."""
     max_concurrency: int = 100
-    """Calls of an async callable at one time."""
+    """Most concurrent calls of an async callable."""
     keep_order: bool = True
-    """Whether their results come in the order of the input."""
+    """Publish results of an async callable in the order of the input."""
     max_pending: int = 20_000
-    """Messages whose results have no receipt yet; the next wait. Fewer of large ones: 128 MiB in all."""
+    """Most messages whose results have no receipt yet; fewer if they are large (128 MiB in all)."""
     receiver_queue_size: int | None = None
-    """Messages that the broker sends ahead; None: 5,000, with ``arrow`` twice ``max_rows``."""
+    """Receiver queue size in messages; None: 5,000, with ``arrow`` twice ``max_rows``."""
     arrow: bool = False
-    """The callable makes Arrow tables of Arrow tables."""
+    """The callable takes and returns Arrow tables."""
     max_rows: int = 100_000
-    """Rows of such a table, about."""
+    """Approximate maximum of rows in a table."""
     input_schema: Any = None
-    """A schema of the client, or ``module:NAME`` of one."""
+    """Schema of the input: a schema of the client, or ``module:NAME``."""
     output_schema: Any = None
-    """The same for results."""
+    """Schema of results: a schema of the client, or ``module:NAME``."""
     input_serde: Any = None
-    """A serde class, or its name, where no schema is given."""
+    """Serde class of the input, or its name, if no schema is given."""
     output_serde: Any = None
-    """The same for results."""
+    """Serde class of results, or its name, if no schema is given."""
     forward_keys: bool = True
-    """Results without a key of their own keep the input's."""
+    """Results without a key get the input's key."""
     source_properties: bool = False
-    """Results say where they come from (``__pfn_input_topic__``, ``__pfn_input_msg_id__``), as a function
-    worker's do."""
+    """Add ``__pfn_input_topic__`` and ``__pfn_input_msg_id__`` to results' properties, as function workers
+    do."""
     user_config: Mapping[str, Any] = field(default_factory=dict)
-    """What the context gives by name."""
+    """Values of `Context.get_user_config_value`, by name."""
     secrets: Mapping[str, Any] = field(default_factory=dict)
-    """The same for secrets: each is the name of an environment variable."""
+    """Environment variable of each secret of `Context.get_secret`, by name."""
     state_topic: str | None = None
-    """Where state is kept; None: ``<namespace>/<name>-state``."""
+    """Topic of the state; None: ``<namespace>/<name>-state``."""
     log_topic: str | None = None
-    """Where log lines of `Context.get_logger` go besides."""
+    """Topic that also receives the log lines of `Context.get_logger`."""
     metrics_port: int | None = None
-    """Prometheus' ``/metrics`` on loopback; instance N answers on port + N. None: nowhere."""
+    """Port of Prometheus' ``/metrics`` on loopback; instance N uses port + N. None: no metrics."""
     parallelism: int = 1
-    """Processes."""
+    """Number of instances, each a process."""
     instance_id: int = 0
-    """Which of them this is."""
+    """Number of this instance, from 0."""
     compression: str = "NONE"
-    """Of results, by `CompressionType`'s names."""
+    """Compression of results, a name of `CompressionType`."""
     batching_max_publish_delay_ms: float = 1.0
-    """How long a result waits for others."""
+    """Longest time that a result waits for its batch."""
     drain_seconds: float = 30.0
-    """How long an instance that ends waits for what is under way."""
+    """Time limit at the end for calls and sends in flight."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -170,7 +170,7 @@ class FunctionSettings:
         return self.subscription or self.full_name
 
     def to_json(self) -> str:
-        """For another process. Raises `InvalidConfiguration` for what only this one has."""
+        """Encode for another process. Raises `InvalidConfiguration` for a value that cannot be passed on."""
         found: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -186,13 +186,13 @@ class FunctionSettings:
 
     @staticmethod
     def from_json(text: str) -> FunctionSettings:
-        """The settings that `to_json` wrote."""
+        """Return the settings that `to_json` encoded."""
         found = json.loads(text)
         return FunctionSettings(**{**found, "inputs": tuple(found["inputs"])})
 
 
 def _importable(name: str, value: Any) -> str:
-    """``module:name`` of what other processes are to find as well."""
+    """Return the ``module:name`` by which other processes import a value."""
     import sys
 
     module, path = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
@@ -214,7 +214,7 @@ _OF_CONFIG = {
     "parallelism": "parallelism", "logTopic": "log_topic", "secrets": "secrets",
     "topicsPattern": "topics_pattern", "outputSerdeClassName": "output_serde", "retainOrdering": "keep_order",
 }  # fmt: skip
-"""Names of ``pulsar-admin functions create --function-config-file``: the settings that they are."""
+"""Names in ``pulsar-admin functions create --function-config-file``, and their settings here."""
 
 _WITHOUT_EFFECT = {
     "jar", "go", "runtime", "runtimeFlags", "resources", "cleanupSubscription", "windowConfig",
@@ -224,9 +224,9 @@ _WITHOUT_EFFECT = {
 
 
 def from_config(config: Mapping[str, Any], **given: Any) -> FunctionSettings:
-    """Settings from a mapping with ``pulsar-admin``'s names; ``given`` (our names) go before.
+    """Return settings from a mapping with ``pulsar-admin``'s names; ``given`` (our names) take precedence.
 
-    Raises `InvalidConfiguration` for a name that is none, and for what is not supported here.
+    Raises `InvalidConfiguration` for unknown names and for unsupported values.
     """
     found: dict[str, Any] = {}
     inputs: list[str] = []
@@ -279,7 +279,7 @@ def from_config(config: Mapping[str, Any], **given: Any) -> FunctionSettings:
 
 
 def _of_input(key: str, spec: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """The serde and the schema of one input."""
+    """Return serde and schema of an input."""
     for name, value in spec.items():
         if value and name not in ("serdeClassName", "schemaType"):
             refuse(f"{key}.{name}", value, "serdeClassName and schemaType; topicsPattern for a pattern")
@@ -306,7 +306,7 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The mapping that a YAML or JSON file holds. Raises `InvalidConfiguration` for any other content."""
+    """Read a mapping from a YAML or JSON file. Raises `InvalidConfiguration` for any other content."""
     text = Path(path).read_text(encoding="utf-8")
     try:
         found = json.loads(text)

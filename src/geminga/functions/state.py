@@ -1,13 +1,12 @@
-"""A function's state: values and counters in a keyed topic, all of them in memory too.
+"""A function's state: values and counters in memory, stored in a keyed topic.
 
-The newest message of a key is what counts, so that the topic may be compacted; without compaction it is
-replayed as a whole. A durable subscription (`geminga.functions.state_topic.KEEPER`) keeps the messages that
-compaction has not covered.
+The newest message of a key holds its value, so that the topic can be compacted; without compaction the whole
+topic is replayed. A durable subscription (`geminga.functions.state_topic.KEEPER`) retains the messages that
+are not compacted yet.
 
-Values are under ``value/<key>``: of several instances the last writer wins. A counter is the sum of
-``counter/<key>/<instance>`` over the instances, each of which writes its own part alone: additions of
-several instances add up. Which instance one is, is settled by the name of the state's producer, of which
-a broker lets only one in.
+Values have keys ``value/<key>``: the last writer of several instances wins. A counter is the sum of
+``counter/<key>/<instance>`` over the instances; each instance writes only its own part. An instance number is
+reserved by the name of the state's producer, which a broker admits only once.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 INSTANCES_MAX = 4096
 
 Change = tuple[str, "bytes | int | None"]
-"""``value/<key>`` with its bytes, None to remove it; ``counter/<key>`` with what is added, None to remove."""
+"""``value/<key>`` with its bytes, or ``counter/<key>`` with the number to add; None removes either."""
 
 
 class State:
-    """The state of one function, as this instance knows it. `commit` may be called on any thread."""
+    """This instance's copy of a function's state. `commit` may be called on any thread."""
 
     def __init__(self, producer: Any, reader: Any, slot: int) -> None:
         self.producer = producer
@@ -41,7 +40,7 @@ class State:
         self._values: dict[str, bytes] = {}
         self._parts: dict[str, dict[int, int]] = {}
         self._unsettled: dict[str, int] = {}
-        """Keys with writes of ours that did not come back yet: what is read meanwhile is older."""
+        """Number of own writes per key that were not read back yet; values read meanwhile are older."""
         self._lock = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._size_max = min(p.max_message_size for p in producer._state.partitions) - METADATA_BYTES
@@ -55,9 +54,9 @@ class State:
         failed: Callable[[Exception], None],
         open_admin: Callable[[], Awaitable[Admin]],
     ) -> State:
-        """The state in ``topic``, read to its end. Raises what client and broker report; ``failed`` is told
-        why it cannot be followed any more. ``open_admin`` opens admin REST, which keeps the
-        topic small."""
+        """Open the state in ``topic`` and read it to its end. Raises errors of client and broker. ``failed``
+        is called with the error if reading fails later. ``open_admin`` opens admin REST, by which the topic
+        is compacted and trimmed."""
         import geminga
 
         keeper = await client.subscribe(
@@ -89,7 +88,7 @@ class State:
                 state._replay(await reader.read_next())
             names = await client.get_topic_partitions(topic)
         except BaseException:
-            # Who asks again must not find the name taken by what is left of this.
+            # A retry must not find the producer name taken by this attempt.
             for each in (reader, producer):
                 if each is not None:
                     with contextlib.suppress(PulsarException):
@@ -104,7 +103,7 @@ class State:
         try:
             while True:
                 self._replay(await self._reader.read_next())
-        except Exception as error:  # a message that is none of ours, too
+        except Exception as error:  # also messages of other writers
             failed(error)
 
     def _replay(self, message: Any) -> None:
@@ -119,7 +118,7 @@ class State:
                     else:
                         del self._unsettled[key]
                 elif key.startswith("value/"):
-                    return  # ours is behind it in the topic, and is what everybody will have
+                    return  # our write follows in the topic and wins
             self._set(key, payload)
 
     def _set(self, key: str, payload: bytes | None) -> None:
@@ -150,8 +149,8 @@ class State:
             return sum(self._parts.get(key, {}).values())
 
     def commit(self, changes: list[Change]) -> list[tuple[str, bytes | None]]:
-        """The changes hold from now on; keys and payloads of the messages that are to be published. Raises
-        `MessageTooBig` for a value that the topic cannot hold, and then none of them does."""
+        """Apply the changes, and return keys and payloads of the messages to publish. Raises `MessageTooBig`
+        for a value that exceeds the topic's limit, without applying any change."""
         for key, change in changes:
             if isinstance(change, bytes) and len(change) > self._size_max:
                 raise MessageTooBig(

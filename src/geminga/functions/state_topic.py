@@ -1,7 +1,7 @@
-"""Bounds of a function's state topic, as a changelog of Kafka Streams has them.
+"""Compaction and trimming of a function's state topic, as for a changelog topic of Kafka Streams.
 
-The topic is compacted by size, and messages that compaction has covered are trimmed: compaction's own
-subscription keeps the others. Policies that somebody has set for the topic stay as they are.
+The topic is compacted by size, and compacted messages are trimmed; compaction's subscription retains the
+others. Policies that were set for the topic are not changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from geminga.ids import MessageId, TopicName
 logger = logging.getLogger("geminga.functions")
 
 KEEPER = "geminga-function-state"
-"""Durable subscription that keeps what compaction has not covered."""
+"""Durable subscription that retains messages until they are compacted."""
 COMPACTION = "__compaction"
 COMPACTION_BYTES = 16 * 1024 * 1024
 """Compaction threshold of a state topic that has none."""
@@ -57,7 +57,7 @@ async def _set_policies(admin: Admin, topic: str) -> None:
 
 
 async def _move_on(admin: Admin, name: str) -> None:
-    """Move `KEEPER` to where compaction is."""
+    """Move `KEEPER` to the position that compaction has reached."""
     cursors = (await admin.topics.internal_stats(name)).cursors
     if COMPACTION not in cursors or KEEPER not in cursors:
         return

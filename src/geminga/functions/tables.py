@@ -1,7 +1,7 @@
-"""Functions from Arrow table to Arrow table: no row becomes a Python object.
+"""Functions from Arrow table to Arrow table, without Python objects per row.
 
-A table is acknowledged when all that its call gave has its receipts. One that fails is halved, and each half
-is called for by itself, until what fails is found: it is negatively acknowledged, and the others are done.
+A table is acknowledged when all its results have receipts. A table whose call fails is halved, and each half
+is tried separately, until the failing rows are found: these are negatively acknowledged.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("geminga.functions")
 
 IN_FLIGHT_MAX = 4
-"""Tables whose results have no receipt yet."""
+"""Most tables whose results have no receipt yet."""
 FAILURES_MAX = 64
-"""Failed calls for the parts of one table; what is left then comes again. It takes 17 of them to find one row
-among 100,000, and where every call fails, halving finds nothing."""
+"""Most failed calls for the parts of a table; the remaining rows are then redelivered. Finding one row among
+100,000 takes 17 calls; if every call fails, halving does not help."""
 _WAIT_MS = 500
 
 
 class TableRelay:
-    """One instance of such a function, between its consumer and the producer of its results."""
+    """Relay of one instance: reads tables from its consumer, calls the function, sends the results."""
 
     def __init__(
         self, settling: PendingResults, call: Call, thread: CallingThread, stopping: asyncio.Event
@@ -59,13 +59,13 @@ class TableRelay:
         self._producer: Any = None
         self._sending: set[asyncio.Task[None]] = set()
         self._again: deque[pa.Table] = deque()
-        """Whose results were handed over, and could not be sent for what is in them."""
+        """Tables whose queued results were invalid."""
         self._held: deque[pa.Table] = deque()
-        """Whose results could not be sent for what the output is at the moment."""
+        """Tables whose results could not be sent because the output is unavailable."""
         self._delays = Backoff(random, maximum_seconds=RETRY_SECONDS_MAX)
 
     async def open(self) -> None:
-        """Have a producer, where there is an output. Raises what the broker reports."""
+        """Open the producer if there is an output. Raises the broker's error."""
         settings = self._shared.settings
         if self._producer is not None and is_lost(self._producer):
             self._producer.abort()
@@ -82,7 +82,7 @@ class TableRelay:
         await self._settling.patiently(str(self._shared.settings.output), self.open)
 
     async def run(self) -> None:
-        """Until it is to stop, and then until what is under way has its receipts."""
+        """Run until stopped, then wait for the receipts of results in flight."""
         settings, metrics = self._shared.settings, self._shared.metrics
         while not self._stopping.is_set():
             if self._held:
@@ -106,7 +106,7 @@ class TableRelay:
             await asyncio.wait(self._sending)
 
     async def _relay(self, table: pa.Table, fails: bool = False) -> None:
-        """``fails``: the whole of it is known to."""
+        """Process a table. ``fails``: the call for the whole table is known to fail."""
         failures = 0
         parts = deque(_halves(table) if fails else (table,))
         while parts:
@@ -122,7 +122,7 @@ class TableRelay:
                 refuse_rows(self._consumer, part)
 
     async def _relay_part(self, table: pa.Table) -> BaseException | None:
-        """Why these rows failed; None: their results are on their way."""
+        """Process rows; return the error, or None if their results are in flight."""
         metrics = self._shared.metrics
         started = time.perf_counter()
         result, error = await self._result_of(table)
@@ -132,7 +132,7 @@ class TableRelay:
         if result is None or self._producer is None or not result.num_rows:
             await self._done(table)
             return None
-        # Handed over before the next is: results keep the order of the input. Their receipts may wait.
+        # Queue these results before the next table's, to keep the order. Do not wait for receipts.
         loop = asyncio.get_running_loop()
         try:
             self._check_sizes(result)
@@ -142,7 +142,7 @@ class TableRelay:
                 return failure
             self._unsent(table, failure)
             return None
-        except Exception as failure:  # pyarrow's, for columns that are of no use
+        except Exception as failure:  # pyarrow's error for unusable columns
             return failure
         task = asyncio.create_task(self._settle(asyncio.wrap_future(receipts), table))
         self._sending.add(task)
@@ -152,7 +152,7 @@ class TableRelay:
         return None
 
     def _check_sizes(self, result: pa.Table) -> None:
-        """Before anything of it is sent: raises `MessageTooBig` where a row is."""
+        """Raise `MessageTooBig` if a row is too big, before any row is sent."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -163,13 +163,13 @@ class TableRelay:
             return
         try:
             longest = pc.max(pc.binary_length(result.column("value"))).as_py()
-        except pa.ArrowNotImplementedError:  # a dictionary, nulls alone: what sends it knows
+        except pa.ArrowNotImplementedError:  # dictionaries and null columns: checked when sent
             return
         if longest is not None and longest > limit:
             raise MessageTooBig(f"a result of {longest} bytes; the broker takes {limit}")
 
     async def _result_of(self, table: pa.Table) -> tuple[pa.Table | None, BaseException | None]:
-        """What the call gives, or what it raises: see `geminga.functions.calling.Outcome`."""
+        """Return the call's result or its exception, as in `geminga.functions.calling.CallOutcome`."""
         call = self._call
         context = RunningContext(self._shared, None) if call.takes_context else None
         given = (table, context) if context else (table,)
@@ -194,7 +194,7 @@ class TableRelay:
         task = asyncio.create_task(awaited())
         try:
             return await asyncio.shield(task)
-        except asyncio.CancelledError:  # the end of the function, for the task has none
+        except asyncio.CancelledError:  # the function ends
             task.cancel()
             raise
 

@@ -1,4 +1,4 @@
-"""The thread on which plain callables are called, away from the event loop."""
+"""Thread that calls plain callables outside the event loop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class CallingThread:
-    """Runs one call after the other. It is a daemon, as those of an executor are not: a call that never comes
-    back keeps no process alive."""
+    """Daemon thread that runs one call after the other. Unlike an executor's threads, it does not keep the
+    process alive if a call never returns."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -24,13 +24,13 @@ class CallingThread:
         self.thread.start()
 
     def run(self, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """On the loop: what ``call`` gives, or raises."""
+        """Run ``call`` on the thread and return its result. Awaited on the event loop."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._queue.put((future, call, arguments))
         return future
 
     def end(self) -> None:
-        """After what runs now."""
+        """End the thread after the current call."""
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -43,11 +43,11 @@ class CallingThread:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(_settle, future, result, error)
-            del item, future, call, arguments, result, error  # or they live until the next call
+            del item, future, call, arguments, result, error  # else the references live until the next call
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # nobody waits any more
+    if future.done():  # the waiter was cancelled
         return
     if error is None:
         future.set_result(result)

@@ -1,7 +1,8 @@
-"""Mirrors: topics of one cluster kept in another, between Geminga's brokers and Apache Pulsar, either way.
+"""Mirrors: continuous copies of topics to another cluster, between Geminga's brokers and Apache Pulsar,
+either way.
 
-`Mirror` (``geminga mirror`` at a terminal) copies entries as they are, remembers nothing by itself (what the
-target has says how far it is), and takes schemas and subscriptions along. See docs/moving-to-a-cluster.md.
+`Mirror` (``geminga mirror`` at a terminal) copies entries unchanged, with schemas and subscriptions. It has
+no storage: its progress is read from the target. See docs/moving-to-a-cluster.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all partitions of a mirror share: both clusters; and how a partition says how it fares."""
+"""Both clusters of a mirror, which its partitions share, and the state and counters of a partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from geminga.mirror.keys import StampKeys
 
 
 class PartitionState(Enum):
-    """Where a partition stands."""
+    """State of a partition's mirror."""
 
     OPENING = "opening"
     COPYING = "copying"
@@ -22,7 +22,7 @@ class PartitionState(Enum):
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start of this mirror."""
+    """Counters of a partition since the start of the mirror."""
 
     entries: int = 0
     messages: int = 0
@@ -35,7 +35,7 @@ class Counters:
 
 @dataclass(slots=True)
 class ClusterPair:
-    """Both clusters, as a partition uses them."""
+    """Both clusters with their clients, for the partitions of a mirror."""
 
     source: ClientContext
     target: ClientContext
@@ -46,8 +46,8 @@ class ClusterPair:
     mirror: str
     on_mismatch: str
     source_keys: StampKeys
-    """Of the marks that are written here."""
+    """Keys that sign the marks of this mirror."""
     target_keys: StampKeys
-    """Of what mirrors brought that read the target."""
+    """Keys that sign the marks of mirrors that read the target."""
     window_bytes: int = field(default=4 * 1024 * 1024)
-    """Bytes without a receipt, and as many that wait to be sent, of one partition."""
+    """Limit per partition of bytes without a receipt, and of bytes queued for sending."""

@@ -1,4 +1,4 @@
-"""Where a subscription stands, as admin REST tells it: the source's in full, and what becomes of it."""
+"""Positions of a subscription, as reported by admin REST of source and target."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ logger = logging.getLogger("geminga.mirror")
 _RANGE = re.compile(r"[(\[](-?\d+):(-?\d+)\.\.(-?\d+):(-?\d+)[\])]")
 _BROKERS_OWN = ("__compaction", "pulsar.dedup", "pulsar.repl.", PREFIX)
 HOLES_MAX = 1_000_000
-"""Holes of a subscription that are taken along, those at its front."""
+"""Most ack holes of a subscription that are mirrored, from its front."""
 _PAGE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartialBatch:
-    """A batch of ``messages`` of which those at ``done`` are acknowledged."""
+    """A batch of ``messages`` messages, of which those at the indexes ``done`` are acknowledged."""
 
     messages: int
     done: tuple[int, ...]
@@ -34,7 +34,8 @@ class PartialBatch:
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """Of one subscription in the source. ``holes``: behind the first, up to and with the second position."""
+    """State of a subscription in the source. ``holes``: acknowledged ranges; each excludes its first position
+    and includes its second."""
 
     marked: Position
     holes: tuple[tuple[Position, Position], ...] = ()
@@ -48,8 +49,8 @@ class CursorState:
 
 
 async def source_cursors(admin: Admin, topic: str, stats: TopicStats | None = None) -> dict[str, CursorState]:
-    """The durable subscriptions of a topic or partition, those of brokers and mirrors left out. ``stats``:
-    the topic's, where they are there already."""
+    """Return the durable subscriptions of a topic or partition, without those of brokers and mirrors.
+    ``stats``: the topic's, if they are known."""
     if stats is None:
         stats = await admin.topics.stats(topic)
     names = [
@@ -79,7 +80,7 @@ async def source_cursors(admin: Admin, topic: str, stats: TopicStats | None = No
 
 
 def parse_ranges(text: str) -> list[tuple[Position, Position]]:
-    """``[(3:0..3:5],(3:7..3:8]]``, as internal statistics write it."""
+    """Parse ``[(3:0..3:5],(3:7..3:8]]``, the ranges of internal statistics."""
     found = []
     for match in _RANGE.finditer(text):
         low_ledger, low_entry, high_ledger, high_entry = map(int, match.groups())
@@ -93,7 +94,7 @@ def parse_ranges(text: str) -> list[tuple[Position, Position]]:
 
 
 def _is_whole(raw: Any) -> bool:
-    """Geminga's internal statistics show the first of many holes; Apache Pulsar's show all."""
+    """Return whether all holes are listed: Geminga's statistics list the first ones, Apache Pulsar's all."""
     if "partlyAcknowledgedBatchCount" not in raw:
         return True
     shown = len(parse_ranges(raw.get("individuallyDeletedMessages", "")))
@@ -128,7 +129,7 @@ async def _in_pages(
         after = page["next"]
         if len(holes) + len(partly) >= HOLES_MAX and after is not None:
             logger.warning(
-                "%s of %s has more than %d holes: what was acknowledged behind them comes again in the "
+                "%s of %s has more than %d holes: messages acknowledged after these are redelivered in the "
                 "target", name, topic, HOLES_MAX,
             )  # fmt: skip
             after = None
@@ -137,7 +138,7 @@ async def _in_pages(
 
 
 def went_back(known: CursorState, state: CursorState) -> bool:
-    """Whether what was acknowledged is not any more: somebody has moved the subscription."""
+    """Return whether messages that were acknowledged are not any more: the subscription was reset."""
     if state.marked < known.marked:
         return True
     whole = len(state.holes) + len(state.partly) < HOLES_MAX
@@ -162,7 +163,7 @@ def newest_of(inside: InternalStats) -> Position:
 
 
 def cursor_of(inside: InternalStats, name: str) -> tuple[str, str]:
-    """How a subscription stands, to be compared: its mark, and what stands for its holes; empty: none."""
+    """Return a subscription's mark-delete position and a digest of its holes; empty if it does not exist."""
     cursor = inside.cursors.get(name)
     if cursor is None:
         return "", ""

@@ -1,10 +1,10 @@
-"""Subscriptions: where they stand in the source is said of the target's entries.
+"""Mirroring of subscriptions: acknowledgements in the source are applied to the target's entries.
 
-A subscription of the source has a mark-delete position, holes behind it (entries that are acknowledged), and
-batches of which some messages are acknowledged. The target gets the same as acknowledgements: they can be
-repeated without harm, and what somebody has acknowledged in the target already stays acknowledged. An entry
-that came from the target stands for the one there, which another mirror took. What is moved back in the
-source is moved back in the target while nobody but mirrors has acknowledged there.
+A subscription of the source has a mark-delete position, holes behind it (acknowledged entries), and partially
+acknowledged batches. The mirror sends the same acknowledgements to the target: repeating them is harmless,
+and messages that consumers have acknowledged in the target stay acknowledged. An entry that came from the
+target stands for the original there. A reset in the source is repeated in the target as long as only mirrors
+have acknowledged there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ACKS_AT_ONCE = 5_000
 
 
 class CursorMirror:
-    """The subscriptions of one partition. ``applied``: what the target was told, by name."""
+    """The subscriptions of one partition. ``applied``: the checkpoint of each, by name."""
 
     def __init__(self, ends: ClusterPair, partition: PartitionMirror) -> None:
         self.applied: dict[str, SubscriptionCheckpoint] = {}
@@ -55,13 +55,13 @@ class CursorMirror:
         self._partition = partition
         self.topic = partition.topic
         self._made: set[str] = set()
-        """Subscriptions that this made in the target: what was noted of them does not count."""
+        """Subscriptions that this mirror created in the target: their older notes are void."""
         self._rollbacks = partition.rollbacks
         self._noted: dict[str, str] | None = None
-        """What the source has of notes; None: not known."""
+        """Notes in the source's properties; None: not read yet."""
 
     async def create(self) -> None:
-        """Make the source's subscriptions in the target, before the first message, so that none is lost."""
+        """Create the source's subscriptions in the target, before the first message is copied."""
         cursors = await source_cursors(self._ends.source_admin, self.topic)
         there = set(await self._ends.target_admin.subscriptions.list(self.topic))
         for name, state in cursors.items():
@@ -78,7 +78,7 @@ class CursorMirror:
             pass
 
     async def follow(self) -> bool:
-        """One round; whether there was anything to tell. Raises what admin REST and the brokers report."""
+        """Mirror the subscriptions once; return whether anything changed. Raises errors of the clusters."""
         partition = self._partition
         if partition.state is not PartitionState.COPYING:
             return False
@@ -87,7 +87,7 @@ class CursorMirror:
         if partition.pair is None or partition.state is not PartitionState.COPYING:
             return False
         if self._rollbacks != partition.rollbacks:
-            # What was told was said of what the target has not got any more.
+            # The checkpoints describe a target that has lost messages since.
             self.applied.clear()
             self._noted, self._rollbacks = {}, partition.rollbacks
         if self._noted is None:
@@ -137,7 +137,7 @@ class CursorMirror:
         return moved
 
     def _restore(self, source: TopicStats, cursors: Mapping[str, CursorState]) -> None:
-        """Know what an earlier process has told the target."""
+        """Restore the checkpoints that an earlier process noted."""
         mine = source.subscriptions.get(subscription_of(self._ends.mirror))
         found = {} if mine is None else mine.subscription_properties
         assert self._partition.pair is not None
@@ -152,18 +152,17 @@ class CursorMirror:
                 self.applied[name] = applied
 
     async def _note(self) -> bool:
-        """Note it for the next process. Raises what admin REST reports."""
+        """Note the checkpoints for the next process. Raises errors of admin REST."""
         pair, notes = self._partition.pair, notes_of(self.topic, self.applied)
         if pair is None or notes == self._noted or self._partition.state is not PartitionState.COPYING:
-            return False  # what is written besides may be another mirror's by now
-        self._noted = None  # whatever becomes of the call
+            return False  # other properties may be another mirror's by now
+        self._noted = None  # even if the call fails
         await self._partition.notes.tell(notes)
         self._noted = notes
         return True
 
     async def _is_ahead(self, name: str, state: CursorState, applied: SubscriptionCheckpoint) -> str:
-        """Whether the target's subscription has more than it was told by what is noted, and is where the
-        source's is not: what is to be said about that."""
+        """Return a warning if the target's subscription is ahead of its checkpoint and the source's."""
         inside = await self._ends.target_admin.topics.internal_stats(self.topic)
         if applied.stood is None or cursor_of(inside, name) == applied.stood:
             return ""
@@ -171,7 +170,7 @@ class CursorMirror:
         return AHEAD if first is not None and first <= mark_of(inside, name) else ""
 
     async def _first_open(self, state: CursorState, readers: Mapping[bytes, str]) -> Position | None:
-        """The target's first entry that stands for one which the source has not acknowledged."""
+        """Return the target's first entry whose source entry is not acknowledged."""
         partition = self._partition
         first = await self._first_behind(state)
         found = [] if first is None else [first]
@@ -191,7 +190,7 @@ class CursorMirror:
         return min(found, default=None)
 
     async def _first_behind(self, state: CursorState) -> Position | None:
-        """Where the mirror's first entry lies in the target of what is behind the source's mark."""
+        """Return the target position of the first mirrored entry after the source's mark-delete position."""
         partition = self._partition
         if state.marked >= partition.places.complete_from:
             ranges = partition.places.between(state.marked, partition.done)[:1]
@@ -203,7 +202,7 @@ class CursorMirror:
     async def _apply(
         self, name: str, state: CursorState, applied: SubscriptionCheckpoint, readers: Mapping[bytes, str]
     ) -> str:
-        """Tell the target what it was not told yet. What is to be said about that."""
+        """Send new acknowledgements to the target. Returns a warning or an empty text."""
         target, session = self._ends.target_admin, self._partition.counters.sessions
         inside = await target.topics.internal_stats(self.topic)
         places, older = await self._places(state)
@@ -211,9 +210,8 @@ class CursorMirror:
         if readers and LedgerLayout(inside).offset_behind(stands) < LedgerLayout(inside).offset_behind(
             applied.seen
         ):
-            # Another mirror has told the source what was taken there before, and may not have taken the
-            # rewind along yet: to bring that back would undo it. What is taken from now on is told.
-            logger.info("%s of %s was moved back in the target", name, self.topic)
+            # Another mirror has acknowledged these entries in the source, and may not have mirrored the reset
+            # yet: acknowledging them in the target would undo the reset. Later acknowledgements are applied.
             applied.seen, applied.stood, applied.waits = stands, None, False
             applied.echoed = dict.fromkeys(readers, self._partition.done)
             return BACK_THERE
@@ -222,14 +220,14 @@ class CursorMirror:
             told = NOWHERE if applied.state is None else applied.state.marked
             told = min(told, applied.echoed.get(pair, NOWHERE))
             if stands >= newest_of(inside):
-                # Whatever there is, it is acknowledged.
+                # All entries are acknowledged.
                 found, through = self._partition.loop_detection.places(pair), None
             else:
                 found, through = await self._echo_places(pair, told, stands)
             loop_detection.append(ReturnedEntries(pair, found, mark_of(inside, reader), through))
         if self._partition.counters.sessions != session:
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
-        # No await from here on until all is looked up: the maps are the partition's own, and change.
+        # No await from here until all is looked up: the maps belong to the partition and change.
         done = self._partition.done
         marked = floor = places.floor(min(state.marked, done))
         reach, own = (NOWHERE, []) if marked is None else places.targets(marked)
@@ -289,8 +287,8 @@ class CursorMirror:
         reach: Position,
         own: list[Range],
     ) -> list[Range]:
-        """The mirror's entries of the target up to ``marked`` that a subscription, which ``stands`` there,
-        was not told of yet; ``own`` has those from ``reach`` on."""
+        """Return the mirrored entries of the target up to ``marked`` that are not applied yet to a
+        subscription at ``stands``; ``own`` has the entries from ``reach`` on."""
         assert self._partition.pair is not None
         after = stands if known is None else max(stands, known)
         if after >= marked:
@@ -314,7 +312,7 @@ class CursorMirror:
             (handle,) = consumer.group.handles.values()
             now = self._ends.target.now
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
-            # Nobody else acknowledges here while the consumer is there.
+            # The consumer is exclusive, so that no other client acknowledges meanwhile.
             mine = applied.stood == cursor_of(inside, name) or has_only(inside, name, floor)
             if through is not None:
                 handle.consumer.acknowledge_id_through(through.message_id(), now())
@@ -339,8 +337,8 @@ class CursorMirror:
     async def _take_back(
         self, name: str, state: CursorState, applied: SubscriptionCheckpoint, readers: Mapping[bytes, str]
     ) -> str:
-        """The source's subscription was moved back: so is the target's, unless somebody has taken something
-        there since it was told last. What is to be said about that. Raises `ConsumerBusy`."""
+        """Reset the target's subscription as the source's was, unless consumers have acknowledged in the
+        target since. Returns a warning or an empty text. Raises `ConsumerBusy`."""
         first = await self._first_open(state, readers)
         if first is None:
             applied.forget()
@@ -352,7 +350,7 @@ class CursorMirror:
             applied.forget()
             stands = mark_of(inside, name)
             if stands < first and not current[1]:
-                applied.stood = current  # it is not ahead
+                applied.stood = current  # the target is not ahead
                 return ""
             if current != stood:
                 logger.warning(
@@ -362,7 +360,8 @@ class CursorMirror:
                 return MOVED_BACK
             logger.info("%s of %s was moved back in the source: so it is in the target", name, self.topic)
             if stands < first:
-                # Only holes are taken back. What others have published there before stays to be consumed.
+                # Only mirrored entries are reopened. Entries of other producers before them stay to be
+                # consumed.
                 first = Position(stands.ledger, stands.entry + 1)
             await consumer.seek(first.message_id() if first.ledger >= 0 else MessageId.earliest)
             inside = await self._ends.target_admin.topics.internal_stats(self.topic)
@@ -372,8 +371,9 @@ class CursorMirror:
             await consumer.close()
 
     async def _places(self, state: CursorState) -> tuple[PositionMap, Position | None]:
-        """A map that knows what the state speaks of; what is older than this process is looked up. Where it
-        does not reach back to the source's mark: the place of that in the target, if there is one."""
+        """Return a map that covers the entries of the state; entries older than this process are searched in
+        the target. If it does not reach the source's mark, also return that mark's target position, if
+        any."""
         partition = self._partition
         places, before = partition.places, partition.places.complete_from
         if state.marked >= before or before == NOWHERE:
@@ -382,14 +382,14 @@ class CursorMirror:
         history = await partition.history(partition.pair)
         start = await history.floor(state.marked)
         if start is not None and (state.highest == state.marked or places.room < places.runs_max // 2):
-            return places, start.target  # holes that are older than a map can be come again
-        # Perhaps nothing that old is in the target any more: what is left of it begins later.
+            return places, start.target  # holes can be older than the map
+        # The target may have deleted entries that old; its oldest entry is later.
         first = start or await history.first()
         found = PositionMap(NOWHERE) if first is None else await history.places(first, before)
         if start is None and (first is None or found.complete_from == first.source):
             found.complete_from = NOWHERE
         if places.complete_from != before:
-            # A new session: what lies between is in no map.
+            # A new session has begun: entries copied in between are in no map.
             raise NotConnected(f"{self.topic} was opened anew meanwhile")
         places.put_before(found)
         return places, None if start is None else start.target
@@ -397,9 +397,9 @@ class CursorMirror:
     async def _echo_places(
         self, pair: bytes, told: Position, beyond: Position
     ) -> tuple[PositionMap, Position | None]:
-        """The same for what came from the target by the mirror of ``pair``: here the source says where it
-        lies there. Knows what is behind ``told`` in the source and ``beyond`` in the target, but no further
-        than up to the position beside it: there may be more than a map can be."""
+        """Like `_places`, for entries that the mirror of ``pair`` copied from the target: the source's
+        entries hold their target positions. Covers entries after ``told`` in the source and ``beyond`` in the
+        target, up to a limit, which is returned too."""
         places = self._partition.loop_detection.places(pair)
         before = places.complete_from
         if before == NOWHERE or (told.ledger, told.entry + 1) >= before:
@@ -430,24 +430,24 @@ class CursorMirror:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedEntries:
-    """What came from the target by the mirror of ``pair``, which has ``taken`` the target up to there."""
+    """Entries that the mirror of ``pair`` copied from the target; ``taken``: its progress there."""
 
     pair: bytes
     places: PositionMap
     taken: Position
     through: Position | None
-    """The places end there; None: they know all."""
+    """Limit of the known positions; None: all are known."""
 
     def up_to(self, done: Position) -> Position:
-        """How far in the source it can be told. A target that was brought back from a backup means other
-        entries by the same positions: that mirror's subscription there says which are still the same."""
+        """Return up to which source position the entries are known. If the target was restored from a backup,
+        its positions mean other entries; that mirror's subscription shows which are unchanged."""
         return min(one for one in (done, self.through, self.places.reach(self.taken)) if one is not None)
 
 
 def _new_holes(
     state: CursorState, known: CursorState | None, covered: Position
 ) -> Iterator[tuple[Position, Position]]:
-    """Those of which something is not told yet; ``covered``: up to where what is ``known`` was."""
+    """Return the holes that are not applied completely. ``covered``: limit of the ``known`` holes."""
     before = set(known.holes) if known is not None else set()
     return (hole for hole in state.holes if hole not in before or hole[1] > covered)
 
@@ -455,8 +455,8 @@ def _new_holes(
 def settled(
     shape: LedgerLayout, stands: Position, ranges: Iterable[Range]
 ) -> tuple[Position | None, list[Range]]:
-    """What is to be said of a topic of which ``ranges`` are to be acknowledged behind where a subscription
-    stands: the mark that it gets (None: none), up to the first entry that is not among them; and the rest."""
+    """Return for a subscription at a position, of which ``ranges`` are to be acknowledged: the new mark up to
+    the first unacknowledged entry (None: unchanged), and the remaining ranges."""
     ordered = sorted(ranges)
     through, expected = None, shape.offset_behind(stands)
     for index, (ledger, first, last) in enumerate(ordered):
@@ -468,7 +468,7 @@ def settled(
 
 
 def has_only(inside: InternalStats, name: str, floor: Position | None) -> bool:
-    """Whether a subscription has nothing acknowledged behind ``floor``, at least as its mark tells."""
+    """Return whether a subscription has acknowledged nothing after ``floor``, according to its mark."""
     if cursor_of(inside, name)[1]:
         return False
     stands = mark_of(inside, name)
@@ -480,7 +480,7 @@ def _end(one: Range) -> Position:
 
 
 async def _open(context: ClientContext, topic: str, subscription: str) -> AsyncConsumer:
-    """A consumer that receives nothing and acknowledges. Raises `ConsumerBusy`."""
+    """Open a consumer that receives nothing and only acknowledges. Raises `ConsumerBusy`."""
     settings = ConsumerSettings(
         consumer_type=ConsumerType.Exclusive,
         initial_position=InitialPosition.Earliest,

@@ -1,13 +1,13 @@
-"""What becomes of an entry on its way: its payload and its metadata stay byte for byte, two fields are added.
+"""Rewriting of entries for the target: payload and metadata stay byte for byte, two fields are added.
 
-``replicated_from`` names the cluster that it comes from, as Pulsar's geo-replication does it. The second
-field is Geminga's own, a mark (`geminga.mirror.replication_stamp`), and carries the pair of topics that the mirror serves
-and the entry's position in the source: what is in the target says by itself how far it reaches, which of its
-positions stands for which of the source's, and what a mirror in the other direction must leave where it is.
-Protobuf lets readers step over fields that they do not know, and Pulsar's brokers and clients do.
+``replicated_from`` names the source cluster, as in Pulsar's geo-replication. The second field is Geminga's
+mark (`geminga.mirror.replication_stamp`): the pair of topics and the entry's position in the source. From the
+marks a mirror reads its progress in the target, the mapping of positions, and which entries a mirror in the
+opposite direction must not copy back. Protobuf readers skip unknown fields, as Pulsar's brokers and clients
+do.
 
-What a mirror cannot take over is changed: a schema version that has another number in the target, and the
-transaction of a message (it was delivered, so it is committed).
+Two things are changed: a schema version that has another number in the target, and the transaction of a
+message (it was delivered, hence it is committed).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from geminga.wire.varint import varint
 _REPLICATED_FROM_TAG = b"\x2a"
 _MAGIC = b"\x0e\x01"
 PAIRS_MAX = 1_000
-"""Pairs that are remembered as nothing to do with the target; then they are asked for anew."""
+"""Most pairs remembered as unrelated to the target; beyond, they are queried again."""
 
 
 class SchemaUnknownError(Exception):
-    """The entry has a schema version that has not been looked up in the target yet."""
+    """The entry's schema version has not been looked up in the target yet."""
 
     def __init__(self, version: bytes) -> None:
         super().__init__(version)
@@ -39,8 +39,8 @@ class SchemaUnknownError(Exception):
 
 
 class PairsUnknownError(Exception):
-    """The entry came through other mirrors, and whether these read the target, and by which keys they are
-    known there, has not been asked since it was written."""
+    """The entry came through other mirrors, and was written after the last query for the pairs and keys of
+    mirrors that read the target."""
 
     def __init__(self, pairs: frozenset[bytes]) -> None:
         super().__init__(pairs)
@@ -48,12 +48,12 @@ class PairsUnknownError(Exception):
 
 
 class TargetEntry(NamedTuple):
-    """An entry for the target: ``head`` and ``payload`` follow each other."""
+    """An entry for the target: ``head``, followed by ``payload``."""
 
     head: bytes
     payload: Buffer
     messages: int
-    """As the SEND command counts them."""
+    """Number of messages, for the SEND command."""
 
     @property
     def size(self) -> int:
@@ -61,11 +61,11 @@ class TargetEntry(NamedTuple):
 
 
 class EntryRewriter:
-    """Makes the target's entries of one topic. ``key``: to sign marks with. ``schema_versions``: the target's
-    version of each of the source's; None leaves the version out.
+    """Rewrites entries of one topic for the target. ``key``: signs the marks. ``schema_versions``: the
+    target's version for each of the source's; None omits the version.
 
-    ``target_keys``: that mirrors sign with which read the target. ``after``: a place of the target behind
-    which the next entry will lie.
+    ``target_keys``: keys of the mirrors that read the target. ``after``: a target position before the next
+    entry.
     """
 
     def __init__(
@@ -88,15 +88,14 @@ class EntryRewriter:
         self._readers: frozenset[bytes] = frozenset()
         self._others: set[bytes] = set()
         self._through = NOWHERE
-        # Two clusters may have one name; then the marks of mirrors have to do.
+        # If both clusters have the same name, only the marks identify origins.
         self._target_name = target_name if target_name != source_name else None
         name = source_name.encode()
         self._replicated_from = _REPLICATED_FROM_TAG + varint(len(name)) + name
 
     def learn(self, readers: frozenset[bytes], others: frozenset[bytes], through: Position) -> None:
-        """The pairs of the mirrors that read the target: what they brought is not brought back; and
-        ``others`` that were asked for. ``through``: the newest entry of the source when these were asked for,
-        and the ``target_keys`` with them."""
+        """Set the pairs of mirrors that read the target, whose entries are not copied back, and ``others``
+        that were queried. ``through``: the source's newest entry at the time of this query."""
         if len(self._others) >= PAIRS_MAX:
             self._others.clear()
         self._others -= readers
@@ -106,12 +105,12 @@ class EntryRewriter:
     def rewrite(
         self, entry: Buffer, position: Position, *, copies: int = 0
     ) -> TargetEntry | ReplicationStamp | None:
-        """The target's entry; or the mark that says where in the target one lies that came from there and
-        stays here, None where that is not known or it is a marker of a broker's. ``copies``: so many of the
-        marks that might be meant are of other entries.
+        """Return the target's entry. For an entry that came from the target, return its mark instead, or None
+        if its target position is unknown; also None for a broker's marker. ``copies``: number of candidate
+        marks that belong to other entries.
 
-        Raises `CorruptPayload` for a damaged entry (it must not get a checksum that fits), and
-        `SchemaUnknownError` and `PairsUnknownError` where somebody has to be asked first.
+        Raises `CorruptPayload` for a damaged entry (its checksum must not be recomputed), and
+        `SchemaUnknownError` and `PairsUnknownError` if a query is needed first.
         """
         if checksum_matches(entry) is False:
             raise CorruptPayload(f"the entry at {position} is damaged: its checksum does not match")
@@ -123,7 +122,7 @@ class EntryRewriter:
         if metadata.HasField("replicated_from"):
             marks = marks_in(_metadata_of(entry, payload))
             if any(one.origin.pair == self._pair and one.is_signed_with((self._key,)) for one in marks):
-                return None  # it went from here to the target before, and somebody brought it back
+                return None  # it went from here to the target before, and was brought back
             echo = self._echo(marks, position, copies)
             if echo is not None or text(metadata.replicated_from) == self._target_name:
                 return echo
@@ -149,7 +148,7 @@ class EntryRewriter:
     def _echo(
         self, marks: Sequence[ReplicationStamp], position: Position, copies: int
     ) -> ReplicationStamp | None:
-        """The last mark of a mirror that reads the target, but for the ``copies`` behind it."""
+        """Return the last mark of a mirror that reads the target, skipping the last ``copies``."""
         unknown: set[bytes] = set()
         for mark in reversed(marks):
             pair = mark.origin.pair
@@ -159,7 +158,8 @@ class EntryRewriter:
                     return mark
                 copies -= 1
             elif position > self._through and (is_signed or pair not in self._others):
-                # It may be signed with a key that is newer than what is known, or read the target by now.
+                # The mark may be signed with a newer key, or its mirror may read the target only since the
+                # query.
                 unknown.add(pair)
         if unknown:
             raise PairsUnknownError(frozenset(unknown))
@@ -183,8 +183,8 @@ class EntryRewriter:
 def mark_of(
     entry: Buffer, pair: bytes, keys: Sequence[bytes] | None, *, is_direct: bool = True
 ) -> StampOrigin | None:
-    """What the mirror of ``pair`` wrote into an entry; None for anybody else's, unless ``keys`` is None.
-    ``is_direct``: only if no other mirror brought it on.
+    """Return the mark that the mirror of ``pair`` wrote into an entry, else None; if ``keys`` is None,
+    without checking the signature. ``is_direct``: only if no other mirror copied it further.
 
     Raises `CorruptPayload` for an entry that ends before its metadata.
     """
@@ -197,7 +197,7 @@ def mark_of(
 
 
 def is_same(one: Entry, other: Entry) -> bool:
-    """Whether two entries are the same messages, whatever mirrors have changed of them."""
+    """Return whether two entries hold the same messages, ignoring fields that mirrors change."""
     if one.payload != other.payload:
         return False
     first, second = one.metadata, other.metadata
@@ -207,7 +207,7 @@ def is_same(one: Entry, other: Entry) -> bool:
 
 
 def pairs_of(entry: Buffer, keys: Sequence[bytes]) -> set[bytes]:
-    """The pairs of all mirrors that an entry came through, as far as they sign with ``keys``. Raises as
+    """Return the pairs of all mirrors that an entry came through, signed with ``keys``. Raises as
     `mark_of`."""
     marks = marks_in(_metadata_of(entry, parse_entry(entry, verify=False).payload))
     return {mark.origin.pair for mark in marks if mark.is_signed_with(keys)}

@@ -1,8 +1,8 @@
-"""What the target says by itself: how far it has been mirrored, and where in it an entry of the source is.
+"""Search in the target: how far it has been mirrored, and at which position it has an entry of the source.
 
-Entries of others may lie in between, so nothing can be computed from positions alone; but the mirror's own
-entries carry their source position, which grows with their place. What others write there that looks like the
-mirror's own is not signed, or a copy of it further on (`geminga.mirror.replication_stamp`): neither counts.
+Entries of other producers may lie in between, so that positions cannot be computed; but the source positions
+in the mirror's entries increase with their target positions. Forged entries are not signed, and copied marks
+occur behind their original (`geminga.mirror.replication_stamp`): both are ignored.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from geminga.mirror.replication_stamp import StampOrigin
 from geminga.wire.metadata import Entry, RawEntry, parse_entry
 
 _LOOK_ENTRIES = 4
-"""How many of the newest entries are looked at first; then four times as many, and so on."""
+"""Number of newest entries that are read first; each further step reads four times as many."""
 _LOOK_ENTRIES_MAX = 16_384
 _SCAN_ENTRIES = 64
-"""A stretch of so many entries is read through instead of halved."""
+"""A range of at most this many entries is read completely instead of bisected."""
 _QUEUE_MESSAGES = 20_000
 _QUEUE_BYTES = 8 * 1024 * 1024
 _ENTRY_SECONDS_MAX = 60.0
 
 
 class MirroredEntry(NamedTuple):
-    """One of the mirror's own entries in the target."""
+    """A mirrored entry in the target."""
 
     source: Position
     target: Position
@@ -41,12 +41,12 @@ class MirroredEntry(NamedTuple):
 
 
 class LedgerLayout:
-    """A topic's ledgers as one list of offsets, as they were at one moment."""
+    """A topic's ledgers as one sequence of offsets, as of one moment."""
 
     def __init__(self, stats: InternalStats) -> None:
         self.last = last = parse_position(stats.last_confirmed_entry)
         self.is_new = last == NOWHERE and not stats.entries_added_counter
-        """Nothing was ever there."""
+        """True if the topic never had an entry."""
         self._ledgers: list[int] = []
         self._begins: list[int] = []
         self.entries = 0
@@ -58,12 +58,12 @@ class LedgerLayout:
                 self.entries += count
 
     def has(self, position: Position) -> bool | None:
-        """Whether an entry is there; None: it is older than what is there."""
+        """Return whether an entry exists; None if it is older than the oldest."""
         index = bisect_right(self._ledgers, position.ledger) - 1
         if index >= 0 and self._ledgers[index] == position.ledger:
             end = self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
             return position.entry < end - self._begins[index]
-        # Ledgers go from the front, and whole.
+        # Brokers delete whole ledgers, the oldest first.
         return False if index >= 0 or self.is_new or NOWHERE < self.last < position else None
 
     def position(self, offset: int) -> Position:
@@ -71,14 +71,14 @@ class LedgerLayout:
         return Position(self._ledgers[index], offset - self._begins[index])
 
     def offset_behind(self, position: Position) -> int:
-        """Of the first entry behind a position."""
+        """Return the offset of the first entry after a position."""
         index = bisect_right(self._ledgers, position.ledger) - 1
         if index >= 0 and self._ledgers[index] == position.ledger:
             return self._begins[index] + position.entry + 1
         return self._begins[index + 1] if index + 1 < len(self._begins) else self.entries
 
     def offset(self, position: Position) -> int:
-        """Of an entry that is in the shape, or of where it would be."""
+        """Return the offset of an entry, or of its successor if the entry does not exist."""
         index = bisect_right(self._ledgers, position.ledger) - 1
         if index < 0:
             return 0
@@ -88,9 +88,9 @@ class LedgerLayout:
 
 
 class TargetHistory:
-    """Questions about one topic or partition of the target. ``keys``: that the marks of the pair are signed
-    with; None: whoever wrote them. ``is_direct``: the mirror of the pair itself writes here; else another
-    brought its entries on, in their order."""
+    """Queries about a topic or partition of the target. ``keys``: keys that sign the pair's marks; None:
+    accept any. ``is_direct``: the mirror of the pair writes here; else another mirror copied its entries on,
+    in order."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class TargetHistory:
         self.shape = LedgerLayout(stats)
 
     async def has(self, source: Position, target: Position) -> bool:
-        """Whether the entry that the mirror brought from a place of the source lies where the target said.
-        True as well for one that is so old that the target does not keep it any more."""
+        """Return whether the copy of a source entry is at the position that the target reported; True also if
+        the target has deleted entries that old."""
         there = self.shape.has(target)
         if not there:
             return there is None
@@ -119,7 +119,7 @@ class TargetHistory:
         return any([one[0].position == source async for one in self._marked(offset, offset + 1)])
 
     async def entry(self, position: Position) -> Entry | None:
-        """The entry at a position; None where there is none to read."""
+        """Return the entry at a position; None if it cannot be read."""
         offset = self.shape.offset(position)
         try:
             async for raw in self._entries(offset, offset + 1):
@@ -129,14 +129,14 @@ class TargetHistory:
         return None
 
     async def newest(self, claimed: Position = NOWHERE) -> MirroredEntry | None:
-        """The mirror's newest entry; None when it has none. Reads from the end backwards, until one comes.
-        ``claimed``: the source position that it has if deduplication in the target is right."""
+        """Return the newest mirrored entry, or None. Reads backwards from the end. ``claimed``: source
+        position of that entry according to the target's deduplication."""
         stop, count = self.shape.entries, _LOOK_ENTRIES
         while stop > 0:
             start = max(0, stop - count)
             marks = [one async for one in self._marked(start, stop)]
             if marks:
-                # If the highest is a copy of what lies before, so are all here.
+                # If the highest is a copy of an earlier one, so are all others.
                 origin, target, offset = max(marks, key=lambda one: one[0].position)
                 if origin.position == claimed or not await self.is_copy(origin, start):
                     return MirroredEntry(origin.position, target, offset)
@@ -144,7 +144,7 @@ class TargetHistory:
         return None
 
     async def floor(self, source: Position) -> MirroredEntry | None:
-        """The mirror's last entry at or before a position of the source; None when there is none any more."""
+        """Return the last mirrored entry at or before a source position, or None."""
         low, high = 0, self.shape.entries
         best: MirroredEntry | None = None
         while high - low > _SCAN_ENTRIES:
@@ -161,16 +161,16 @@ class TargetHistory:
         return best
 
     async def behind(self, source: Position) -> MirroredEntry | None:
-        """The mirror's first entry behind a position of the source; None when there is none."""
+        """Return the first mirrored entry after a source position, or None."""
         floor = await self.floor(source)
         return await self._first(0 if floor is None else floor.offset + 1, self.shape.entries)
 
     async def first(self) -> MirroredEntry | None:
-        """The mirror's oldest entry that is still there."""
+        """Return the oldest mirrored entry that still exists."""
         return await self._first(0, self.shape.entries)
 
     async def places(self, start: MirroredEntry, before: Position) -> PositionMap:
-        """The mirror's entries from one on, those below a position of the source."""
+        """Return the map of mirrored entries from ``start`` on, below a source position."""
         found = PositionMap(start.source)
         async for one in self.mirrored(start.offset, self.shape.entries):
             if one.source >= before:
@@ -179,7 +179,7 @@ class TargetHistory:
         return found
 
     async def between(self, after: Position, last: Position) -> list[Range]:
-        """The mirror's entries of the target behind a position of the target, up to and with another."""
+        """Return the ranges of mirrored entries after a target position, up to and including another."""
         found: list[Range] = []
         stop = min(self.shape.offset_behind(last), self.shape.entries)
         async for one in self.mirrored(self.shape.offset_behind(after), stop):
@@ -196,7 +196,7 @@ class TargetHistory:
         return None
 
     async def mirrored(self, start: int, stop: int) -> AsyncIterator[MirroredEntry]:
-        """The mirror's entries among those with the offsets ``start <= offset < stop``, in order."""
+        """Yield the mirrored entries with offsets ``start <= offset < stop``, in order."""
         highest: Position | None = None
         async for origin, target, offset in self._marked(start, stop):
             if highest is None:
@@ -208,16 +208,15 @@ class TargetHistory:
             yield MirroredEntry(origin.position, target, offset)
 
     async def is_copy(self, origin: StampOrigin, offset: int) -> bool:
-        """Whether a mark at ``offset`` or behind it was written for an earlier entry: there it is found,
-        or one that came later still."""
+        """Return whether a mark at ``offset`` or later is a copy: its entry, or a later one, exists
+        before."""
         async for earlier, _, _ in self._marked(self.shape.offset_behind(origin.after), offset):
             if earlier.position >= origin.position:
                 return True
         return False
 
     async def pairs(self, start: int, stop: int) -> set[bytes]:
-        """All pairs of which mirrors have written marks into the entries with the offsets
-        ``start <= offset < stop``."""
+        """Return the pairs of all mirrors' marks in the entries with offsets ``start <= offset < stop``."""
         found: set[bytes] = set()
         async for raw in self._entries(start, stop):
             with contextlib.suppress(CorruptPayload):
@@ -225,7 +224,7 @@ class TargetHistory:
         return found
 
     async def _marked(self, start: int, stop: int) -> AsyncIterator[tuple[StampOrigin, Position, int]]:
-        """All entries with a mark of the pair, copies among them, with their places and offsets."""
+        """Yield all entries with a mark of the pair, copies included, with positions and offsets."""
         async for raw in self._entries(start, stop):
             try:
                 origin = mark_of(raw.entry, self._pair, self._keys, is_direct=self._is_direct)
@@ -236,7 +235,7 @@ class TargetHistory:
                 yield origin, place, self.shape.offset(place)
 
     async def _entries(self, start: int, stop: int) -> AsyncIterator[RawEntry]:
-        """Those with the offsets ``start <= offset < stop`` that are still there."""
+        """Yield the entries with offsets ``start <= offset < stop`` that still exist."""
         if start >= stop:
             return
         last = self.shape.position(stop - 1)

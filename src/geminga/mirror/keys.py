@@ -1,11 +1,11 @@
-"""Keys that marks are signed with: one of each namespace of a source, which its administrators can see.
+"""Keys that sign marks: one per namespace of a source, visible to its administrators.
 
-A key is a property of the namespace in the source cluster: brokers show these to administrators of the
-tenant only, unlike what topics and subscriptions have, which everybody sees who may publish or consume.
-Mirrors both ways know both clusters, and so does one that takes the entries on, to where they come from.
+A key is a property of the namespace in the source cluster: brokers show these only to the tenant's
+administrators, while clients that may publish or consume can read the properties of topics and subscriptions.
+Mirrors in both directions know both clusters, and so does a mirror that copies the entries further.
 
-Without its key nobody knows what a mirror has written. So one that runs puts its key back when somebody
-removes it, believes what it has once seen, and asks anew where another may have begun to sign since.
+Without the key, mirrored entries cannot be recognised. A running mirror therefore restores its key when it is
+removed, trusts keys that it has seen, and queries again when another mirror may have created one.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _FINGERPRINT_BYTES = 8
 
 
 class StampKeys:
-    """The keys of one cluster's namespaces, asked for when they are needed."""
+    """Keys of a cluster's namespaces, queried when needed."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._known: dict[str, tuple[bytes, ...]] = {}
         self._there: dict[str, tuple[bytes, ...]] = {}
-        """What the cluster had when it was asked last."""
+        """Keys that the cluster had at the last query."""
         self._own: dict[str, bytes] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._asked: dict[str, int] = {}
-        """How often a namespace was asked."""
+        """Number of queries per namespace."""
         self._answered: dict[str, int] = {}
-        """The last of these questions that has its answer."""
+        """Number of the last answered query per namespace."""
 
     def known(self, namespace: str) -> tuple[bytes, ...]:
-        """All that were ever seen here."""
+        """Return all keys seen so far."""
         return self._known.get(namespace, ())
 
     async def learn(self, namespace: str) -> tuple[bytes, ...]:
-        """All that there are by now, and were before. Raises what admin REST reports."""
+        """Return all present and former keys. Raises errors of admin REST."""
         before = self._asked.get(namespace, 0)
         async with self._asking.setdefault(namespace, asyncio.Lock()):
-            if self._answered.get(namespace, 0) <= before:  # else somebody has asked since this call
+            if self._answered.get(namespace, 0) <= before:  # else a concurrent call has queried since
                 self._asked[namespace] = number = self._asked.get(namespace, 0) + 1
                 self._saw(namespace, await self._admin.call("GET", self._path(namespace)))
                 self._answered[namespace] = number
@@ -68,14 +68,14 @@ class StampKeys:
         self._known[namespace] = tuple(dict.fromkeys((*keys, *self.known(namespace))))
 
     async def own(self, namespace: str) -> bytes:
-        """The one to sign with; made where there is none. Raises `MirrorRefused` where it cannot be kept, and
-        what admin REST reports."""
+        """Return the key to sign with; create it if it does not exist. Raises `MirrorRefused` if it cannot be
+        stored, and errors of admin REST."""
         async with self._making.setdefault(namespace, asyncio.Lock()):
             key = self._own.get(namespace)
             return await self._kept(namespace) if key is None else key
 
     async def keep(self) -> None:
-        """Put back what was removed. Raises as `own`."""
+        """Restore a removed key. Raises as `own`."""
         for namespace in list(self._own):
             async with self._making[namespace]:
                 await self._kept(namespace)
@@ -99,12 +99,12 @@ class StampKeys:
     async def _put(self, namespace: str, key: bytes | None) -> bytes:
         if key is not None:
             logger.warning(
-                "%s: somebody has removed the key that this mirror signs with from the namespace's "
-                "properties. It is put back: without it nobody knows what was mirrored. To have another "
-                "one, stop the mirrors first", namespace,
+                "%s: the key of this mirror was removed from the namespace's properties. It is restored: "
+                "without it, mirrored entries cannot be recognised. To replace the key, stop the mirrors "
+                "first", namespace,
             )  # fmt: skip
         key = key or secrets.token_bytes(KEY_BYTES)
-        # Each has a name of its own: of two mirrors that begin at once both keys stay valid.
+        # Keys have unique names: if two mirrors start at once, both keys stay valid.
         added = {KEY_PREFIX + secrets.token_hex(4): key.hex()}
         await self._admin.call("PUT", self._path(namespace), added)
         await self.learn(namespace)
@@ -119,7 +119,7 @@ class StampKeys:
 
 
 def fingerprint(key: bytes) -> str:
-    """What may be shown of a key to everybody."""
+    """Return a digest of a key that is safe to publish."""
     return hashlib.blake2b(key, digest_size=_FINGERPRINT_BYTES, person=b"geminga-mark-key").hexdigest()
 
 

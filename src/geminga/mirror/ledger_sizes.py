@@ -1,7 +1,7 @@
-"""How many entries the source's ledgers have: so that what is skipped at a ledger's end is counted, too.
+"""Sizes of the source's ledgers, to count entries that are skipped at a ledger's end.
 
-Positions alone tell what was left out in the midst of a ledger. Where a ledger ends they do not tell, and a
-ledger that nobody needs any more is soon deleted: so sizes are noted while they are there to be seen.
+Within a ledger, skipped entries are known from positions. At its end they are not, and ledgers without
+backlog are soon deleted: so sizes are recorded while the ledgers exist.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from geminga.mirror.positions import NOWHERE, Position, parse_position
 
 
 class LedgerSizes:
-    """Of one topic, from the ledger on that is being read. ``newest``: the last entry that was seen."""
+    """Ledger sizes of a topic, from the ledger being read on. ``newest``: the last known entry."""
 
     def __init__(self) -> None:
         self.newest = NOWHERE
@@ -21,23 +21,23 @@ class LedgerSizes:
         return len(self._counts)
 
     def learn(self, stats: InternalStats, since: int) -> None:
-        """``since``: ledgers before that one are of no interest any more."""
+        """Record ledger sizes. ``since``: earlier ledgers are dropped."""
         last = parse_position(stats.last_confirmed_entry)
         counts = {one: count for one, count in self._counts.items() if one >= since}
         for ledger in stats.ledgers:
             if ledger.ledger_id >= since:
-                # Apache Pulsar does not say of the ledger that is open how many entries it has.
+                # Apache Pulsar does not report the number of entries of the open ledger.
                 count = last.entry + 1 if ledger.ledger_id == last.ledger else ledger.entries
                 counts[ledger.ledger_id] = max(count, counts.get(ledger.ledger_id, 0))
         self._counts, self.newest = counts, max(self.newest, last)
 
     def reaches(self, place: Position) -> bool:
-        """Whether all ledgers before ``place`` were seen at an end that does not change any more."""
+        """Return whether the final sizes of all ledgers before ``place`` are known."""
         return self.newest.ledger >= place.ledger
 
     def between(self, read: Position, place: Position) -> int:
-        """Entries behind ``read`` and before ``place``. Of a ledger that was never seen, because it came and
-        went between two looks, only those before ``place`` count."""
+        """Return the number of entries after ``read`` and before ``place``. Of a ledger created and deleted
+        between two queries, only the entries before ``place`` count."""
         if place.ledger == read.ledger:
             return max(0, place.entry - read.entry - 1)
         if place <= read:

@@ -1,9 +1,9 @@
-"""What other mirrors brought from the target into the source: it stays there, and says where in the target it
-lies.
+"""Detection of entries that other mirrors copied from the target to the source: they are not copied back, and
+hold their target positions.
 
-A mirror that reads the target is known by its subscription there. Anybody who may subscribe can make one that
-looks the same, with a pair that nobody has. So what was there before is read through once for all of them,
-for the pairs that it has marks of: only of these it is worth a search.
+A mirror that reads the target is identified by its subscription there. Any client that may subscribe can
+forge such a subscription with an unused pair. So older entries are read once for all pairs, and a search is
+made only for pairs whose marks occur.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from geminga.mirror.position_map import PositionMap
 from geminga.mirror.positions import NOWHERE, Position
 
 _DIRECT_MAX = 1_000
-"""Pairs of which is remembered whether their mirrors write into the source."""
+"""Most pairs for which is remembered whether their mirrors write to the source."""
 
 
 class LoopDetection:
-    """Of one topic or partition, by the pair of the mirror that brought them."""
+    """Entries of a topic or partition that came from the target, by the pair of their mirror."""
 
     def __init__(self, ends: ClusterPair, topic: str) -> None:
         self._ends = ends
@@ -29,24 +29,24 @@ class LoopDetection:
         self._places: dict[bytes, PositionMap] = {}
         self._from = NOWHERE
         self._direct: dict[bytes, bool] = {}
-        """Pairs whose mirrors write into the source, instead of into a third cluster."""
+        """Pairs whose mirrors write to the source, instead of to a third cluster."""
         self._looked_from = NOWHERE
-        """From there on to where this session begins the source was read through for pairs ..."""
+        """The source was read from this position to the start of this session ..."""
         self._seen: set[bytes] = set()
-        """... and has marks of these."""
+        """... and has marks of these pairs."""
 
     def begin(self, position: Position) -> None:
-        """What comes from a place of the source on is told by `add`; what lies before is in no map."""
+        """Begin a session at a source position: `add` reports later entries, no map has earlier ones."""
         self._places.clear()
         self._seen.clear()
         self._from = self._looked_from = position
 
     def add(self, pair: bytes, source: Position, target: Position) -> None:
-        """The next entry of a pair."""
+        """Add the next entry of a pair."""
         self.places(pair).add(source, target)
 
     def places(self, pair: bytes) -> PositionMap:
-        """Where entries that came from the target by the mirror of ``pair`` lie there."""
+        """Return the map of target positions of entries that the mirror of ``pair`` copied from there."""
         found = self._places.get(pair)
         if found is None:
             found = PositionMap(self._from)
@@ -56,7 +56,7 @@ class LoopDetection:
         return found
 
     async def history(self, pair: bytes) -> TargetHistory:
-        """Questions about what the mirror of ``pair`` brought from the target into the source."""
+        """Return the search in the source for entries that the mirror of ``pair`` copied from the target."""
         ends = self._ends
         is_direct = await self.is_direct(pair)
         keys = ends.target_keys.known(self._namespace) or await ends.target_keys.learn(self._namespace)
@@ -64,7 +64,7 @@ class LoopDetection:
         return TargetHistory(ends.source, self._topic, pair, stats, keys, is_direct=is_direct)
 
     async def is_direct(self, pair: bytes) -> bool:
-        """Whether the mirror of ``pair`` writes into the source: it keeps the pair there."""
+        """Return whether the mirror of ``pair`` writes to the source: the source then stores the pair."""
         found = self._direct.get(pair)
         if found is None:
             if len(self._direct) >= _DIRECT_MAX:
@@ -74,8 +74,8 @@ class LoopDetection:
         return found
 
     async def may_have(self, pair: bytes, behind: Position) -> bool:
-        """Whether there may be anything of a pair behind a place of the source, before what the maps have.
-        Raises `NotConnected` when a new session has begun meanwhile."""
+        """Return whether entries of a pair may exist after a source position and before the maps. Raises
+        `NotConnected` if a new session has begun meanwhile."""
         if await self.is_direct(pair):
             return True
         if behind < self._looked_from:

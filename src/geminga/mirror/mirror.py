@@ -1,4 +1,4 @@
-"""`Mirror`: topics of one cluster kept in another, until it is told to stop."""
+"""`Mirror`: copies topics of one cluster to another until it is stopped."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ WINDOW_BYTES_MAX = 16 * 1024 * 1024
 WINDOW_BYTES_MIN = 256 * 1024
 LAG_SECONDS = 2.0
 LAG_SECONDS_MAX = 60.0
-"""So seldom a partition's lag is asked for that has none and gets nothing."""
+"""Longest interval between lag queries for a partition that has no lag and receives nothing."""
 QUIET_SECONDS = 0.05
-"""So much longer, for each partition there is, pass until subscriptions are looked at that stand still."""
+"""Added interval per partition between checks of idle subscriptions."""
 START_SECONDS_MAX = 60.0
-"""How long a cluster is waited for that is not up when the mirror begins."""
+"""Longest wait for a cluster that is not available when the mirror starts."""
 LAST_LOOK_SECONDS = 5.0
-"""Limit of the wait for the final lags."""
+"""Time limit of the wait for the final lags."""
 BATCH_INDEX_ACKS = "acknowledgmentAtBatchIndexLevelEnabled"
 _OPENING_AT_ONCE = 32
 _ROUND_SECONDS = 0.05
 _REST = 4.0
-"""What is asked of the brokers again and again rests so much longer than it takes."""
+"""Pause after a repeated request, as a multiple of the request's duration."""
 _REST_OF_LOOKS = 50.0
-"""The same for looking whether there is anything to do, of thousands of partitions."""
+"""Pause after a check of all partitions, as a multiple of the check's duration."""
 
 
 class Mirror(LongRunning[MirrorStatus]):
-    """Mirrors until it is told to stop: `run` here, `start` and `close` in the background. Runs once.
+    """A mirror of topics: `run` blocks, `start` and `close` work in the background. A mirror runs once.
 
     ::
 
@@ -72,8 +72,7 @@ class Mirror(LongRunning[MirrorStatus]):
     def __init__(
         self, settings: MirrorSettings, on_status: Callable[[MirrorStatus], None] | None = None
     ) -> None:
-        """``on_status`` is called with what there is to tell, about every `LAG_SECONDS`, on the mirror's
-        thread."""
+        """``on_status`` is called with the status, about every `LAG_SECONDS`, on the mirror's thread."""
         super().__init__("geminga-mirror")
         self.settings = settings
         self._on_status = on_status
@@ -81,22 +80,22 @@ class Mirror(LongRunning[MirrorStatus]):
         self._run: _Run | None = None
 
     def run(self, *, signals: bool = True) -> MirrorStatus:
-        """Mirror until `stop`, with ``once`` until everything is there, with ``signals`` until Ctrl-C or
-        SIGTERM; the second ends the process. What is under way gets its receipts first.
+        """Mirror until `stop`, with ``once`` until everything is copied, with ``signals`` until Ctrl-C or
+        SIGTERM; a second signal ends the process. Waits at the end for the receipts of entries in flight.
 
-        Returns what was done. Raises what stands in the way of beginning: `InvalidConfiguration`,
-        `MirrorRefused`, what the clusters report, and `AlreadyClosed` when it has run before.
+        Returns the final status. Raises errors of the start: `InvalidConfiguration`, `MirrorRefused`, errors
+        of the clusters, and `AlreadyClosed` if the mirror has run before.
         """
         return super().run(signals=signals)
 
     def wait_until_caught_up(self, timeout: float | None = None) -> bool:
-        """Until everything that the source had at the start is in the target, subscriptions included; False
-        when ``timeout`` seconds are over or the mirror has ended before."""
+        """Wait until everything that the source had at the start is in the target, subscriptions included;
+        return False if ``timeout`` seconds pass or the mirror ends before."""
         self._caught_up.wait(timeout)
         return self._run is not None and self._run.caught_up
 
     def status(self) -> MirrorStatus:
-        """What it is doing. On any thread."""
+        """Return the status. May be called on any thread."""
         run = self._run
         if run is None:
             settings = self.settings
@@ -119,7 +118,7 @@ class Mirror(LongRunning[MirrorStatus]):
             for side, cluster in sides:
                 with _told_of(side):
                     if cluster.admin_url is not None:
-                        parse_admin_url(cluster.admin_url)  # before a cluster is waited for
+                        parse_admin_url(cluster.admin_url)  # before the wait for a cluster
                     client = Client(**cluster.client_arguments(), stats_interval_in_seconds=0)
                     stack.push_async_callback(_closed, client)
                 clients.append(client)
@@ -159,25 +158,26 @@ class Mirror(LongRunning[MirrorStatus]):
             return run.status()
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """What ``ask`` gives: a cluster that is about to start is waited for. None when told to stop."""
+        """Return the result of ``ask``, retried while a cluster is starting; None if the mirror is
+        stopped."""
         until = time.monotonic() + START_SECONDS_MAX
-        told = False
+        is_logged = False
         while not self._stopping.is_set():
             try:
                 return await ask()
             except PulsarException as error:
                 if not error.retriable or _is_hopeless(error) or time.monotonic() >= until:
                     raise
-                if not told:
+                if not is_logged:
                     logger.warning("waiting for %.0f s: %s", until - time.monotonic(), error)
-                told = True
+                is_logged = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 0.5)
         return None
 
 
 def _is_hopeless(error: BaseException | None) -> bool:
-    """Whether a certificate or a host name is behind it: waiting makes neither good."""
+    """Return whether a certificate or a host name is the cause: retrying does not help."""
     while error is not None:
         if isinstance(error, (ssl.SSLError, socket.gaierror)):
             return True
@@ -192,7 +192,7 @@ async def _closed(client: Any) -> None:
 
 @contextlib.contextmanager
 def _told_of(side: str) -> Iterator[None]:
-    """Have errors say which of the two clusters they come from."""
+    """Prefix errors with the cluster that they come from."""
     try:
         yield
     except PulsarException as error:
@@ -201,15 +201,15 @@ def _told_of(side: str) -> Iterator[None]:
         raise
 
 
-async def _located(cluster: Cluster, client: Any) -> Cluster:
-    """The cluster with its web address."""
+async def _located(cluster: ClusterProfile, client: Any) -> ClusterProfile:
+    """Return the cluster with its web address."""
     if cluster.admin_url is not None:
         return cluster
     return replace(cluster, admin_url=await find_admin_url(client.context))
 
 
 async def _cluster_names(settings: MirrorSettings, source: Any, target: Any) -> tuple[str, str]:
-    """What messages are marked with."""
+    """Return the cluster names that mark messages."""
     names = []
     ends = (("source", settings.source_name, source), ("target", settings.target_name, target))
     for side, given, admin in ends:
@@ -245,7 +245,7 @@ async def _warnings(settings: MirrorSettings, target: Any) -> tuple[str, ...]:
 
 
 class _Part:
-    """A partition with what follows it."""
+    """A partition with the progress of its subscriptions and its lag."""
 
     def __init__(self, ends: ClusterPair, topic: str, schemas: SchemaMirror) -> None:
         self.mirror = PartitionMirror(ends, topic, schemas)
@@ -253,11 +253,11 @@ class _Part:
         self.task: asyncio.Task[None] | None = None
         self.lag = -1
         self.goal: Position | None = None
-        """What the source had when this was found."""
+        """The source's newest entry when the partition was found."""
         self.followed = False
-        """The subscriptions were looked at since the goal was reached."""
+        """True if the subscriptions were mirrored after the goal was reached."""
         self.lag_known: tuple[Position, float] | None = None
-        """Where the partition stood when its lag was asked for, and when."""
+        """Position of the partition at the last lag query, and the time of the query."""
         self._followed_at = (-INFINITY, NOWHERE)
         self._pause = 0.0
 
@@ -266,8 +266,8 @@ class _Part:
         return self.mirror.state is PartitionState.FAILED
 
     def wants_following(self, now: float, seconds: float) -> bool:
-        """Whether the subscriptions are to be looked at: at once when the goal was just reached, and as often
-        as something happens."""
+        """Return whether to mirror the subscriptions now: when the goal is reached, and when something
+        happens."""
         at, done = self._followed_at
         return (
             now >= at + self._pause
@@ -276,7 +276,7 @@ class _Part:
         )
 
     def was_followed(self, now: float, seconds: float, seconds_max: float, *, moved: bool) -> None:
-        """``moved``: something was to be told. Where nothing is, it is looked less and less often."""
+        """Set the interval to the next check, which grows until something changes (``moved``)."""
         if moved or self.mirror.done != self._followed_at[1]:
             self._pause = seconds
         else:
@@ -284,7 +284,7 @@ class _Part:
         self._followed_at = now, self.mirror.done
 
     def wants_look(self, now: float, state: PartitionState = PartitionState.COPYING) -> bool:
-        """Whether its lag may be another than it was: what is published in the source arrives by itself."""
+        """Return whether the lag may have changed."""
         if self.mirror.state is not state:
             return False
         if self.lag != 0 or self.lag_known is None:
@@ -296,12 +296,12 @@ class _Part:
     def at_goal(self) -> bool:
         if self.goal is None or self.mirror.state is not PartitionState.COPYING:
             return False
-        # What is not delivered (a broker's markers, what was skipped) is never done, and nobody waits for it.
+        # Undelivered entries (a broker's markers, skipped messages) are never done, and not waited for.
         return self.goal == NOWHERE or self.mirror.done >= self.goal or (self.lag == 0 and self.mirror.rests)
 
 
 class _Run:
-    """One run of a mirror, on its loop."""
+    """One run of a mirror, on its event loop."""
 
     def __init__(self, settings: MirrorSettings, warnings: tuple[str, ...], ends: ClusterPair) -> None:
         self.settings = settings
@@ -316,7 +316,7 @@ class _Run:
         self._known: dict[str, int] = {}
         self._unmatched: tuple[str, ...] = ()
         self._first: set[str] | None = None
-        """The topics that were there at the start."""
+        """Topics that existed at the start."""
 
     async def work(
         self,
@@ -352,11 +352,11 @@ class _Run:
         caught_up: threading.Event,
         on_status: Callable[[MirrorStatus], None] | None,
     ) -> None:
-        """Everything but the copying, until ``until`` is done or there is nothing left to do."""
+        """Run discovery, status and subscriptions until ``until`` is done or nothing is left to do."""
         keepers: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._every(self.settings.discovery_seconds, self._discover)),
             asyncio.create_task(self._every(LAG_SECONDS, self._look)),
-            # Apart from the look, which waits for a source that does not answer.
+            # Separate from `_look`, which waits while the source does not answer.
             asyncio.create_task(self._every(LAG_SECONDS, lambda: self._show(on_status))),
             asyncio.create_task(self._follow_always()),
         ]
@@ -384,7 +384,7 @@ class _Run:
         )
 
     def _nothing_moves(self) -> bool:
-        """Somebody has to decide, for what is not there will not come."""
+        """Return whether no partition can progress without a decision of the user."""
         return all(
             part.has_ended or (part.at_goal and (part.followed or not self.settings.subscriptions))
             for part in self._parts.values()
@@ -398,7 +398,7 @@ class _Run:
             await asyncio.wait(tasks)
 
     async def _every(self, seconds: float, call: Callable[[], Awaitable[float | None]]) -> None:
-        """``call`` returns how many of its seconds it comes back to each time; None: all of them."""
+        """Run ``call`` periodically. It returns the seconds that set the pause; None: its whole duration."""
         pause, failure = seconds, ""
         while True:
             await asyncio.sleep(pause)
@@ -416,8 +416,8 @@ class _Run:
     # --- topics ---------------------------------------------------------------------------------------
 
     async def _discover(self) -> float:
-        """How long it took to see what there is. To take on what is new is done once, and needs no rest: new
-        topics come one after the other where another mirror makes thousands."""
+        """Find new and deleted topics; return the duration of the query alone. Setting up new topics happens
+        once and needs no pause: another mirror may create thousands one after the other."""
         began = time.monotonic()
         with _told_of("source"):
             found = await find_topics(self._ends.source_admin, self._patterns, self._known)
@@ -431,7 +431,7 @@ class _Run:
         for name in [name for name in self._parts if name not in there]:
             part = self._parts.pop(name)
             self._known.pop(str(TopicName.parse(name).base), None)
-            logger.warning("%s is gone from the source; what the target has of it stays", name)
+            logger.warning("%s was deleted in the source; its copy in the target stays", name)
             if part.task is not None:
                 part.task.cancel()
         new = [one for one in found if self._known.get(str(one.topic)) != one.partitions]
@@ -490,7 +490,7 @@ class _Run:
             began = time.monotonic()
             parts = [part for part in self._parts.values() if part.wants_following(began, seconds)]
             looked = time.monotonic()
-            waits = any(not part.followed for part in parts)  # somebody may wait for it
+            waits = any(not part.followed for part in parts)  # `wait_until_caught_up` may be waiting
             await self._follow(parts)
             rest = 0.0 if waits else (time.monotonic() - looked) * _REST
             await asyncio.sleep(max(_ROUND_SECONDS, rest, (looked - began) * _REST_OF_LOOKS))
@@ -509,7 +509,7 @@ class _Run:
             part.was_followed(time.monotonic(), seconds, len(self._parts) * QUIET_SECONDS, moved=moved)
 
     async def _ask_lags(self, state: PartitionState) -> None:
-        """Ask the source for the lag of each partition in a state whose lag may have changed."""
+        """Query the source for the lag of each partition in a state whose lag may have changed."""
         name, now = subscription_of(self._ends.mirror), time.monotonic()
         parts = {topic: part for topic, part in self._parts.items() if part.wants_look(now, state)}
         for topic in {str(TopicName.parse(one).base) for one in parts}:

@@ -1,11 +1,11 @@
-"""Pairs: a topic of the source and one of the target that know of each other.
+"""Pairs: a topic of the source and the topic of the target to which it is mirrored.
 
-A pair is a random number that both sides keep: the source in the properties of the mirror's own subscription,
-the target in the properties of the topic. It goes where the topic goes: a target that was deleted and made
-anew, or a source that is another one under the same name, is not taken for the one that was mirrored before.
-The number is also part of the producer's name and of every mirrored entry.
+A pair is a random number that both sides store: the source in the properties of the mirror's subscription,
+the target in the topic's properties. It is deleted with the topic: a recreated target, or another source of
+the same name, is thereby recognised. The number is also part of the producer's name and of every mirrored
+entry.
 
-The subscription keeps in the source what has not been mirrored yet, and stands at what surely has.
+The subscription retains in the source the entries that are not mirrored yet; its position is confirmed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from geminga.mirror.replication_stamp import PAIR_BYTES
 PREFIX = "geminga-mirror."
 PAIR_PROPERTY = "geminga-mirror-pair"
 SIGNER_PROPERTY = "geminga-mirror-signed-with"
-"""The fingerprint of the key that signs the pair's marks."""
+"""Property with the fingerprint of the key that signs the pair's marks."""
 RECEIPT_PROPERTY = "geminga-mirror-receipt"
-"""What the target gave a receipt for last (`geminga.mirror.subscription_properties`)."""
+"""Property with the last receipt of the target (`geminga.mirror.subscription_properties`)."""
 
 
 class MirrorRefused(PulsarException):
-    """Going on might lose messages or copy them twice, or cannot be right: somebody has to decide."""
+    """Continuing might lose or duplicate messages, or is impossible: the user has to decide."""
 
 
 class Pair(NamedTuple):
-    """``fresh``: nothing was ever mirrored between the two. ``bound``: they did not know each other before.
-    ``signer``: the fingerprint of the key that its marks are signed with. ``noted``: what the mirror's
-    subscription says besides, of the two."""
+    """A pair of topics. ``fresh``: nothing was mirrored between them yet. ``bound``: they were unpaired
+    before. ``signer``: fingerprint of the key that signs the marks. ``noted``: other properties of the
+    mirror's subscription."""
 
     id: bytes
     fresh: bool
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
     noted: Mapping[str, str] = MappingProxyType({})
 
     def properties(self) -> dict[str, str]:
-        """Of the mirror's subscription in the source."""
+        """Return the properties of the mirror's subscription in the source."""
         return {PAIR_PROPERTY: self.id.hex(), SIGNER_PROPERTY: self.signer}
 
     def producer_name(self, mirror: str) -> str:
@@ -53,7 +53,7 @@ class Pair(NamedTuple):
 
 
 def subscription_of(mirror: str) -> str:
-    """The mirror's own subscription in the source, and the name of its note in the target's properties."""
+    """Return the name of the mirror's subscription in the source and of its property in the target."""
     return PREFIX + mirror
 
 
@@ -66,16 +66,17 @@ async def find_pair(
     signers: Sequence[str],
     target_is_empty_of: Callable[[bytes], Awaitable[bool]],
 ) -> Pair:
-    """The pair of one topic or partition, which has the same name on both sides; made if there is none.
+    """Return the pair of a topic or partition, which has the same name on both sides; create it if there is
+    none.
 
-    ``signers``: the fingerprints of the keys that there are, first that of the one which is signed with.
-    ``target_is_empty_of`` tells whether the target has nothing of a pair. Raises `MirrorRefused` where the
-    two do not belong together and ``on_mismatch`` does not say what then.
+    ``signers``: fingerprints of the known keys, first the one to sign with. ``target_is_empty_of`` returns
+    whether the target has no entry of a pair. Raises `MirrorRefused` if source and target do not belong
+    together and ``on_mismatch`` gives no decision.
     """
     name, signer = subscription_of(mirror), signers[0]
     in_target = _id((await target.topics.properties(topic)).get(name))
     noted = await noted_in_source(source, topic, mirror)
-    # One without a pair was not made by a mirror: a new partition gets the subscriptions of the others.
+    # A topic without a pair was not created by a mirror: a new partition inherits subscriptions.
     in_source = pair_of(noted)
     if in_source is not None and in_source == in_target:
         is_legible = noted.get(SIGNER_PROPERTY, signer) in signers or await target_is_empty_of(in_source)
@@ -89,7 +90,7 @@ async def find_pair(
             )
         if is_legible or on_mismatch == "continue":
             if not is_legible:
-                # Nor does anybody know whether the entry of that receipt is the mirror's.
+                # It is also unknown whether the entry of that receipt is the mirror's.
                 noted = {key: text for key, text in noted.items() if key != RECEIPT_PROPERTY}
             found = Pair(in_source, False, signer, bound=False, noted=noted)
             if noted.get(SIGNER_PROPERTY) != signer:
@@ -99,7 +100,7 @@ async def find_pair(
         return await make_pair(source, target, topic, mirror, signer)
     if in_source is None and in_target is not None:
         if on_mismatch == "continue" or await target_is_empty_of(in_target):
-            # Either somebody says so, or the mirror was killed before it began.
+            # Either ``on_mismatch`` decides, or the mirror was killed before it began.
             found = Pair(in_target, False, signer)
             await _subscribe(source, topic, name, found)
             return found
@@ -111,7 +112,7 @@ async def find_pair(
         )
     if in_source is not None and in_target is None:
         if on_mismatch == "continue":
-            # What is noted of the subscriptions there was said of another target.
+            # Notes on the subscriptions belong to another target.
             found = Pair(in_source, False, signer)
             await source.subscriptions.set_properties(topic, name, found.properties())
             await target.topics.update_properties(topic, {name: in_source.hex()})
@@ -129,8 +130,8 @@ async def find_pair(
 
 
 async def make_pair(source: Admin, target: Admin, topic: str, mirror: str, signer: str) -> Pair:
-    """A new one, whatever there was: everything that the source has is to be mirrored. Raises
-    `MirrorRefused` where both are the same."""
+    """Create a pair, replacing an older one: the whole source is to be mirrored. Raises `MirrorRefused` if
+    source and target are the same topic."""
     name = subscription_of(mirror)
     made = Pair(secrets.token_bytes(PAIR_BYTES), True, signer)
     await target.topics.update_properties(topic, {name: made.id.hex()})
@@ -142,7 +143,7 @@ async def make_pair(source: Admin, target: Admin, topic: str, mirror: str, signe
 
 
 async def noted_in_source(source: Admin, topic: str, mirror: str) -> Mapping[str, str]:
-    """What the mirror's subscription says; nothing where there is none."""
+    """Return the properties of the mirror's subscription; empty without a subscription."""
     try:
         return await source.subscriptions.properties(topic, subscription_of(mirror))
     except AdminNotFound:
@@ -150,8 +151,8 @@ async def noted_in_source(source: Admin, topic: str, mirror: str) -> Mapping[str
 
 
 async def _subscribe(source: Admin, topic: str, name: str, pair: Pair) -> None:
-    """The mirror's subscription, at the first message that there is. It is never without: what it keeps must
-    not go meanwhile."""
+    """Create the mirror's subscription at the oldest message, with the properties, so that messages are
+    retained from the start."""
     properties = pair.properties()
     try:
         await source.subscriptions.create(topic, name, position=MessageId.earliest, properties=properties)
@@ -161,12 +162,12 @@ async def _subscribe(source: Admin, topic: str, name: str, pair: Pair) -> None:
 
 
 def pair_of(properties: Mapping[str, str]) -> bytes | None:
-    """The pair of a mirror's subscription; None for anybody else's."""
+    """Return the pair of a mirror's subscription; None for other subscriptions."""
     return _id(properties.get(PAIR_PROPERTY))
 
 
 def readers_of(stats: TopicStats) -> dict[bytes, str]:
-    """The mirrors that read a topic: their subscriptions by their pairs."""
+    """Return the mirrors that read a topic: their subscriptions, by pair."""
     found = {}
     for name, subscription in stats.subscriptions.items():
         pair = pair_of(subscription.subscription_properties)

@@ -1,9 +1,9 @@
-"""One partition (or a topic without) on its way: from the source's entries to receipts of the target.
+"""Mirror of one partition: from the source's entries to the target's receipts.
 
-A session begins with a look: what has the target? It reads on behind that through the mirror's own
-subscription, keeps some entries under way, and moves the subscription up to what has a receipt. Whatever ends
-the session (a lost connection, a broker that is gone, an error) leads to the next one, which looks again.
-Nothing is sent a second time on a guess; see docs/decisions/mirror.md.
+A session starts by reading what the target has. It then reads the following entries with the mirror's
+subscription, keeps a number of entries in flight, and moves the subscription to the last entry with a
+receipt. After an error (lost connection, stopped broker) a new session starts in the same way. Entries are
+never resent without checking the target; see docs/decisions/mirror.md.
 """
 
 from __future__ import annotations
@@ -64,26 +64,26 @@ logger = logging.getLogger("geminga.mirror")
 
 QUEUE_MESSAGES = 200_000
 _TURN_ENTRIES = 64
-"""Entries that are passed on before others have their turn."""
+"""Entries that are processed before other tasks may run."""
 _ACK_SECONDS = 0.5
 _DEDUPLICATION_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
 _LAST_ACK_SECONDS = 5.0
 _NOTES_PER_SECOND = 32 * 1024
-"""Characters of notes that are written in a second, where there are many."""
+"""Limit of written notes per second, in characters."""
 _REST = 4.0
-"""To note and to acknowledge rests so much longer than it takes."""
+"""Pause after a note or acknowledgement, as a multiple of its duration."""
 _CLAIM_SECONDS = 10.0
-"""So long an entry may take to be there to read of which the target's deduplication knows already."""
+"""Longest wait for an entry to become readable that the target's deduplication knows already."""
 _BACKOFF_SECONDS_MAX = 10.0
 
 
 class _RestartPartition(Exception):
-    """What stood in the way is mended."""
+    """The partition was repaired; start a new session."""
 
 
 class PartitionMirror:
-    """``topic`` has the same full name on both sides. Used on the loop of both clients."""
+    """Mirror of one partition. ``topic`` is the full name on both sides. Used on the loop of both clients."""
 
     def __init__(self, ends: ClusterPair, topic: str, schemas: SchemaMirror) -> None:
         self.topic = topic
@@ -91,58 +91,58 @@ class PartitionMirror:
         self.error: Exception | None = None
         self.counters = Counters()
         self.done = NOWHERE
-        """Everything up to this position of the source is in the target, or is not to be."""
+        """Source position up to which all entries are in the target or excluded."""
         self.pair: Pair | None = None
         self.places = PositionMap(NOWHERE)
-        """Where the source's entries are in the target."""
+        """Target positions of the source's entries."""
         self.loop_detection = LoopDetection(ends, topic)
         self.notes = MirrorProperties(ends.source_admin, topic, ends.mirror)
         self.rollbacks = 0
-        """So often the target was found to be an older one, and that was mended."""
+        """Number of repairs after the target was found restored from a backup."""
         self.progress = asyncio.Event()
-        """Set whenever there is news for the mirror's subscription."""
+        """Set when the mirror's subscription can be moved or noted."""
         self._ends = ends
         self._schemas = schemas
         self._pending: deque[tuple[int, Position, int, int, StampOrigin | None]] = deque()
-        """Sequence id (-1 for what stays here), source position, bytes, messages, and where it came from when
-        that is the target."""
+        """Sequence id (-1 for entries that are not copied), source position, bytes, messages, and the origin
+        of an entry that came from the target."""
         self._pending_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._acknowledged = NOWHERE
         self._receipt = NO_RECEIPT
-        """Of the last entry in the target that is known."""
+        """Receipt of the last known entry in the target."""
         self._begun = False
         self._sizes = LedgerSizes()
         self._gaps: deque[tuple[Position, int]] = deque()
-        """Where entries were missed, and how many, as far as what came behind them is not done."""
+        """Positions and sizes of gaps of undelivered entries, until a later entry is done."""
         self._given_up = 0
-        """Of `Counters.missed`, what lies behind all that was delivered."""
+        """Part of `Counters.missed` after the last delivered entry."""
         self._stood: tuple[Position, Position, int] | None = None
         self._rests = False
         self._looked_at = NOWHERE
         self._namespace = TopicName.parse(topic).namespace_name
         self._after: Position | None = None
-        """What is sent next will lie behind that place of the target; None: not asked for yet."""
+        """A target position before the next entry; None: not queried yet."""
         self._resumed = NOWHERE
         self._echoed: dict[bytes, Position] = {}
-        """The last place in the target that came along in this session, by pair."""
+        """Last target position of entries in this session that came from the target, by pair."""
         self._claimed = NOWHERE
-        """What deduplication in the target has dropped as known."""
+        """Source position up to which the target's deduplication has dropped entries as known."""
 
     @property
     def rests(self) -> bool:
-        """Nothing more comes of what the source had when it was looked at last."""
+        """Return whether all entries that the source had at the last query are done."""
         return self._rests and self._stood is not None and self._stood[0] == self.done
 
     @property
     def wants_look(self) -> bool:
-        """Whether ledgers may come and go, and be skipped, before this has read them."""
+        """Return whether ledgers may be created, deleted and skipped before their entries are read."""
         if self.state is not PartitionState.COPYING:
             return self.state is PartitionState.WAITING
         return self.done != self._looked_at or (self.done < self._sizes.newest and not self.rests)
 
     async def run(self) -> None:
-        """Until cancelled, or until somebody has to decide (`PartitionState.FAILED`)."""
+        """Run until cancelled, or until the user has to decide (`PartitionState.FAILED`)."""
         backoff = Backoff(self._ends.source.random.random, maximum_seconds=_BACKOFF_SECONDS_MAX)
         try:
             while True:
@@ -206,7 +206,7 @@ class PartitionMirror:
         self.notes.begin(pair)
         self._receipt = self.notes.receipt
         if pair.bound:
-            self._schemas.forget()  # they were another topic's
+            self._schemas.forget()  # they belong to another topic
         await self._schemas.copy()
         async with contextlib.AsyncExitStack() as stack:
             publisher = await self._publisher(pair.producer_name(ends.mirror))
@@ -232,7 +232,8 @@ class PartitionMirror:
                 await consumer.close()
 
     async def _want_deduplication(self) -> None:
-        """Without deduplication nobody can say what became of what was under way. Raises `MirrorRefused`."""
+        """Enable deduplication in the target: without it, the fate of entries in flight after an error is
+        unknown. Raises `MirrorRefused`."""
         admin, deadline, asked = self._ends.target_admin, time.monotonic() + _DEDUPLICATION_SECONDS, False
         while True:
             stats = await admin.topics.stats(self.topic)
@@ -258,10 +259,10 @@ class PartitionMirror:
             await asyncio.sleep(0.02)
 
     async def _beside(self, holder: EntryPublisher, pair: Pair) -> EntryPublisher:
-        """A publisher of another name, while the ``holder`` keeps every other mirror out."""
+        """Open a publisher with another name, while ``holder`` excludes other mirrors."""
         logger.warning(
-            "%s: deduplication in the target knows of more messages from %s than it has: somebody else has "
-            "published under that name, or what it had is deleted. They are sent under another",
+            "%s: deduplication in the target has later sequence ids of producer %s than stored messages: "
+            "another client has used that name, or messages were deleted. Sending with another name",
             self.topic, holder.name,
         )  # fmt: skip
         name = f"{pair.producer_name(self._ends.mirror)}.{secrets.token_hex(4)}"
@@ -272,7 +273,7 @@ class PartitionMirror:
         return publisher
 
     async def _publisher(self, name: str) -> EntryPublisher:
-        """With what the topic demands of producers, which is known when it refuses one."""
+        """Open a publisher that meets the topic's demands on producers, known once it refuses one."""
         schema, encrypted = None, False
         while True:
             try:
@@ -293,24 +294,24 @@ class PartitionMirror:
         return self.history_in(stats, pair.id)
 
     def history_in(self, stats: InternalStats, pair: bytes) -> TargetHistory:
-        """Of the target as it was."""
+        """Return a search in the present entries of the target."""
         keys = self._ends.source_keys.known(self._namespace)
         return TargetHistory(self._ends.target, self.topic, pair, stats, keys)
 
     async def _has_nothing_of(self, pair: bytes) -> bool:
-        """Nor anything that only looks so: the key may have been another source's."""
+        """Return whether the target has no entry of a pair, signed or not: another source may own the key."""
         stats = await self._ends.target_admin.topics.internal_stats(self.topic)
         return await TargetHistory(self._ends.target, self.topic, pair, stats, None).newest() is None
 
     async def _look(self, publisher: EntryPublisher, pair: Pair) -> tuple[Position, Position]:
-        """The source position behind which to go on, and that of the newest entry in the target, if it had to
-        be looked for. The publisher is there: nobody else adds to the pair."""
+        """Return the source position at which to resume, and that of the newest entry in the target if it was
+        searched. The publisher is open, so that no other mirror adds entries of the pair."""
         claimed = self._claimed = max(publisher.last, self._claimed)
         self._after = None
         if pair.fresh:
             await self.history(pair)
             return NOWHERE, NOWHERE
-        # Whoever had the name before may sign with a key that was made since this one asked.
+        # The previous holder of the producer name may sign with a key created since the last query.
         await self._ends.source_keys.learn(self._namespace)
         stats = await self._ends.source_admin.topics.internal_stats(self.topic)
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
@@ -323,8 +324,8 @@ class PartitionMirror:
         if is_older:
             self._receipt = NO_RECEIPT
         if is_older or max(last, claimed) > marked:
-            # Deduplication forgets, by time and when a broker dies, and believes whoever has taken the name.
-            # What is stored does neither.
+            # Deduplication forgets ids, over time and when a broker dies, and accepts any holder of the name.
+            # Stored entries are reliable.
             mirrored = await self._newest(pair, marked, claimed)
         if mirrored > last:
             raise MirrorRefused(
@@ -344,8 +345,8 @@ class PartitionMirror:
         return max(marked, mirrored), mirrored
 
     async def _note_again(self, pair: Pair) -> None:
-        """Whoever had the producer's name before may have gone on since the pair was looked for: it noted
-        that before it moved the subscription, which was looked at just now."""
+        """Read the notes again: the previous holder of the producer name may have copied entries since the
+        pair was found. It noted them before it moved the subscription, whose position was just read."""
         noted = await noted_in_source(self._ends.source_admin, self.topic, self._ends.mirror)
         if pair_of(noted) != pair.id:
             raise ConnectError(f"{self.topic} was paired anew meanwhile, by another mirror of that name")
@@ -353,7 +354,7 @@ class PartitionMirror:
         self._receipt = self.notes.receipt
 
     async def _is_still_there(self, pair: Pair, stats: InternalStats) -> bool:
-        """Whether the source's entry is the one that the target's newest was; True where nobody can tell."""
+        """Return whether the source's entry equals the target's newest; True if this is unknown."""
         place, target = self._receipt
         history = TargetHistory(self._ends.source, self.topic, pair.id, stats, None)
         there = history.shape.has(place)
@@ -365,8 +366,8 @@ class PartitionMirror:
     async def _mend_rollback(
         self, pair: Pair, mirrored: Position, is_missed: bool, source: LedgerLayout
     ) -> None:
-        """The target does not have what it gave receipts for: as somebody has decided, copy that again. What
-        it was told is to be told again in any case: the last time may have ended in the midst of this."""
+        """Handle a target that has lost entries with receipts: copy them again if ``on_mismatch`` allows it.
+        Checkpoints are sent again in any case: an earlier repair may have been interrupted."""
         ends, noted = self._ends, self.notes.receipt
         if is_missed and ends.on_mismatch == "stop":
             raise MirrorRefused(
@@ -375,7 +376,7 @@ class PartitionMirror:
                 "something. --on-mismatch continue copies again what is missing, as far as the source still "
                 "has it; restart copies all that the source still has"
             )
-        # Before anything that may fail: then what is known would be taken for what the target has.
+        # Forget the checkpoints before any step that may fail: they do not describe this target.
         self._claimed = NOWHERE
         self._schemas.forget()  # its schemas are older, too
         self.rollbacks += 1
@@ -384,8 +385,8 @@ class PartitionMirror:
             return
         if is_missed:
             logger.warning(
-                "%s: the target has lost what lay behind %s in the source. It is copied again, as far as the "
-                "source still has it: %s", self.topic, mirrored if mirrored != NOWHERE else "all",
+                "%s: the target has lost the entries after %s in the source. They are copied again, as far "
+                "as the source still has them: %s", self.topic, mirrored if mirrored != NOWHERE else "all",
                 f"from {source.position(0)} on" if source.entries else "nothing",
             )  # fmt: skip
             mine = subscription_of(ends.mirror)
@@ -394,8 +395,7 @@ class PartitionMirror:
         await self.notes.forget(self._receipt)
 
     async def _newest(self, pair: Pair, marked: Position, claimed: Position) -> Position:
-        """The source position of the newest entry in the target. One that is ``claimed`` to be there is
-        waited for: it may not be there to read yet."""
+        """Return the source position of the newest entry in the target. Waits for a ``claimed`` entry."""
         deadline = time.monotonic() + _CLAIM_SECONDS
         while True:
             newest = await (await self.history(pair)).newest(claimed)
@@ -407,7 +407,7 @@ class PartitionMirror:
             await asyncio.sleep(0.1)
 
     async def _move_to(self, resume: Position) -> None:
-        """Have the mirror's subscription stand there, so that nothing is read twice."""
+        """Move the mirror's subscription to a position, so that no entry is read twice."""
         if resume.entry < 0:
             return
         await self.notes.receive(self._receipt)
@@ -429,7 +429,7 @@ class PartitionMirror:
             receiver_queue_bytes_max=self._ends.window_bytes,
             ack_grouping_time_ms=0,
             force_topic_creation=False,
-            must_exist=True,  # a topic that was deleted and made anew has none, and is another one
+            must_exist=True,  # a recreated topic has no pair and is another topic
         )
         name = f"{subscription_of(self._ends.mirror)}-{context.random.getrandbits(40):010x}"
         consumer = AsyncConsumer(
@@ -443,12 +443,12 @@ class PartitionMirror:
 
     def _begin(self, resume: Position, mirrored: Position) -> None:
         if resume != self.done or not self._begun:
-            # What is older than this map is looked up in the target.
+            # Entries older than this map are searched in the target.
             begins = Position(resume.ledger, resume.entry + 1) if resume != NOWHERE else NOWHERE
             self.places.forget(begins)
             self.loop_detection.begin(begins)
         while self._gaps and self._gaps[-1][0] > resume:
-            # What was sent behind it is not in the target: it comes again, and the gap with it.
+            # Entries sent after it are not in the target: they are read again, and their gaps counted again.
             self.counters.missed -= self._gaps.pop()[1]
         read = max(self.done, mirrored)
         if self._begun and resume > read:
@@ -474,19 +474,19 @@ class PartitionMirror:
         try:
             while True:
                 if detached.done():
-                    # Another broker, or another life of the same: its entries are looked up from the start.
+                    # Another broker, or a restarted one: its entries are searched from the start.
                     raise ConnectError(f"the source: {detached.result() or 'its broker gave up the topic'}")
                 if not queued:
                     await self._wait_for_entries(consumer, publisher)
                     continue
                 for _ in range(_TURN_ENTRIES):
-                    # A request in between took time: the queue may be another connection's.
+                    # The queue may belong to another connection since the request.
                     if not queued or self._pending_bytes >= self._ends.window_bytes or detached.done():
                         break
                     entry = queued.popleft()
                     consumer.group.took_entries([entry])
                     place = Position(entry.ledger_id, entry.entry_id)
-                    if place > read:  # else it came again: it is under way, or done
+                    if place > read:  # else it was redelivered: it is in flight or done
                         if place.ledger != read.ledger and not self._sizes.reaches(place):
                             await self._learn_sizes()
                         self._count_gap(read, place)
@@ -506,8 +506,8 @@ class PartitionMirror:
         return stats
 
     async def look(self) -> None:
-        """Note what the source has; and whether it moved the mirror's subscription over what it had to give,
-        up to its end: then nothing comes that would show it."""
+        """Record the source's position; detect whether it moved the mirror's subscription over undelivered
+        entries to its end, where no later entry would reveal it."""
         self._looked_at = self.done
         stats = await self._learn_sizes()
         cursor = stats.cursors.get(subscription_of(self._ends.mirror))
@@ -515,20 +515,20 @@ class PartitionMirror:
             return
         marked = parse_position(cursor.mark_delete_position)
         stands = self.done, marked, self.counters.sessions
-        self._rests = stands == self._stood  # what was on its way has come by now
+        self._rests = stands == self._stood  # entries in flight have arrived by now
         self._stood = stands
         if self._rests and marked > self.done:
             self._count_gap(self.done, Position(marked.ledger, marked.entry + 1), is_end=True)
 
     def _count_gap(self, read: Position, place: Position, *, is_end: bool = False) -> None:
-        """Entries between what was read last and ``place`` that the source did not deliver: it moved the
-        mirror's subscription, or they were no messages of anybody's. ``is_end``: nothing has come behind
-        them, so they are counted anew when something does."""
+        """Count the entries between the last read one and ``place`` that the source did not deliver: it moved
+        the mirror's subscription, or they hold no messages. ``is_end``: no entry follows, so they are counted
+        again with the next entry."""
         if self._given_up:
             self.counters.missed -= self._given_up
             self._given_up = 0
         if read == NOWHERE:
-            return  # nobody promised what was there before
+            return  # entries before the first session were never due
         missed = self._sizes.between(read, place)
         if missed <= 0:
             return
@@ -560,7 +560,7 @@ class PartitionMirror:
             try:
                 forwarded = rewriter.rewrite(entry.raw, place, copies=copies)
             except SchemaUnknownError as unknown:
-                await self._schemas.copy()  # all there are by now, in their order
+                await self._schemas.copy()  # all queued entries, in order
                 await self._schemas.learn(unknown.version)
                 continue
             except PairsUnknownError as unknown_pairs:
@@ -580,16 +580,16 @@ class PartitionMirror:
         self._pending_bytes += forwarded.size
 
     async def _ask_for(self, pairs: frozenset[bytes], place: Position, rewriter: EntryRewriter) -> None:
-        """Which mirrors read the target's topic, and what they sign with. In this order: what was written
-        before was signed with a key that was there before."""
+        """Query which mirrors read the target's topic, then their keys. The order matters: an entry written
+        before the query was signed with a key that existed before."""
         newest = parse_position((await self._learn_sizes()).last_confirmed_entry)
         rewriter.target_keys = await self._ends.target_keys.learn(self._namespace)
         readers = readers_of(await self._ends.target_admin.topics.stats(self.topic))
         rewriter.learn(frozenset(readers), pairs, max(newest, place))
 
     async def _is_copy(self, mark: ReplicationStamp, place: Position) -> bool:
-        """Whether somebody took the mark of an earlier entry for this one: what came from the target comes in
-        its order. Nothing in the target is acknowledged for a copy, and it goes there as any other."""
+        """Return whether the mark was copied from an earlier entry: entries from the target arrive in order.
+        A copy is mirrored as any other entry, without acknowledgement in the target."""
         origin = mark.origin
         is_direct = await self.loop_detection.is_direct(origin.pair)
         if is_direct and not mark.is_last:
@@ -607,7 +607,7 @@ class PartitionMirror:
         return is_copy
 
     async def _wait_for_entries(self, consumer: AsyncConsumer, publisher: EntryPublisher) -> None:
-        # No await in between: what comes from now on wakes this one.
+        # No await in between: a new entry wakes this task.
         if publisher.ended.done():
             publisher.ended.result()
         await consumer.wait(None)
@@ -623,7 +623,7 @@ class PartitionMirror:
         await asyncio.sleep(0)
 
     async def _finish(self, publisher: EntryPublisher) -> None:
-        """What is under way gets its receipts, if they come soon."""
+        """Wait a short time for the receipts of entries in flight."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         while self._pending and not publisher.ended.done() and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
@@ -641,7 +641,7 @@ class PartitionMirror:
         self._pending_bytes -= size
         counters = self.counters
         if target == NOWHERE:
-            # Somebody says that it is there: that is looked at, for nothing may be left out on a say-so.
+            # The target claims to have the entry: verify this, since no entry may be skipped.
             counters.duplicates += messages
             self._claimed = place
             raise ProtocolError(f"{self.topic}: the target drops the entry at {place}, which it had already")
@@ -657,7 +657,7 @@ class PartitionMirror:
             self._room.set_result(None)
 
     def _settle(self) -> None:
-        """What stays here is done when all before it is."""
+        """Mark entries that are not copied as done, when all before them are."""
         pending = self._pending
         while pending and pending[0][0] < 0:
             _, place, _, messages, origin = pending.popleft()
@@ -668,7 +668,7 @@ class PartitionMirror:
         self.progress.set()
 
     async def _keep_acknowledging(self, consumer: AsyncConsumer) -> None:
-        """Nothing is awake for a partition where nothing happens: there may be thousands."""
+        """Acknowledge in the source after progress. Idle partitions, perhaps thousands, use no timer."""
         rest, told = 0.0, False
         while True:
             await self.progress.wait()
@@ -688,7 +688,7 @@ class PartitionMirror:
             rest = max((time.monotonic() - began) * _REST, self.notes.size / _NOTES_PER_SECOND)
 
     async def _acknowledge(self, consumer: AsyncConsumer) -> None:
-        """Move the mirror's subscription up to what is done, behind the receipt that tells of it."""
+        """Move the mirror's subscription up to the last done entry, after noting its receipt."""
         done = self.done
         if done == self._acknowledged or done.entry < 0:
             return

@@ -1,4 +1,4 @@
-"""Which topics are meant: patterns over tenants, namespaces and names."""
+"""Selection of topics by patterns of tenants, namespaces and names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MirrorPattern:
 
     @staticmethod
     def parse(text: str) -> MirrorPattern:
-        """Raises `InvalidTopicName`."""
+        """Parse a pattern. Raises `InvalidTopicName`."""
         domain, separator, rest = text.partition("://")
         if separator and domain != "persistent":
             raise InvalidTopicName(f"topics={text!r}: only persistent topics are mirrored, not {domain}://")
@@ -41,21 +41,21 @@ class MirrorPattern:
         return MirrorPattern(*parts)
 
     def plain(self, part: str) -> str | None:
-        """A part that can only mean itself. A point is one: nobody writes names without meaning it."""
+        """Return whether a part is a plain name. A point counts as plain: it is usual in names."""
         return part if _PLAIN.fullmatch(part) and "." not in part else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether it can only mean one topic."""
+        """Return whether the pattern can match only one topic."""
         return None not in [self.plain(part) for part in (self.tenant, self.namespace, self.topic)]
 
     def matches_namespace(self, namespace: str) -> bool:
-        """``namespace``: ``tenant/namespace``."""
+        """Return whether the pattern can match topics of ``namespace``, a ``tenant/namespace``."""
         tenant, _, local = namespace.partition("/")
         return bool(re.fullmatch(self.tenant, tenant) and re.fullmatch(self.namespace, local))
 
     def matches(self, topic: TopicName) -> bool:
-        """Broker's own topics (``__...``) match nothing."""
+        """Return whether a topic matches; brokers' system topics (``__...``) never match."""
         return (
             self.matches_namespace(f"{topic.tenant}/{topic.namespace}")
             and not topic.base.local.startswith("__")

@@ -1,7 +1,7 @@
-"""Which position of the target stands for which position of the source, kept as runs.
+"""Mapping of source positions to target positions, stored as runs.
 
-Entries that follow each other in the source mostly follow each other in the target: such a stretch is one
-run, however long. What is older than the map is found in the target itself (`geminga.mirror.history`).
+Consecutive entries of the source are mostly consecutive in the target: such a range is one run of any length.
+Entries older than the map are searched in the target (`geminga.mirror.history`).
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from collections.abc import Iterable
 from geminga.mirror.positions import NOWHERE, Position
 
 RUNS_MAX = 20_000
-"""Runs that a map keeps; then the oldest go."""
+"""Most runs of a map; beyond, the oldest are dropped."""
 
 Range = tuple[int, int, int]
-"""A ledger, and its first and last entry."""
+"""A ledger with its first and last entry."""
 
 
 class PositionMap:
-    """Grows at its end. ``complete_from``: every mirrored entry from there on is in it."""
+    """Map of positions that grows at its end. ``complete_from``: it has every mirrored entry from there
+    on."""
 
     def __init__(self, complete_from: Position, runs_max: int | None = None) -> None:
         self.complete_from = complete_from
         self.runs_max = RUNS_MAX if runs_max is None else runs_max
         self._starts: list[Position] = []
-        """The source position of each run's first entry; in order."""
+        """Source position of each run's first entry, in order."""
         self._runs: list[list[int]] = []
-        """Of each run: length, target ledger, target entry of the first."""
+        """Length, target ledger, and first target entry of each run."""
 
     def __len__(self) -> int:
         return len(self._runs)
 
     @property
     def room(self) -> int:
-        """So many runs more, and the oldest go."""
+        """Make space for this many runs by dropping the oldest."""
         return self.runs_max - len(self._runs)
 
     def add(self, source: Position, target: Position) -> None:
-        """The next entry, behind all there are."""
+        """Add the next entry at the end."""
         if self._runs:
             start, run = self._starts[-1], self._runs[-1]
             length = run[0]
@@ -56,13 +57,13 @@ class PositionMap:
             self.complete_from = self._starts[0]
 
     def forget(self, complete_from: Position) -> None:
-        """What there is does not count: an entry's place in the target is not known."""
+        """Clear the map: the target position of an entry is unknown."""
         self._starts.clear()
         self._runs.clear()
         self.complete_from = complete_from
 
     def put_before(self, older: PositionMap) -> None:
-        """Take in what was found to lie before."""
+        """Insert older entries, found by a search, before the others."""
         self._starts[:0] = older._starts
         self._runs[:0] = older._runs
         self.complete_from = older.complete_from
@@ -72,7 +73,7 @@ class PositionMap:
             self.complete_from = self._starts[0]
 
     def floor(self, source: Position) -> Position | None:
-        """The target of the last entry at or before a source position; None when the map has none."""
+        """Return the target position of the last entry at or before a source position; None if unknown."""
         index = bisect_right(self._starts, source) - 1
         if index < 0:
             return None
@@ -81,7 +82,7 @@ class PositionMap:
         return Position(ledger, entry + min(into, length - 1))
 
     def exact(self, source: Position) -> Position | None:
-        """The target of the entry at a source position; None when it is not in the map."""
+        """Return the target position of the entry at a source position; None if it is not in the map."""
         index = bisect_right(self._starts, source) - 1
         if index < 0:
             return None
@@ -90,8 +91,8 @@ class PositionMap:
         return Position(ledger, entry + into) if source.ledger == start.ledger and into < length else None
 
     def reach(self, target: Position) -> Position | None:
-        """Up to where in the source every entry of the map lies at or before a place of the target, which
-        must grow with the source's; None: all of them do."""
+        """Return up to which source position all entries are at or before a target position; None: all
+        entries. Target positions must increase with source positions."""
         found = None
         for start, (length, ledger, entry) in zip(reversed(self._starts), reversed(self._runs), strict=True):
             if (ledger, entry + length - 1) <= target:
@@ -101,7 +102,7 @@ class PositionMap:
         return found
 
     def between(self, after: Position, last: Position) -> list[Range]:
-        """The target's entries for what lies behind ``after``, up to and with ``last``."""
+        """Return the target's ranges for entries after ``after``, up to and including ``last``."""
         found: list[Range] = []
         index = max(0, bisect_right(self._starts, after) - 1)
         for start, (length, ledger, entry) in zip(self._starts[index:], self._runs[index:], strict=True):
@@ -119,7 +120,8 @@ class PositionMap:
         return found
 
     def targets(self, last: Position) -> tuple[Position, list[Range]]:
-        """The mirrored entries of the target up to and with ``last``, and from where on these are all."""
+        """Return the target's ranges up to and including ``last``, and from which position they are
+        complete."""
         if not self._runs:
             return last, []
         found = []
@@ -132,7 +134,7 @@ class PositionMap:
 
 
 def behind(after: Position, ranges: Iterable[Range]) -> list[Range]:
-    """What of ``ranges`` lies behind a position."""
+    """Return the part of ``ranges`` after a position."""
     found = []
     for ledger, first, last in ranges:
         if (ledger, last) > after:

@@ -1,4 +1,4 @@
-"""Positions: places of entries in a topic, their way into sequence ids, and their order."""
+"""Positions of entries in a topic: order, text form, and conversion to sequence ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENTRY_MASK = ENTRIES_MAX - 1
 
 
 class Position(NamedTuple):
-    """An entry of a topic without partitions, or of one partition. Entry -1 is before a ledger's first."""
+    """Position of an entry in a partition or unpartitioned topic. Entry -1 is before a ledger's first."""
 
     ledger: int
     entry: int
@@ -27,11 +27,11 @@ class Position(NamedTuple):
 
 
 NOWHERE = Position(-1, -1)
-"""Before every entry."""
+"""Position before every entry."""
 
 
 def parse_position(text: str) -> Position:
-    """The inverse of ``str``, as admin REST writes positions. Raises `ProtocolError`."""
+    """Parse a position in the form of admin REST, the inverse of ``str``. Raises `ProtocolError`."""
     ledger, separator, entry = text.partition(":")
     try:
         if separator:
@@ -42,10 +42,10 @@ def parse_position(text: str) -> Position:
 
 
 def sequence_id_of(position: Position) -> int:
-    """The sequence id under which the entry at a source position is published: it grows with the position
-    and says it, so that what deduplication remembers of the mirror's producer is a position of the source.
+    """Return the sequence id under which the entry at a source position is published. It increases with the
+    position and encodes it, so that the id stored by deduplication is a source position.
 
-    Raises `OperationNotSupported` for ids that do not fit into 63 bits together.
+    Raises `OperationNotSupported` for positions that do not fit into 63 bits.
     """
     if not 0 <= position.ledger < LEDGERS_MAX or not 0 <= position.entry < ENTRIES_MAX:
         raise OperationNotSupported(
@@ -56,7 +56,7 @@ def sequence_id_of(position: Position) -> int:
 
 
 def position_of(sequence_id: int) -> Position:
-    """The inverse; `NOWHERE` for -1, what a broker says that remembers nothing."""
+    """Return the source position of a sequence id; `NOWHERE` for -1, the id of an unknown producer."""
     if sequence_id < 0:
         return NOWHERE
     return Position(sequence_id >> ENTRY_BITS, sequence_id & _ENTRY_MASK)

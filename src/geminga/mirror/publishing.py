@@ -1,7 +1,7 @@
-"""Publishing ready-made entries to one topic of the target, each under a sequence id of its own.
+"""Publishing of ready-made entries to a topic of the target, each with a given sequence id.
 
-This is no producer of the client's: it never sends anything again. When the connection or the broker lets go
-of it, it has ended, and whoever uses it begins anew with a look at what the target has.
+Unlike the client's producer it never resends: when the connection or the broker ends it, the mirror opens
+another one after reading what the target has.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 from geminga.wire.receipt_runs import ReceiptRun
 
 _PADDING_BYTES = 10 * 1024
-"""Brokers let a frame be so much larger than their largest message; what the mirror adds is far less."""
+"""Brokers accept frames that exceed their largest message by this; the mirror adds far less."""
 
 OnReceipt = Callable[[int, Position], None]
-"""The sequence id, and the entry's place in the target; `NOWHERE` for one that was there already."""
+"""Called with the sequence id and the target position; `NOWHERE` for an entry that was stored before."""
 
 
 class EntryPublisher:
-    """Made by `open`. All methods run on the client's loop.
+    """Publisher of entries, created by `open`. All methods run on the client's loop.
 
-    ``last``: the source position of the newest entry that the broker's deduplication knows of this name.
-    ``ended`` gets the error that ends it.
+    ``last``: source position of the newest entry that deduplication has stored for this producer name.
+    ``ended`` resolves to the error that ends the publisher.
     """
 
     def __init__(self, context: ClientContext, topic: str, name: str, on_receipt: OnReceipt) -> None:
@@ -64,9 +64,9 @@ class EntryPublisher:
         schema: pb.Schema | None = None,
         encrypted: bool = False,
     ) -> EntryPublisher:
-        """``schema``: of the topic, where it takes nobody without. ``encrypted``: the same for producers who
-        promise that everything they send is encrypted. Raises what the broker refuses with:
-        `ProducerBusy` while another producer of that name is connected."""
+        """Open a publisher. ``schema``: schema of the topic, if the topic requires one. ``encrypted``:
+        declare encryption, if the topic requires it. Raises the broker's error: `ProducerBusy` while another
+        producer of this name is connected."""
         found = cls(context, topic, name, on_receipt)
         connection = await context.connection_to(topic, awaits_service=False)
         request_id = connection.new_request_id()
@@ -107,8 +107,8 @@ class EntryPublisher:
         return command
 
     def send(self, source: Position, entry: TargetEntry) -> int:
-        """Have an entry written; its sequence id. Ids must grow. Raises what ended the publisher, and
-        `MessageTooBig`, for nothing may be left out."""
+        """Send an entry and return its sequence id; ids must increase. Raises the error that ended the
+        publisher, and `MessageTooBig`, since no entry may be skipped."""
         connection = self._connection
         if self.ended.done() or connection is None:
             self.ended.result()
@@ -129,7 +129,7 @@ class EntryPublisher:
         return self._connection is None or self._connection.writable
 
     async def drain(self) -> None:
-        """Wait until the connection takes more."""
+        """Wait until the write buffer of the connection has space."""
         if self._connection is not None:
             await self._connection.drain()
 
@@ -159,13 +159,13 @@ class EntryPublisher:
         self.end(error or ConnectError(f"the broker closed the producer of {self.topic}"))
 
     def end(self, error: Exception) -> None:
-        """Nothing more is sent; receipts do not count any more."""
+        """Stop sending; later receipts are ignored."""
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # whoever asks still gets it
+            self.ended.exception()  # later calls still get the error
 
     async def close(self) -> None:
-        """Tell the broker, and wait for its answer: the name is free then."""
+        """Close the producer at the broker and wait for the response: then its name is free."""
         connection, self._connection = self._connection, None
         self.end(AlreadyClosed("the publisher is closed"))
         if connection is None or connection.closed:

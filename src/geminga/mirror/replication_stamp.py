@@ -1,13 +1,13 @@
-"""Marks: what a mirror writes into each entry, and nobody else can.
+"""Marks: a signed field that mirrors add to each entry.
 
-A mark says of which pair of topics the entry is (`geminga.mirror.pairing`), where in the source it comes
-from, and behind which place of the target it lies: what had a receipt when it was sent. It is what a mirror
-knows of its own progress, and what keeps entries from going round. So whoever may publish to a topic must not
-be able to write one, else he could have messages of others left out, or acknowledged: each mark is signed
-with a key of the source's namespace (`geminga.mirror.keys`).
+A mark names the pair of topics (`geminga.mirror.pairing`), the entry's source position, and a target position
+before the entry, whose receipt had come when it was sent. From marks a mirror reads its progress, and they
+prevent loops. Producers of a topic must not be able to forge them, else they could make the mirror skip or
+acknowledge messages of others: each mark is signed with a key of the source's namespace
+(`geminga.mirror.keys`).
 
-A mark that somebody copied from an entry into a later one is signed, too. It is told by its place: an
-entry with the same source position, or a later one, lies between the place that the mark names and the copy.
+A mark copied from one entry into a later one has a valid signature, but is detected by its position: an entry
+with the same or a later source position lies between the target position in the mark and the copy.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ PAIR_BYTES: Final = 8
 SIGNATURE_BYTES: Final = 16
 KEY_BYTES: Final = 32
 MARKS_MAX: Final = 16
-"""So many marks of an entry are looked at, the last: each mirror that it came through wrote one, and whoever
-publishes can write thousands before theirs."""
+"""Number of marks of an entry that are read, the last ones: each mirror on its path wrote one, and producers
+can write thousands before these."""
 _ORIGIN_TAG = varint(ORIGIN_FIELD << 3 | 2)
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Sizes of the wire types of one size."""
+"""Sizes of the wire types with a fixed size."""
 
 
 class StampOrigin(NamedTuple):
-    """Where a mirrored entry comes from. ``after``: the entry lies behind that place of the target."""
+    """Origin of a mirrored entry. ``after``: a target position before the entry."""
 
     pair: bytes
     position: Position
@@ -43,20 +43,20 @@ class StampOrigin(NamedTuple):
 
 
 class ReplicationStamp(NamedTuple):
-    """An `StampOrigin` as somebody wrote it: ``body`` and ``signature`` say whether it was a mirror."""
+    """An unverified `StampOrigin`: ``body`` and ``signature`` show whether a mirror wrote it."""
 
     origin: StampOrigin
     body: bytes
     signature: bytes
     is_last: bool
-    """No other mark comes behind it: it is of the mirror that brought the entry here."""
+    """True if no other mark follows: the mark of the mirror that brought the entry here."""
 
     def is_signed_with(self, keys: Sequence[bytes]) -> bool:
         return any(hmac.compare_digest(_signature(key, self.body), self.signature) for key in keys)
 
 
 def mark_field(origin: StampOrigin, key: bytes) -> bytes:
-    """The field as it travels."""
+    """Encode a mark as a field of the metadata."""
     after = origin.after
     body = b"".join(
         (
@@ -68,8 +68,7 @@ def mark_field(origin: StampOrigin, key: bytes) -> bytes:
 
 
 def marks_in(metadata: bytes) -> list[ReplicationStamp]:
-    """The last marks in a MessageMetadata as it travels: of each mirror that it came through, and of anybody
-    who wrote something alike."""
+    """Return the last marks in an encoded MessageMetadata: those of mirrors, and forged ones."""
     fields: deque[tuple[int, int]] = deque(maxlen=MARKS_MAX)
     position, end = 0, len(metadata)
     try:
@@ -88,7 +87,7 @@ def marks_in(metadata: bytes) -> list[ReplicationStamp]:
             else:
                 break
     except (IndexError, ValueError):
-        pass  # nobody's field of that number
+        pass  # an unrelated field of that number
     found = []
     for start, stop in fields:
         mark = _mark(metadata[start : stop - SIGNATURE_BYTES], metadata[stop - SIGNATURE_BYTES : stop])
@@ -100,7 +99,7 @@ def marks_in(metadata: bytes) -> list[ReplicationStamp]:
 
 
 def _mark(body: bytes, signature: bytes) -> ReplicationStamp | None:
-    """None for what is none."""
+    """Decode a mark; None if it is invalid."""
     numbers, position = [], PAIR_BYTES
     try:
         while position < len(body):

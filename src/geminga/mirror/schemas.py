@@ -1,4 +1,4 @@
-"""Schemas: all versions of a topic, in their order, and which number each has in the target."""
+"""Mirroring of schemas: all versions of a topic in order, and their version numbers in the target."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ VERSIONS_MAX = 100_000
 
 
 class SchemaMirror:
-    """The schemas of one topic, which its partitions share. ``versions``: the target's version by the
-    source's; None where the source has no such schema."""
+    """Schemas of a topic, shared by its partitions. ``versions``: the target's version for each of the
+    source's; None if the source has no such schema."""
 
     def __init__(self, source: ClientContext, target: ClientContext, topic: str) -> None:
         self.versions: dict[bytes, bytes | None] = {}
@@ -27,10 +27,10 @@ class SchemaMirror:
         self._source = source
         self._target = target
         self._topic = topic
-        """One that exists on both sides: a partition, where there are any."""
+        """A topic that exists on both sides: a partition, if the topic is partitioned."""
 
     async def copy(self) -> None:
-        """Register what the target does not have yet. Raises `MirrorRefused` where it takes a version not."""
+        """Register the versions that the target lacks. Raises `MirrorRefused` if the target refuses one."""
         newest = await self._source.schema_answer(self._topic)
         if newest is None:
             return
@@ -42,12 +42,12 @@ class SchemaMirror:
         await self.learn(last)
 
     def forget(self) -> None:
-        """The topic of one side is another one now: nothing that is known holds."""
+        """Forget all versions: the topic was recreated on one side."""
         self.versions.clear()
         self.newest = None
 
     async def learn(self, version: bytes) -> None:
-        """One version; nothing is asked for twice."""
+        """Look up a version; each is queried once."""
         if version in self.versions:
             return
         schema = await self._source.schema(self._topic, version)

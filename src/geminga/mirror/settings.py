@@ -1,4 +1,4 @@
-"""What a mirror is told: two clusters, which topics, and what else of them goes along."""
+"""Settings of a mirror: two clusters, topics, and options."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ MISMATCH = ("stop", "continue", "restart")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MirrorSettings:
-    """Two clusters, which topics, and what else of them goes along.
+    """Settings of a mirror: two clusters, topics, and options.
 
     Raises `InvalidConfiguration` and `InvalidTopicName`.
     """
 
-    source: Cluster
-    """The cluster that is read, with its web address."""
-    target: Cluster
-    """The cluster that is written."""
+    source: ClusterProfile
+    """Source cluster, with its web address."""
+    target: ClusterProfile
+    """Target cluster."""
     topics: Sequence[str]
     """Patterns ``[persistent://][tenant/namespace/]topic``; each part is a regular expression that matches
-    the whole part, so plain names are patterns, too."""
+    the whole part, so that plain names are patterns, too."""
     name: str | None = None
-    """Tells several mirrors apart; None: the source cluster's name."""
+    """Name that distinguishes several mirrors; None: the source cluster's name."""
     source_name: str | None = None
-    """The source cluster's name as geo-replication knows it, with which messages are marked; None: as it
-    calls itself."""
+    """The source cluster's name, which marks messages; None: the name that the cluster reports."""
     target_name: str | None = None
-    """The same of the target: messages that are marked with it stay."""
+    """The target cluster's name; its messages are not copied. None: the name that the cluster reports."""
     subscriptions: bool = True
-    """Whether durable subscriptions go along."""
+    """Mirror durable subscriptions."""
     policies: bool = True
-    """Whether policies go along, to namespaces and topics that the mirror makes."""
+    """Copy policies to namespaces and topics that the mirror creates."""
     once: bool = False
-    """End when everything is there that the source had at the start."""
+    """End when everything that the source had at the start is copied."""
     on_mismatch: str = "stop"
-    """Where source and target do not know each other's progress: ``stop``, ``continue`` behind what is known,
-    or ``restart`` and copy what the source still has."""
+    """Action if the recorded progress does not fit source and target: ``stop``, ``continue`` after the known
+    progress, or ``restart`` and copy all messages that the source still has."""
     discovery_seconds: float = 10.0
-    """How often new topics and partitions are looked for."""
+    """Interval between searches for new topics and partitions."""
     subscription_seconds: float = 5.0
-    """How often subscriptions are followed."""
+    """Interval between updates of the subscriptions."""
     memory_bytes: int = 256 * 1024 * 1024
-    """What may be under way, over all partitions."""
+    """Memory for entries in flight, over all partitions."""
     metrics_port: int | None = None
-    """Prometheus' ``/metrics`` on loopback; None: nowhere."""
+    """Port of Prometheus' ``/metrics`` on loopback; None: no metrics."""
 
     def __post_init__(self) -> None:
         check_type("source", self.source, Cluster)

@@ -1,4 +1,4 @@
-"""What a mirror is doing, for people, as JSON and for Prometheus."""
+"""Status of a mirror, as objects, text, JSON and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -31,105 +31,104 @@ FAMILIES = (
     ),
     ("geminga_mirror_up", "gauge", "0 or 1", "Whether the partition is being mirrored now."),
 )
-"""Name, type, unit and meaning of what is told of each partition."""
+"""Name, type, unit and meaning of each partition's metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """A subscription."""
+    """Status of a subscription."""
 
     name: str
-    """Its name, on both sides."""
+    """Name of the subscription, the same on both sides."""
     marked: str
-    """The last mark-delete position that the target was told, as ``ledger:entry``; empty before."""
+    """Last mark-delete position sent to the target, as ``ledger:entry``; empty before."""
     note: str
-    """Why it is not followed; empty when it is."""
+    """Reason if the subscription is not mirrored; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """A partition, or a topic without. Counts are since the start of this mirror."""
+    """Status of a partition or unpartitioned topic. Counts are since the start of the mirror."""
 
     topic: str
-    """Its full name, on both sides."""
+    """Full name, the same on both sides."""
     state: str
-    """``opening``, ``copying``, ``waiting to try again``, ``stopped`` or ``failed``."""
+    """One of ``opening``, ``copying``, ``waiting to try again``, ``stopped`` and ``failed``."""
     lag_entries: int
-    """Entries of the source that are not in the target yet, as the source's broker counts them (a batch is
-    one); -1 while that is not known, as before the first look and while the partition is not copied."""
+    """Entries of the source that are not in the target yet, counted by the source's broker (a batch is one
+    entry); -1 if unknown, before the first query and while the partition is not copied."""
     done: str
-    """Everything up to this position of the source, ``ledger:entry``, is in the target or stays here."""
+    """Source position, ``ledger:entry``, up to which all entries are mirrored or excluded."""
     messages: int
-    """Mirrored."""
+    """Mirrored messages."""
     entries: int
-    """The same; a batch is one."""
+    """Mirrored entries; a batch is one entry."""
     bytes: int
-    """The same, as they are stored."""
+    """Mirrored bytes, as stored."""
     duplicates: int
     """Messages that the target had already."""
     skipped: int
-    """Messages that came from the target, and stay."""
+    """Messages that came from the target and are not copied back."""
     missed: int = 0
-    """Entries that the source did not deliver: expired, evicted or skipped there, or of aborted
-    transactions."""
+    """Entries that the source did not deliver: expired, evicted, skipped, or of aborted transactions."""
     error: str = ""
-    """Why it is not copying."""
+    """Reason if the partition is not copied; else empty."""
     subscriptions: Sequence[SubscriptionStatus] = field(default=())
-    """Those that go along."""
+    """Status of the mirrored subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """What a mirror is doing."""
+    """Status of a mirror."""
 
     source: str
     """The source's service URL."""
     target: str
-    """The target's."""
+    """The target's service URL."""
     name: str
-    """The mirror's."""
+    """Name of the mirror."""
     caught_up: bool
-    """What the source had when this mirror began is in the target."""
+    """True if everything that the source had when the mirror started is in the target."""
     partitions: Sequence[PartitionStatus] = ()
-    """Of all topics."""
+    """Status of all partitions."""
     refused: Sequence[tuple[str, str]] = ()
-    """Topics that cannot be mirrored, and why."""
+    """Topics that cannot be mirrored, with reasons."""
     unmatched: Sequence[str] = ()
     """Patterns that match no topic of the source."""
     warnings: Sequence[str] = ()
-    """Limits of the clusters that users of the target will notice."""
+    """Limits of the target cluster that affect its users."""
 
     @property
     def messages(self) -> int:
-        """Mirrored since the start, of all partitions."""
+        """Messages of all partitions, mirrored since the start."""
         return sum(one.messages for one in self.partitions)
 
     @property
     def bytes(self) -> int:
-        """The same in bytes."""
+        """Bytes of all partitions, mirrored since the start."""
         return sum(one.bytes for one in self.partitions)
 
     @property
     def lag_entries(self) -> int:
-        """Entries that are not in the target yet, as far as that is known."""
+        """Entries that are not in the target yet, of partitions whose lag is known."""
         return sum(max(0, one.lag_entries) for one in self.partitions)
 
     @property
     def failed(self) -> list[str]:
-        """Why what is not mirrored is not."""
+        """Error messages of topics and partitions that failed."""
         return [
             *(f"{topic}: {reason}" for topic, reason in self.refused),
             *(one.error for one in self.partitions if one.state == "failed"),
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; with the sums."""
+        """Return the status as JSON values, with totals."""
         return {
             **asdict(self), "messages": self.messages, "bytes": self.bytes, "lag_entries": self.lag_entries,
         }  # fmt: skip
 
     def line(self) -> str:
-        """One line for a person."""
+        """Return the status as a line of text."""
         states: dict[str, int] = {}
         for one in self.partitions:
             is_done = one.state == "stopped" and self.caught_up and one.lag_entries == 0
@@ -145,7 +144,7 @@ class MirrorStatus:
         )
 
     def exposition(self) -> str:
-        """Prometheus' text format."""
+        """Return the status in Prometheus' text format."""
         lines: list[str] = []
         for name, kind, _, _ in FAMILIES:
             lines.append(f"# TYPE {name} {kind}")

@@ -1,9 +1,10 @@
-"""What the target was told of a subscription: kept in a process, and noted where the next one finds it.
+"""Checkpoint of a mirrored subscription: the state last sent to the target, kept in memory and noted for the
+next process.
 
-The note lies in the properties of the mirror's own subscription in the source, beside the pair. It says how
-the source's subscription stood, and how the target's did afterwards. It is written after the target was
-told: one that is older than what was told, because the mirror was killed in between, does not fit how the
-target's subscription stands. Then that one counts as used by somebody, and nothing is taken back there.
+The note is a property of the mirror's subscription in the source. It holds the state of the source's
+subscription and the resulting state of the target's, and is written after the target was updated. If the
+mirror is killed in between, the note does not match the target's subscription; that subscription then counts
+as used by consumers and is not reset.
 """
 
 from __future__ import annotations
@@ -22,46 +23,45 @@ logger = logging.getLogger("geminga.mirror")
 
 NOTE_PREFIX = "told."
 _HOLES_MAX = (64, 8, 0)
-"""Holes, and batches that are acknowledged in part, of which a note tells, those at the front: of fewer where
-it would get long."""
+"""Most holes and partially acknowledged batches in a note, from the front; fewer if it gets too long."""
 _DONE_MAX = 200
-"""Messages of a batch that a note tells of; a batch of which more are acknowledged is told again."""
+"""Most acknowledged messages of a batch in a note; a batch with more is sent again."""
 NOTE_BYTES_MAX = 4 * 1024
 NOTES_BYTES_MAX = 64 * 1024
-"""Of a partition's notes: brokers keep properties where nothing large belongs."""
+"""Limit of a partition's notes: brokers' properties are meant for small values."""
 
 
 @dataclass(slots=True)
 class SubscriptionCheckpoint:
-    """What the target was told of one subscription."""
+    """State of a subscription that was last sent to the target."""
 
     state: CursorState | None = None
     through: Position = NOWHERE
     echoed: dict[bytes, Position] = field(default_factory=dict)
-    """Up to where in the source the target was told of what came from it, by pair."""
+    """Source position up to which acknowledgements of entries from the target were sent, by pair."""
     waits: bool = False
-    """There is more of that to tell."""
+    """True if more of these are to be sent."""
     has_more: bool = False
-    """So much came that it is told in several steps."""
+    """True if a large update is sent in several steps."""
     note: str = ""
     in_use: bool = False
     marked: Position | None = field(default=None)
-    """The last mark-delete position in the target."""
+    """Last mark-delete position sent to the target."""
     stood: tuple[str, str] | None = None
-    """How the target's subscription stood when it was told last; None: it has more than it was told."""
+    """State of the target's subscription after the last update; None: it has acknowledged more."""
     seen: Position = NOWHERE
-    """The mark of the target's subscription when it was looked at last."""
+    """Mark-delete position of the target's subscription at the last query."""
     restored: bool = False
-    """Of an earlier process, and not looked at yet."""
+    """True if an earlier process noted this and the target was not queried yet."""
 
     def forget(self) -> None:
-        """All is to be told anew."""
+        """Reset, so that everything is sent again."""
         self.state, self.through, self.marked, self.stood = None, NOWHERE, None, None
         self.seen, self.restored = NOWHERE, False
         self.echoed, self.waits, self.has_more = {}, False, False
 
     def noted(self) -> str | None:
-        """As text; None where there is nothing to note."""
+        """Return the checkpoint as text; None if there is nothing to note."""
         if self.state is None:
             return None
         text = ""
@@ -88,7 +88,7 @@ class SubscriptionCheckpoint:
 
 
 def restored(text: str) -> SubscriptionCheckpoint | None:
-    """The inverse of `SubscriptionCheckpoint.noted`; None for what is none."""
+    """Parse the text of `SubscriptionCheckpoint.noted`; None if it is invalid."""
     try:
         found = json.loads(text)
         stood = found.get("stood")
@@ -118,7 +118,7 @@ def restored(text: str) -> SubscriptionCheckpoint | None:
 
 
 def notes_of(topic: str, applied: Mapping[str, SubscriptionCheckpoint]) -> dict[str, str]:
-    """The properties that note what was told, as many as there is room for."""
+    """Return the properties that note the checkpoints, as many as fit."""
     found: dict[str, str] = {}
     room = NOTES_BYTES_MAX
     for name, one in sorted(applied.items()):
@@ -128,8 +128,8 @@ def notes_of(topic: str, applied: Mapping[str, SubscriptionCheckpoint]) -> dict[
         room -= len(name.encode()) + len(text)
         if room < 0:
             logger.info(
-                "%s has too many subscriptions to note how each was told: those from %s on are not moved "
-                "back in the target for what is moved back while no mirror runs", topic, name,
+                "%s has too many subscriptions to note the state of each: subscriptions from %s on are not "
+                "reset in the target if they are reset in the source while no mirror runs", topic, name,
             )  # fmt: skip
             break
         found[NOTE_PREFIX + name] = text

@@ -1,9 +1,9 @@
-"""What a mirror notes in the properties of its own subscription in the source: the pair, what the target gave
-a receipt for last, and what the target was told of subscriptions.
+"""Properties of the mirror's subscription in the source: the pair, the target's last receipt, and the
+checkpoints of subscriptions.
 
-The subscription moves only as far as what is noted has come: so as long as the target has the entry of that
-receipt, it has all that the subscription has left behind. A target that was brought back from a backup, or
-has lost what it had said to be stored, has not got it.
+The subscription moves only up to the noted receipt: if the target has the entry of that receipt, it has all
+entries that the subscription has passed. A target that was restored from a backup, or lost stored entries,
+does not have it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from geminga.mirror.subscription_checkpoint import NOTE_PREFIX
 
 
 class MirrorReceipt(NamedTuple):
-    """One of the mirror's entries: where it comes from, and where the target said that it lies."""
+    """Source and target position of a mirrored entry, from its receipt."""
 
     source: Position
     target: Position
@@ -30,14 +30,13 @@ NO_RECEIPT = MirrorReceipt(NOWHERE, NOWHERE)
 
 
 class MirrorProperties:
-    """Those of one topic or partition. All writing goes through here, for the source takes them only as a
-    whole."""
+    """Properties of one topic or partition. The source accepts only updates of the whole set."""
 
     def __init__(self, admin: Admin, topic: str, mirror: str) -> None:
         self.receipt = NO_RECEIPT
-        """As it is noted."""
+        """The noted receipt."""
         self.size = 0
-        """Characters that each writing writes."""
+        """Size of an update in characters."""
         self._admin = admin
         self._topic = topic
         self._name = subscription_of(mirror)
@@ -47,35 +46,34 @@ class MirrorProperties:
         self._writing: asyncio.Task[None] | None = None
 
     def begin(self, pair: Pair) -> None:
-        """Take over what was found with the pair."""
+        """Take over the properties found with the pair."""
         self._pair = pair
         self._told = {name: text for name, text in pair.noted.items() if name.startswith(NOTE_PREFIX)}
         self.receipt = self._wanted = _receipt(pair.noted.get(RECEIPT_PROPERTY, ""))
 
     async def tell(self, told: Mapping[str, str]) -> None:
-        """Note what the target was told. Raises what admin REST reports."""
+        """Note the checkpoints. Raises errors of admin REST."""
         self._told = told
         await self._write()
 
     async def receive(self, receipt: MirrorReceipt) -> None:
-        """Note a receipt, unless it is. Raises as `tell`."""
+        """Note a receipt, unless it is noted already. Raises as `tell`."""
         self._wanted = receipt
         if receipt != self.receipt:
             await self._write()
 
     async def forget(self, receipt: MirrorReceipt) -> None:
-        """Nothing holds any more but this receipt. Raises as `tell`."""
+        """Remove everything but this receipt. Raises as `tell`."""
         self._wanted, self._told = receipt, {}
         await self._write()
 
     async def settled(self) -> None:
-        """Wait for what is being written: that outlives whoever asked for it, and must not come behind what
-        another writes, or reads."""
+        """Wait for the current update, which also continues if its caller is cancelled."""
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
     async def _write(self) -> None:
-        # One call after the other, also when whoever waits for one is cancelled: what is written last counts.
+        # One update after the other, even if a waiting caller is cancelled: the last update wins.
         await self.settled()
         self._writing = asyncio.ensure_future(self._put())
         self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,4 +1,4 @@
-"""Which topics there are to mirror, and making them in the target: partitions, namespaces and policies."""
+"""Discovery of topics to mirror, and their creation in the target: partitions, namespaces and policies."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ NOT_COPIED = frozenset(
         "entry_filters",
         "subscription_auth_mode",
         "redeliver_unacked",
-        "inactive_topics",  # nobody uses the target's topics and subscriptions before the move
+        "inactive_topics",  # the target's topics and subscriptions have no clients before the move
         "subscription_expiration_minutes",
     }
 )
-"""Policies that belong to a cluster, not to what is in it, or would harm what waits to be used. Permissions
-stay as well: roles differ."""
+"""Policies that belong to a cluster rather than to its data, or would delete data before it is used.
+Permissions are not copied either: roles differ."""
 ASKED_AT_ONCE = 16
-"""Policies of the source."""
+"""Policies of the source that are queried concurrently."""
 DISABLED = "opic level policies is disabled"
-"""What Apache Pulsar says of a topic's policies where it was told to have none, with status 405."""
+"""Text of Apache Pulsar's error 405 if topic policies are disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source; ``partitions`` 0: it has none."""
+    """A topic of the source; ``partitions`` is 0 if it is not partitioned."""
 
     topic: TopicName
     partitions: int
 
     def names(self) -> list[str]:
-        """Of the topics that hold messages."""
+        """Return the names of the partitions, or of the topic if it is not partitioned."""
         if not self.partitions:
             return [str(self.topic)]
         return [str(self.topic.partition_name(index)) for index in range(self.partitions)]
@@ -62,10 +62,10 @@ class SourceTopic:
 async def find_topics(
     admin: Admin, patterns: Iterable[MirrorPattern], known: Mapping[str, int] | None = None
 ) -> list[SourceTopic]:
-    """The persistent topics of a cluster that match one of the patterns, in the order of their names.
+    """Return the persistent topics of a cluster that match one of the patterns, sorted by name.
 
-    ``known``: partitions of topics that were found before; these are asked for again when the list shows
-    another number of partitions.
+    ``known``: number of partitions of topics found before; it is queried again if the list shows another
+    number.
     """
     known = {} if known is None else known
     patterns = list(patterns)
@@ -110,7 +110,7 @@ async def _namespaces(admin: Admin, patterns: list[MirrorPattern]) -> list[str]:
 
 
 class TopicMaker:
-    """Makes in the target what it has not."""
+    """Creates missing topics in the target."""
 
     def __init__(self, source: Admin, target: Admin, *, policies: bool) -> None:
         self._source = source
@@ -122,7 +122,8 @@ class TopicMaker:
         self._has_topic_policies = True
 
     async def make(self, found: SourceTopic) -> None:
-        """A topic with its namespace and tenant. Raises `MirrorRefused` where another kind is in the way."""
+        """Create a topic with namespace and tenant. Raises `MirrorRefused` if another kind of topic
+        exists."""
         await self._make_namespace(found.topic.namespace_name)
         name = str(found.topic)
         there = await self._partitions(name)
@@ -178,14 +179,14 @@ class TopicMaker:
         self._namespaces.add(namespace)
 
     async def _make_tenant(self, tenant: str) -> None:
-        """Its administrators stay behind: roles differ."""
+        """Create a tenant without its administrators: roles differ."""
         with contextlib.suppress(AdminConflict):
             await self._target.tenants.create(tenant)
 
     async def _copy_labels(self, topic: str) -> None:
         try:
             found = await self._source.topics.properties(topic)
-            # Which mirrors write to it is said of the source alone.
+            # The mirrors' properties are valid for the source only.
             labels = {name: label for name, label in found.items() if not name.startswith(PREFIX)}
             if labels:
                 await self._target.topics.update_properties(topic, labels)
@@ -193,7 +194,7 @@ class TopicMaker:
             logger.warning("the properties of %s are not copied: %s", topic, error)
 
     async def _copy_policies(self, source: PolicyHolder, target: PolicyHolder, place: str) -> None:
-        """What is set at ``place`` itself. One that cannot be read or set is named in the log."""
+        """Copy the policies set at ``place`` itself. Policies that cannot be read or set are logged."""
         are_set = await self._set_at(source, place)
         wanted = [
             policy
@@ -213,8 +214,8 @@ class TopicMaker:
             logger.warning("the backlog quotas of %s are not copied: %s", place, error)
 
     async def _set_at(self, source: PolicyHolder, place: str) -> frozenset[str] | None:
-        """The policies that are set, by the last parts of their paths; None where the source does not say,
-        as Apache Pulsar: then each is asked for."""
+        """Return the policies that are set, by the last part of their paths; None if the source does not list
+        them (Apache Pulsar): then each is queried."""
         if self._tells_what_is_set:
             try:
                 found = await source.calls.call("GET", f"{source.path(place)}/policiesSet")
@@ -222,7 +223,7 @@ class TopicMaker:
                     return frozenset(found)
                 self._tells_what_is_set = False
             except AdminError as error:
-                logger.debug("%s is asked for each policy: %s", place, error)
+                logger.debug("%s: querying each policy separately: %s", place, error)
                 self._tells_what_is_set = False
         return None
 

@@ -1,7 +1,7 @@
-"""A real Apache Pulsar cluster on one machine: ZooKeeper, bookies and brokers, each a process of its own.
+"""An Apache Pulsar cluster on one machine: processes of ZooKeeper, bookies and brokers.
 
-For what a standalone broker cannot show: a broker that dies while another lives, and more than one copy of
-an entry. Needs an unpacked distribution and Java 17 or newer, some 20 s and 2.5 GB::
+For tests that a standalone broker does not allow: a broker dies while another lives, and entries have several
+copies. Requires an unpacked distribution, Java 17 or newer, some 20 s and 2.5 GB::
 
     with ApacheCluster.start(home, folder) as cluster:
         cluster.kill_broker(0)
@@ -31,7 +31,7 @@ START_SECONDS_MAX = 120.0
 
 @dataclass(slots=True, kw_only=True)
 class _Server:
-    """One process: how it is started, and where it listens."""
+    """A server process: command and port."""
 
     name: str
     command: list[str]
@@ -43,7 +43,7 @@ class _Server:
 
 @dataclass(slots=True, kw_only=True)
 class ApacheCluster:
-    """A running cluster; made by `start`."""
+    """A running cluster, created by `start`."""
 
     home: Path
     folder: Path
@@ -53,15 +53,15 @@ class ApacheCluster:
 
     @property
     def service_url(self) -> str:
-        """All brokers: clients try them in turn."""
+        """Service URL of all brokers; clients try them in turn."""
         return "pulsar://" + ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers)
 
     def admin_url(self, broker: int = 0) -> str:
-        """The web address of one broker."""
+        """Web address of a broker."""
         return f"http://127.0.0.1:{self.brokers[broker].web_port}"
 
     def broker_pid(self, broker: int) -> int:
-        """The process of one broker."""
+        """Process id of a broker."""
         process = self.brokers[broker].process
         assert process is not None
         return process.pid
@@ -70,8 +70,8 @@ class ApacheCluster:
     def start(home: Path, folder: Path, *, brokers: int = 2, bookies: int = 1) -> ApacheCluster:
         """Start everything and wait until all brokers are ready.
 
-        Entries have as many copies as there are bookies at the most; the default is one. Raises
-        `TimeoutError` with the end of a log when something does not come up.
+        Entries have at most as many copies as there are bookies; the default is one. Raises `TimeoutError`
+        with the end of a log if a server does not start.
         """
         folder.mkdir(parents=True, exist_ok=True)
         cluster = ApacheCluster(home=home, folder=folder, zookeeper=_zookeeper(home, folder))
@@ -92,17 +92,17 @@ class ApacheCluster:
         return cluster
 
     def kill_broker(self, broker: int) -> None:
-        """Kill one broker (SIGKILL): what a power failure looks like to the others."""
+        """Kill a broker (SIGKILL), as a power failure would."""
         self._end(self.brokers[broker])
 
     def restart_broker(self, broker: int) -> None:
-        """Start a broker again and wait until it is ready."""
+        """Restart a broker and wait until it is ready."""
         self._end(self.brokers[broker])
         self._launch(self.brokers[broker])
         self._wait_until_ready(broker)
 
     def stop(self) -> None:
-        """Kill everything; safe to repeat."""
+        """Kill everything; may be called repeatedly."""
         for server in (*self.brokers, *self.bookies, self.zookeeper):
             self._end(server)
 
@@ -216,7 +216,7 @@ def _zookeeper(home: Path, folder: Path) -> _Server:
 
 
 def _configured(template: Path, file: Path, **values: object) -> Path:
-    """A copy of a configuration with some values replaced."""
+    """Return a copy of a configuration with some values replaced."""
     text = template.read_text()
     for key, value in values.items():
         text = re.sub(rf"(?m)^#?\s*{re.escape(key)}=.*\n", "", text) + f"\n{key}={value}\n"

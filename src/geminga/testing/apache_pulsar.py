@@ -1,6 +1,6 @@
-"""A real Apache Pulsar standalone for tests and benchmarks: own ports, own folder, gone afterwards.
+"""A temporary Apache Pulsar standalone for tests and benchmarks, with free ports and a temporary folder.
 
-Needs an unpacked distribution (``PULSAR_HOME``) and Java 17 or newer. Starting takes about 10 s and
+Requires an unpacked distribution (``PULSAR_HOME``) and Java 17 or newer. Starting takes about 10 s and
 1-2 GB of memory::
 
     with ApachePulsar.start(home, folder) as pulsar:
@@ -27,10 +27,10 @@ MEMORY = "-Xms512m -Xmx1500m -XX:MaxDirectMemorySize=1500m"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on at the moment.
+    """Return ports on which no process listens.
 
-    Where the system tells which ports it gives to whoever asks for any (Linux does), they are others: nobody
-    is given one of them before it is used, or while who uses it is away.
+    If the system reports its range of ephemeral ports (as Linux does), other ports are returned: the system
+    then never gives them to other processes before or between uses.
     """
     sockets: list[socket.socket] = []
     try:
@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _lasting_ports() -> list[int]:
-    """Some that the system gives to nobody who asks for any, in an order by chance."""
+    """Return ports outside the ephemeral range, in random order; empty if the range is unknown."""
     try:
         low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     except (OSError, ValueError):
@@ -80,10 +80,10 @@ class ApachePulsar:
     def start(
         home: Path, folder: Path, *, timeout_seconds: float = 90.0, **settings: str | int | bool
     ) -> ApachePulsar:
-        """Start a broker and wait until it answers as healthy.
+        """Start a broker and wait until its health check succeeds.
 
-        ``settings`` override ``conf/standalone.conf``. Raises `TimeoutError` with the end of the
-        broker's log when it does not answer in time.
+        ``settings`` override ``conf/standalone.conf``. Raises `TimeoutError` with the end of the broker's log
+        if it does not answer in time.
         """
         folder.mkdir(parents=True, exist_ok=True)
         port, web_port, bookie_port = free_ports(3)
@@ -102,7 +102,7 @@ class ApachePulsar:
         return broker
 
     def start_again(self, *, timeout_seconds: float = 90.0) -> None:
-        """After `stop`: with the same ports, settings and data."""
+        """Start again after `stop`, with the same ports, settings and data."""
         self.process = _standalone(self.home, self.folder, self.bookie_port)
         self._wait_until_healthy(timeout_seconds)
 
@@ -131,12 +131,12 @@ class ApachePulsar:
         raise TimeoutError(f"Apache Pulsar did not answer within {timeout_seconds} s; end of its log:\n{log}")
 
     def _default_namespace_exists(self) -> bool:
-        """The health check passes before the first start has made ``public/default``."""
+        """Return whether ``public/default`` exists: the health check can succeed before its creation."""
         with urllib.request.urlopen(f"{self.admin_url}/admin/v2/namespaces/public", timeout=10) as answer:
             return b"public/default" in answer.read()
 
     def cpu_seconds(self) -> float:
-        """User and system CPU of the broker's process so far."""
+        """Return user and system CPU seconds of the broker's process so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -154,11 +154,11 @@ class ApachePulsar:
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Undo `suspend`."""
+        """Resume the process after `suspend`."""
         os.killpg(self.process.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """Kill the broker with all its children; safe to repeat."""
+        """Kill the broker with all its children; may be called repeatedly."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(timeout=30)
@@ -194,7 +194,7 @@ def _standalone(home: Path, folder: Path, bookie_port: int) -> subprocess.Popen[
 
 _BRIEF = ("pulsar-admin", "pulsar-client")
 _BRIEF_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""They do one thing and end: what Java compiles well it hardly uses. Half the CPU of a start."""
+"""JVM options for short-lived tools, which hardly use optimised code: half the CPU of a start."""
 
 
 def run_tool(
@@ -202,8 +202,8 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``bin/NAME`` of a distribution against any broker.
 
-    ``pulsar-admin`` and ``pulsar-client`` get the addresses as their own options; ``pulsar-perf``
-    takes ``--service-url`` after its sub-command.
+    ``pulsar-admin`` and ``pulsar-client`` receive the addresses as options; ``pulsar-perf`` takes
+    ``--service-url`` after its sub-command.
     """
     command = [str(home / "bin" / name)]
     if name == "pulsar-admin":

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of one's own, and what it signs."""
+"""Certificates for tests: a certificate authority and signed certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates; ``certificate`` is the file that trusts them. Files go to ``folder``."""
+    """A certificate authority; ``certificate`` is its CA certificate's file. Files are in ``folder``."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class Authority:
         path.write_bytes(certificate.public_bytes(Encoding.PEM))
 
     def sign(self, common_name: str, file_name: str | None = None) -> tuple[Path, Path]:
-        """A certificate for ``common_name`` on this machine, and its key: two files in PEM."""
+        """Sign a certificate for ``common_name`` on this machine; return its file and its key's, in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         names: list[x509.GeneralName] = [

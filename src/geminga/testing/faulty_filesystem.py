@@ -1,10 +1,10 @@
-"""A disk in memory that behaves as badly as disks may: the store's file-system port, simulated.
+"""A simulated disk in memory with faults: power loss, errors, short writes and lost unsynced data.
 
-`SimulatedDisk` keeps, for each file, what is durable, what programs see, and the changes between the two.
-`FaultyFileSystem` is one life of a machine on that disk: every operation that changes something is
-numbered, and the plan says at which number the power goes, an error is returned or a write is cut short.
-`SimulatedDisk.crash` gives the disk that the next life finds: of what was not synced, whatever a `Fate`
-lets survive, in any order and torn anywhere.
+`SimulatedDisk` holds for each file the durable content, the visible content, and the changes in between.
+`FaultyFileSystem` is the file system of one process run on that disk: every changing operation is numbered,
+and a plan defines at which number the power fails, an error is returned or a write is cut short.
+`SimulatedDisk.crash` returns the disk after a power loss: a `Fate` determines which unsynced changes survive,
+in any order and torn anywhere.
 
     disk = SimulatedDisk()
     filesystem = FaultyFileSystem(disk, crash_at=17)
@@ -32,16 +32,16 @@ SECTOR_BYTES = 512
 
 
 class PowerLoss(BaseException):
-    """The simulated machine lost its power. No ``except Exception`` may go on after it."""
+    """Power loss of the simulated machine. ``except Exception`` does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of unsynced changes at a crash.
+    """Fate of unsynced changes at a crash.
 
     ``data``: "none", "all" or "some" (each sector of each write by chance, so that later writes may survive
-    earlier ones) of the unsynced bytes. ``names``: "none", "all" or "some" of the unsynced creations,
-    renames and deletions. ``databases``: "last", "first" or "some" of the database commits since the start.
+    earlier ones) of the unsynced bytes. ``names``: "none", "all" or "some" of the unsynced creations, renames
+    and deletions. ``databases``: "last", "first" or "some" of the database commits since the start.
     """
 
     data: str = "none"
@@ -91,11 +91,11 @@ class SimulatedDisk:
         self.locks: dict[str, str] = {}
         self.capacity_bytes = 1 << 40
         self.others_bytes = 0
-        """What somebody else has on the disk."""
+        """Bytes used by other programs on the disk."""
 
     @property
     def used_bytes(self) -> int:
-        """What files and databases take."""
+        """Return the bytes used by files and databases."""
         files = sum(len(inode.visible) for inode in self.names.values())
         return files + sum(len(images[-1]) for images in self.databases.values() if images)
 
@@ -104,7 +104,7 @@ class SimulatedDisk:
         return self.capacity_bytes - self.others_bytes - self.used_bytes
 
     def crash(self, fate: Fate) -> SimulatedDisk:
-        """The disk after a power loss."""
+        """Return the disk after a power loss."""
         after = SimulatedDisk()
         after.capacity_bytes, after.others_bytes = self.capacity_bytes, self.others_bytes
         kept = self.folders if fate.names == "all" else self.durable_folders
@@ -147,13 +147,13 @@ class SimulatedDisk:
         return bytes(content)
 
     def kill(self) -> SimulatedDisk:
-        """The same disk after the death of the process alone: nothing is lost, nothing more is durable."""
+        """Return the disk after the process was killed: nothing is lost, nothing more is durable."""
         self.locks.clear()
         return self
 
     # --- what tests do to a disk at rest ---
     def content(self, path: str) -> bytearray:
-        """The bytes of a file, to look at and to damage."""
+        """Return the bytes of a file, to inspect and damage them."""
         inode = self.names[path]
         inode.durable = inode.visible
         return inode.visible
@@ -163,7 +163,7 @@ class SimulatedDisk:
         self.durable_names.pop(path, None)
 
     def copy(self) -> SimulatedDisk:
-        """The same disk again, as after a clean stop."""
+        """Return a copy of the disk, as after a clean stop."""
         return self.crash(Fate("all", "all", "last"))
 
 
@@ -176,7 +176,7 @@ def _ancestors(path: str) -> set[str]:
 
 
 def _survive_by_sector(content: bytearray, offset: int, data: bytes, random: random_module.Random) -> None:
-    """Write each sector's part by chance; what is left out of an extended file reads as zeros."""
+    """Write each sector's part by chance; missing parts of an extended file read as zeros."""
     if random.random() < 0.3:
         return
     start = 0
@@ -192,20 +192,20 @@ def _survive_by_sector(content: bytearray, offset: int, data: bytes, random: ran
 
 @dataclass(slots=True)
 class Plan:
-    """What goes wrong, by the number of the operation (the first is 1)."""
+    """Planned faults, by the number of the operation (the first is 1)."""
 
     crash_at: int = 0
-    torn_bytes: int | None = None  # of the write at which the power goes, how many bytes got through
+    torn_bytes: int | None = None  # of the write at the power loss: number of bytes written
     errors: dict[int, int] = field(default_factory=dict)  # number: errno
     short_writes: dict[int, int] = field(default_factory=dict)  # number: bytes taken
 
 
 class FaultyFileSystem:
-    """One life on a `SimulatedDisk`; see the module's docstring.
+    """The file system of one process run on a `SimulatedDisk`; see the module's docstring.
 
-    ``operations`` counts what was done; ``history`` names it, for choosing where to put faults.
-    ``interrupts_only_writes``: planned EINTR errors that fall on another operation are left out (Python's
-    own calls retry those).
+    ``operations`` counts the operations; ``history`` names them, for choosing where to put faults.
+    ``interrupts_only_writes``: planned EINTR errors that fall on another operation are skipped (Python
+    retries those calls itself).
     """
 
     def __init__(
@@ -223,16 +223,16 @@ class FaultyFileSystem:
         self.is_dead = False
         self.last_write_bytes = 0
         self.answers = threading.Event()
-        """Cleared, the disk stalls: reads, writes and syncs of files and reads of databases wait until it is
-        set again."""
+        """While cleared, the disk stalls: reads, writes and syncs, also of databases, wait until it is
+        set."""
         self.answers.set()
         self.database_errors: list[str] = []
-        """What the next reads of databases fail with, the last one first."""
+        """Errors of the next reads of databases, the last one first."""
         self._process = process
         self._interrupts_only_writes = interrupts_only_writes
 
     def step(self, what: str, path: str) -> int:
-        """Count an operation; raise what the plan has for it."""
+        """Count an operation; raise its planned fault."""
         if self.is_dead:
             raise PowerLoss
         self.operations += 1
@@ -261,7 +261,7 @@ class FaultyFileSystem:
         return self.disk.used_bytes
 
     def check_room(self, size: int, path: str) -> None:
-        """Raise ENOSPC when so much more does not fit."""
+        """Raise ENOSPC if this many more bytes do not fit."""
         if size > max(0, self.disk.free_bytes):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
@@ -374,7 +374,7 @@ class _Cursor(sqlite3.Cursor):
 
 
 class _Connection(sqlite3.Connection):
-    """One life's connection to a database, which is in memory; what it commits is an image of it."""
+    """A connection to an in-memory database; each commit stores an image of it."""
 
     filesystem: FaultyFileSystem
     path: str
@@ -401,7 +401,7 @@ class SimulatedLock:
 
 
 class FaultyFile:
-    """A file of one life; see `geminga.ledger.filesystem.File`."""
+    """An open file; see `geminga.ledger.filesystem.File`."""
 
     def __init__(self, filesystem: FaultyFileSystem, inode: _Inode, path: str) -> None:
         self._filesystem = filesystem
@@ -419,7 +419,7 @@ class FaultyFile:
             data = data[:taken]
         torn = filesystem.plan.torn_bytes
         if number == filesystem.plan.crash_at and torn is not None:
-            # What got through is on the disk: the fate decides about the writes before it only.
+            # The written part is on the disk: the fate affects earlier writes only.
             _apply(self._inode.durable, offset, data[:torn])
             self._inode.unsynced.append((offset, data[:torn]))
             filesystem.die()
@@ -429,7 +429,7 @@ class FaultyFile:
         return len(data)
 
     def _room(self, offset: int, size: int) -> int:
-        """How many bytes of a write fit; raises ENOSPC for none, as disks that are full do."""
+        """Return how many bytes of a write fit; raises ENOSPC for none, as a full disk does."""
         grows = offset + size - len(self._inode.visible)
         missing = grows - max(0, self._filesystem.disk.free_bytes) if grows > 0 else 0
         if missing >= size > 0:
@@ -448,7 +448,7 @@ class FaultyFile:
         try:
             self._filesystem.step("sync", self._path)
         except OSError:
-            # As Linux does: the pages count as clean from now on, though they never reached the disk.
+            # As in Linux: the pages count as clean from now on, though they were not written.
             inode.unsynced = []
             raise
         for offset, data in inode.unsynced:
@@ -464,7 +464,7 @@ class FaultyFile:
             self._inode.visible.extend(grown)
 
     def let_go(self, offset: int, size: int) -> None:
-        """Nothing: what reaches the disk without a sync is the fate's to decide."""
+        """Do nothing: the fate decides which unsynced data reach the disk."""
 
     def truncate(self, size: int) -> None:
         self._filesystem.step("truncate", self._path)

@@ -1,4 +1,4 @@
-"""What a test wants to know of an embedded broker's insides, asked where they may be touched."""
+"""Access to the internals of an embedded broker on its event loop's thread, for tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def inside(broker: EmbeddedBroker, function: Callable[[], T], timeout_seconds: float = 60) -> T:
-    """What ``function()`` gives, or raises, on the thread of the broker's event loop.
+    """Run ``function()`` on the thread of the broker's event loop and return its result.
 
-    Topics, cursors and the store belong to that thread. A look at them from the test's own is now and then
-    refused (SQLite tells: "Recursive use of cursors not allowed"), or harms what the broker is doing.
+    Topics, cursors and the store belong to that thread. Access from the test's thread sometimes fails
+    (SQLite: "Recursive use of cursors not allowed"), or disturbs the broker.
     """
 
     async def call() -> T:

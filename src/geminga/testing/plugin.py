@@ -1,12 +1,12 @@
 """Pytest fixtures with a broker in the same process; loaded by pytest through the entry point.
 
 =========================  ========  =================================================================
-fixture                    scope     what it gives
+fixture                    scope     value
 =========================  ========  =================================================================
-``pulsar_broker``          function  a broker in memory of this test's own, ready in a few ms
-``pulsar_module_broker``   module    one that the tests of a module share
-``pulsar_session_broker``  session   one that all tests share
-``pulsar_file_broker``     function  a broker that keeps everything in a folder below ``tmp_path``
+``pulsar_broker``          function  a broker in memory for this test alone, ready in a few ms
+``pulsar_module_broker``   module    a broker in memory that the tests of a module share
+``pulsar_session_broker``  session   a broker in memory that all tests share
+``pulsar_file_broker``     function  a broker with its store in a folder below ``tmp_path``
 ``pulsar_topic``           function  a topic name that no other test uses
 ``pulsar_client``          function  a `geminga.Client` of ``pulsar_broker``, closed after the test
 ``pulsar_admin``           function  a `geminga.Admin` of ``pulsar_broker``
@@ -15,7 +15,7 @@ fixture                    scope     what it gives
                                      session has ``pulsar_session_settings``
 =========================  ========  =================================================================
 
-The module imports nothing of the package when pytest loads it: tests that use no fixture pay nothing.
+Pytest loads this module without importing the package: tests without these fixtures are not slowed down.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _broker(settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def pulsar_broker(pulsar_settings: dict[str, Any]) -> Iterator[EmbeddedBroker]:
-    """A broker in memory of this test's own: nothing of another test is in it."""
+    """A broker in memory for this test alone."""
     yield from _broker(pulsar_settings)
 
 

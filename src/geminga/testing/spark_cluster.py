@@ -1,8 +1,8 @@
-"""Spark past one machine, on one: a standalone cluster and an object store, each process of its own.
+"""A Spark standalone cluster and an S3 object store on one machine, as separate processes.
 
-What a local session cannot show: tasks in processes that share no folder and no memory with the driver,
-executors that die while it lives. The Spark processes are those of the installed PySpark; the object store
-is the server of ``moto``, which speaks S3::
+For tests that a local session does not allow: tasks in processes without the driver's folders and memory, and
+executors that die while the driver lives. The Spark processes are those of the installed PySpark; the object
+store is ``moto``'s S3 server::
 
     with ObjectStore.start(folder) as store, SparkCluster.start(folder) as cluster:
         spark = SparkSession.builder.master(cluster.url).config(map=store.spark_settings()).getOrCreate()
@@ -40,7 +40,7 @@ S3A_PACKAGES = ",".join(
         ),
     ]
 )
-"""Hadoop's connector for S3, as Spark 4.3's Hadoop needs it, with the parts of the SDK that it uses."""
+"""Hadoop's S3 connector in the version of Spark 4.3's Hadoop, with the modules of the SDK that it uses."""
 S3A_EXCLUDES = ",".join(
     [
         "software.amazon.awssdk:bundle",
@@ -48,12 +48,12 @@ S3A_EXCLUDES = ",".join(
         "org.apache.hadoop:hadoop-client-runtime",
     ]
 )
-"""The whole SDK in one, and what Spark brings itself."""
+"""Excluded: the bundle of the whole SDK, and libraries that Spark includes."""
 
 
 @dataclass(slots=True)
 class Process:
-    """A process with its log, killed with all that it has started."""
+    """A process with its log; killed with all its children."""
 
     name: str
     log: Path
@@ -71,11 +71,11 @@ class Process:
         return Process(name, log, process)
 
     def wait_for_port(self, port: int) -> None:
-        """Until something listens there. Raises `TimeoutError` with the end of the log."""
+        """Wait until a port is open. Raises `TimeoutError` with the end of the log."""
         self._wait(lambda: _listens(port))
 
     def wait_for_line(self, pattern: str) -> re.Match[str]:
-        """Until its log has it. Raises `TimeoutError` with the end of the log."""
+        """Wait for a line in its log. Raises `TimeoutError` with the end of the log."""
         found: list[re.Match[str]] = []
 
         def look() -> bool:
@@ -103,7 +103,7 @@ class Process:
         os.killpg(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to it and what it has started; safe to repeat."""
+        """Kill it with its children (SIGKILL); may be called repeatedly."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -118,7 +118,7 @@ def _listens(port: int) -> bool:
 
 @dataclass(slots=True)
 class SparkCluster:
-    """A master and its workers; made by `start`."""
+    """A master and its workers, created by `start`."""
 
     folder: Path
     master: Process
@@ -137,10 +137,10 @@ class SparkCluster:
         cores: int = 1,
         memory: str = "1g",
     ) -> SparkCluster:
-        """Start all and wait until every worker is registered. ``cores`` and ``memory`` are a worker's.
+        """Start all and wait until every worker is registered. ``cores`` and ``memory`` are per worker.
 
-        ``hosts`` has a worker's address each: with different ones (127.0.0.2 is this machine too) Spark takes
-        the workers for machines, and has a slow task's twin on another than the task.
+        ``hosts``: an address per worker. With different addresses (127.0.0.2 is local too) Spark regards the
+        workers as machines, and runs a speculative task on another worker.
         """
         from pyspark.find_spark_home import _find_spark_home
 
@@ -170,7 +170,7 @@ class SparkCluster:
         return cluster
 
     def kill_worker(self, number: int) -> None:
-        """Kill a worker with its executors (SIGKILL), as a machine that loses its power."""
+        """Kill a worker with its executors (SIGKILL), as a power failure would."""
         self.workers[number].kill()
 
     def stop(self) -> None:
@@ -188,7 +188,7 @@ class SparkCluster:
 
 @dataclass(slots=True)
 class ObjectStore:
-    """A server that speaks S3; made by `start`. What it holds is in its memory."""
+    """An S3 server with data in memory, created by `start`."""
 
     server: Process
     port: int
@@ -216,14 +216,14 @@ class ObjectStore:
         return store
 
     def environment(self) -> dict[str, str]:
-        """What Arrow's S3 file system reads, in the driver and in Python workers."""
+        """Return environment variables for Arrow's S3 file system, in the driver and in Python workers."""
         return {
             "AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_DEFAULT_REGION": "us-east-1",
         }  # fmt: skip
 
     def spark_settings(self) -> dict[str, str]:
-        """What a session needs: Hadoop's connector for the JVMs, the environment for Python workers."""
+        """Return session settings: Hadoop's connector for the JVMs, the environment for Python workers."""
         return {
             "spark.jars.packages": S3A_PACKAGES,
             "spark.jars.excludes": S3A_EXCLUDES,

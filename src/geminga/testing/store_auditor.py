@@ -1,9 +1,9 @@
-"""An auditor for stores: what was done to a store, and whether what it shows can be true.
+"""Auditor for stores: records writes, and checks that a store's content is consistent with them.
 
-The auditor shares no code with the stores. It keeps the list of writes and, for each, whether it was
-receipted. As writes have one order, what a store shows after a restart must be what some beginning of that
-list amounts to, and that beginning must include every receipted write (I1, I3). Wrong bytes (I5) and ids
-given twice (I2) show as a state that no beginning amounts to.
+The auditor shares no code with the stores. It keeps the list of writes and whether each had a receipt. As
+writes are ordered, the content after a restart must be the result of a prefix of that list that includes
+every write with a receipt (I1, I3). Wrong bytes (I5) and reused ids (I2) show as content that no prefix
+explains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Operation = tuple[Any, ...]
 
 @dataclass(slots=True)
 class Contents:
-    """What a store holds: entries by ledger, ledgers by owner, and (base, deltas) by key."""
+    """Content of a store: entries by ledger, ledgers by owner, and (base, deltas) by key."""
 
     owners: dict[int, str] = field(default_factory=dict)
     entries: dict[int, list[bytes]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Contents:
 
 
 def observe(store: EntryStore, owners: set[str], *, entries_max: int = 7, bytes_max: int = 4096) -> Contents:
-    """All that the store shows, read through its API; damaged entries raise."""
+    """Return the store's whole content, read through its API; damaged entries raise."""
     found = Contents()
     for owner in sorted(owners):
         for info in store.ledgers(owner):
@@ -75,10 +75,10 @@ def observe(store: EntryStore, owners: set[str], *, entries_max: int = 7, bytes_
 
 
 class StoreAuditor:
-    """Does writes to a store and remembers them. One auditor lives through many lives of a store."""
+    """Writes to a store and records the writes, over many restarts of the store."""
 
     def __init__(self, base: Contents | None = None) -> None:
-        """``base`` is what the store holds already."""
+        """``base``: present content of the store."""
         self.operations: list[Operation] = []
         self.receipted = 0
         self.failed: list[StoreError] = []
@@ -87,7 +87,7 @@ class StoreAuditor:
 
     @property
     def owners(self) -> set[str]:
-        """Those of all ledgers that there ever were."""
+        """Return the owners of all ledgers that ever existed."""
         return self._owners
 
     # --- writes ---
@@ -139,7 +139,7 @@ class StoreAuditor:
 
     # --- the audit ---
     def expected(self) -> Iterator[tuple[int, Contents]]:
-        """What each allowed beginning of the writes amounts to, the longest first."""
+        """Yield the content after each allowed prefix of the writes, the longest first."""
         states = []
         contents = Contents(
             dict(self._base.owners),
@@ -162,13 +162,13 @@ class StoreAuditor:
         return reversed(states)
 
     def check_running(self, store: EntryStore) -> None:
-        """A store in use shows all writes, receipted or not."""
+        """Check that an open store contains all writes, with or without receipt."""
         found = observe(store, self._owners)
         _, expected = next(iter(self.expected()))
         assert found == expected, _difference(found, expected)
 
     def check_restarted(self, store: EntryStore) -> None:
-        """A reopened store shows a beginning of the writes with all receipted ones; the rest never was."""
+        """Check that a reopened store has a prefix of the writes with all receipts; drop the other writes."""
         found = observe(store, self._owners)
         differences = []
         for number, expected in self.expected():

@@ -1,1 +1,1 @@
-"""The advisor: producer settings from a formula, checked against traps, and proven on a real broker."""
+"""The advisor: producer settings from a formula, checked for known traps, and measured on a real broker."""

@@ -1,8 +1,7 @@
-"""Advice for one topic: settings, what they change, and what to beware of.
+"""Advice for one topic: settings, their effects, and warnings.
 
-Before and after are two columns of the same estimate: stock settings of a client against the formula's, or,
-for a topic that was watched, what the topic does now against the formula's. Both carry the cost model's
-error.
+"Before" and "after" are two estimates: a client's stock settings against the formula's, or, for an observed
+topic, its present state against the formula's. Both carry the cost model's error.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from geminga.tuning.traffic import TrafficProfile
 from geminga.tuning.traps import TrapFinding, traps
 
 CPU_SECOND_IN_BYTES = 4e6
-"""How a codec is chosen: a second of a client's CPU is held as dear as 4 MB on the network, every copy and
-every delivery of them counted."""
+"""Exchange rate for the choice of a codec: a second of a client's CPU costs as much as 4 MB on the network,
+all copies and deliveries included."""
 SAVING_MIN = 0.1
-"""A codec that saves less of the bytes is not worth having: that much lies in what surrounds messages."""
+"""Minimum saving of a codec, as a fraction of the bytes; metadata alone varies by that much."""
 ZSTD_LEVEL = 6
-"""The first of ZSTD's levels that looks at more than one place for a repetition: in batches of hundreds of
-messages it finds a fifth more than the usual level, for four times the CPU."""
+"""The lowest level of ZSTD that searches several candidates for a match: in batches of hundreds of messages
+it saves a fifth more than the default level, for four times the CPU."""
 CODECS = (
     (CompressionType.LZ4, 0),
     (CompressionType.ZSTD, 0),
@@ -35,25 +34,25 @@ CODECS = (
     (CompressionType.ZLib, 0),
     (CompressionType.SNAPPY, 0),
 )
-"""What is tried: codecs and levels."""
+"""Codecs and levels that are tried."""
 
 
 def codec_title(compression: CompressionType, level: int = 0) -> str:
-    """For tables: ``ZSTD 6``."""
+    """Return the codec's name for tables: ``ZSTD 6``."""
     return f"{compression.name.upper()} {level}" if level else compression.name.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """What one codec would make of the batches."""
+    """Estimated effect of a codec on the batches."""
 
     compression: CompressionType
     level: int
     entry_bytes: float
     network_bytes_per_second: float
-    """To the broker, to further copies and to readers, all producers together."""
+    """Bytes per second to the broker, to further copies and to readers, of all producers."""
     client_cpu_per_second: float
-    """Laying out and compressing, on this machine, all producers together."""
+    """CPU for encoding and compressing on this machine, of all producers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +74,14 @@ class ComparedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Everything that there is to say about a topic's producers."""
+    """Advice for a topic's producers."""
 
     profile: TrafficProfile
     formula: Formula
     before: ComparedSettings
     after: ComparedSettings
     before_findings: tuple[TrapFinding, ...]
-    """Traps that the settings before are in; none for a watched topic, whose settings nobody tells."""
+    """Traps of the settings before; empty for an observed topic, whose settings are unknown."""
     findings: tuple[TrapFinding, ...]
     codecs: tuple[Codec, ...]
     codec_reason: str
@@ -105,9 +104,10 @@ def advise(
     compression_level: int = 0,
     observed: TopicObservation | None = None,
 ) -> Advice:
-    """Advice for a profile. ``compression`` None chooses codec and level by what they make of the sample.
+    """Return advice for a profile. With ``compression`` None, codec and level are chosen by measuring the
+    sample.
 
-    ``stock``: whose settings are compared with, unless the topic was ``observed``.
+    ``stock``: stock settings to compare with, unless the topic was ``observed``.
     """
     reserve = cost.receipt_p99_seconds + DELIVERY_SECONDS
     plain = formula(profile, compression=CompressionType.NONE, reserve_seconds=reserve)
@@ -120,7 +120,7 @@ def advise(
     found = formula(profile, compression=chosen, compression_level=level, reserve_seconds=reserve)
     after = expected(profile, found.settings, cost=cost, sample=sample)
     if observed is None:
-        # Codecs are compared for themselves: stock settings get the same one.
+        # Compare settings without the effect of the codec: stock settings get the same codec.
         settings = stock.compressed(chosen)
         expectation = expected(
             profile, settings, cost=cost, sample=sample, moves_on_when_full=stock.moves_on_when_full
@@ -138,7 +138,7 @@ def advise(
 
 
 def measured_codecs(profile: TrafficProfile, fill: float, sample: Sample) -> list[Codec]:
-    """What each codec makes of batches of a size, uncompressed ones first."""
+    """Measure each codec on batches of a size, uncompressed batches first."""
     scale = profile.message_bytes / sample.message_bytes
     entries = profile.rate_messages_per_second / fill
     times = 1 + profile.subscriptions + profile.write_quorum - 1
@@ -193,7 +193,7 @@ def _state(title: str, found: Expectation) -> ComparedSettings:
 
 
 def _observed_state(observed: TopicObservation, cost: CostModel) -> ComparedSettings:
-    """What a watched topic costs now. How long its messages wait for batches, its broker does not know."""
+    """Return an observed topic's present costs. The time that messages wait for batches is unknown."""
     load = Load(
         entries_per_second=observed.entries_per_second,
         stored_bytes_per_second=observed.stored_bytes_per_second,

@@ -1,8 +1,8 @@
-"""What publishing costs a broker: CPU and network from entries, wake-ups, bytes, readers and copies.
+"""Cost model of publishing: a broker's CPU and network from entries, wake-ups, bytes, readers and copies.
 
-The work of a broker is counted in entries: it opens no batch. An entry that comes alone finds a chain of
-threads asleep on cold caches, each of which has to be woken; one that comes in company finds them awake. So
-there are two prices, of an entry and of a wake-up, and how often the chain is woken follows from the rate::
+A broker's work is counted in entries, as it does not open batches. A single entry has to wake a chain of
+threads with cold caches; further entries find them awake. So there are two prices, per entry and per wake-up;
+the number of wake-ups follows from the rate::
 
     CPU s/s = flowing
               + entry x E + delivered_entry x E x subscriptions + copied_entry x E x (copies - 1)
@@ -12,15 +12,14 @@ there are two prices, of an entry and of a wake-up, and how often the chain is w
 
     W = E / (1 + E x awake_seconds)
 
-with E entries and B stored bytes a second. ``awake_seconds`` is for how long the chain stays awake: of few
-entries each wakes it, of many at most one in that time. Each delivery wakes another connection and a reader.
-P is how many partitions are at work within a second: a subscription's position in each of them is written
-once a second, however many entries come. ``flowing`` is what a broker takes beyond its idling as soon as
-anything flows at all: collections of garbage, statistics, what is done once a second. Compression shows in
-B alone. ``tools/fit_cost_model.py`` fits the coefficients to measured loads.
+with E entries and B stored bytes per second. ``awake_seconds`` is how long the threads stay awake: at low
+rates each entry wakes them, at high rates at most one in that time. Each delivery wakes another connection
+and a reader. P is the number of active partitions: a subscription's position in each is written once per
+second, for any number of entries. ``flowing`` is the broker's CPU above idle at any load: garbage collection,
+statistics, periodic work. Compression affects only B. ``tools/fit_cost_model.py`` fits the coefficients to
+measured loads.
 
-Network bytes are the stored ones plus what goes with each entry: the command around it and its receipt, the
-command around a delivery and its acknowledgement.
+Network bytes are the stored bytes plus those around each entry: commands, receipts and acknowledgements.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ STANDARD = "cost-apache-pulsar-4.0.4.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one measured load came to."""
+    """Result of one measured load."""
 
     title: str
     seconds: float
@@ -47,42 +46,42 @@ class Observation:
     partitions: int
     write_quorum: int
     cpu_seconds: float
-    """Of the servers, above what they take when idle."""
+    """CPU of the servers above idle."""
     idle_per_second: float
     wire_published_bytes: int | None = None
     wire_delivered_bytes: int | None = None
     receipt_p50_ms: float | None = None
     receipt_p99_ms: float | None = None
-    """Without the time for which messages waited for their batch."""
+    """99th percentile from send to receipt, without the wait for the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure with its 95 % interval."""
+    """A value with its 95 % interval."""
 
     value: float
     low: float
     high: float
 
     def scaled(self, factor: float) -> Estimate:
-        """In another unit."""
+        """Return the value in another unit."""
         return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a broker has to do in a second."""
+    """A broker's load per second."""
 
     entries_per_second: float
     stored_bytes_per_second: float
     subscriptions: float = 1
     write_quorum: float = 1
     partitions: float = 1
-    """Over which the entries go."""
+    """Partitions that share the entries."""
 
     @property
     def positions_per_second(self) -> float:
-        """Positions of subscriptions that are written in a second: one for each partition at work."""
+        """Subscription positions written per second: one per active partition."""
         return min(self.partitions, self.entries_per_second) * self.subscriptions
 
 
@@ -104,37 +103,37 @@ TERMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """Coefficients with their intervals, and where they were measured."""
+    """Coefficients with their intervals, and the broker and machine of the measurements."""
 
     broker: str
     machine: dict[str, Any]
     terms: dict[str, Estimate]
-    """By the names of `TERMS`; those that no run could tell are missing."""
+    """Coefficients by the names of `TERMS`; undetermined ones are missing."""
     awake_seconds: float
-    """For how long what an entry has woken stays awake for others."""
+    """Seconds for which the threads stay awake after an entry."""
     error: float
-    """Relative error of predictions of single runs that were left out of the fit, as a standard deviation of
-    logarithms: that of measuring included."""
+    """Relative error of predictions for runs left out of the fit, as a standard deviation of logarithms,
+    including the measurement error."""
     error_of_means: float | None
-    """The same against the mean of a load's runs; None where no load was measured twice."""
+    """Like `error`, against the mean of a load's runs; None if no load was measured twice."""
     idle_per_second: float
     published_overhead_bytes: float
-    """Network bytes of an entry beside itself, on its way in: command, receipt."""
+    """Network bytes per published entry besides the entry: command and receipt."""
     delivered_overhead_bytes: float
-    """The same on its way out, for each subscription: command, acknowledgement, permits."""
+    """Network bytes per delivered entry besides the entry: command, acknowledgement, permits."""
     receipt_p50_seconds: float
     receipt_p99_seconds: float
-    """From handing a message over to its receipt, without waiting for a batch."""
+    """99th percentile of the time from send to receipt, without the wait for the batch."""
     observations: tuple[Observation, ...] = field(default=(), repr=False)
 
     def broker_cpu(self, load: Load) -> Estimate:
-        """CPU seconds a second above idle, with the model's error."""
+        """Return CPU seconds per second above idle, with the model's error."""
         value = sum(self.terms[name].value * x for name, x in self._features(load).items())
         spread = math.exp(1.96 * self.error)
         return Estimate(value=value, low=value / spread, high=value * spread)
 
     def network(self, load: Load) -> float:
-        """Bytes a second between clients and broker, and from the broker to further copies."""
+        """Return bytes per second between clients and broker, and from the broker to further copies."""
         entries, stored = load.entries_per_second, load.stored_bytes_per_second
         published = stored + entries * self.published_overhead_bytes
         delivered = load.subscriptions * (stored + entries * self.delivered_overhead_bytes)
@@ -143,7 +142,7 @@ class CostModel:
     def _features(self, load: Load) -> dict[str, float]:
         found = features(load, self.awake_seconds)
         missing = {"copied_entry": "entry", "copied_wake": "wake", "copied_byte": "byte"}
-        # Without a run that shows them, a further copy is taken to cost what the first one costs.
+        # Without measurements of further copies, each is assumed to cost as much as the first.
         for name, like in missing.items():
             if name not in self.terms:
                 found[like] = found.get(like, 0.0) + found.pop(name)
@@ -160,12 +159,12 @@ def standard() -> CostModel:
 
 
 def wakes_per_second(entries_per_second: float, awake_seconds: float) -> float:
-    """How often entries that come at a rate find everything asleep."""
+    """Return the wake-ups per second for a rate of entries."""
     return entries_per_second / (1 + entries_per_second * awake_seconds)
 
 
 def features(load: Load, awake_seconds: float) -> dict[str, float]:
-    """What each coefficient is multiplied by."""
+    """Return the factor of each coefficient."""
     entries, stored = load.entries_per_second, load.stored_bytes_per_second
     woken = wakes_per_second(entries, awake_seconds)
     copies = load.write_quorum - 1

@@ -1,9 +1,8 @@
-"""What settings will do with a topic's traffic: batch fill, entries, latency, memory, network, broker CPU.
+"""Expected effects of settings on a topic: batch fill, entries, latency, memory, network, broker CPU.
 
-Closed formulas, so that advice takes no time. A batch
-is opened by a message and closed by its delay, its count or its bytes, whichever comes first; between two
-messages of one producer and partition lies what routing leaves there: everything while round robin stays, a
-partition's share with keys.
+Closed formulas, so that advice is instant. A batch is opened by a message and closed by the first of its
+delay, count and bytes. The messages of a producer in one partition depend on routing: all while round robin
+stays on the partition, a partition's share with keys.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from geminga.tuning.traffic import TrafficProfile, zipf_shares
 from geminga.tuning.traps import KEYS_COUNTED_MAX, key_batches_in_delay
 
 TIMER_LAG_SECONDS = 0.0003
-"""How much later than asked a timer fires: it matters for delays of a millisecond."""
+"""Delay of a timer after its due time; it matters for delays of a millisecond."""
 DELIVERY_SECONDS = 0.0015
-"""From the receipt's time to the consumer's hands."""
+"""Time from the receipt to the consumer's receive()."""
 _GOLDEN = 2_654_435_761
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What is to be expected of some settings, all producers together."""
+    """Expected values for some settings, all producers together."""
 
     batch_fill: float
-    """Messages an entry."""
+    """Messages per entry."""
     entries_per_second: float
     stored_bytes_per_second: float
     network_bytes_per_second: float
-    """Between producers, broker and readers, and to further copies."""
+    """Bytes per second between producers, broker and readers, and to further copies."""
     broker_cpu: Estimate
-    """CPU seconds a second above idle."""
+    """CPU seconds per second above idle."""
     wait_seconds_max: float
-    """The longest that a message waits for its batch."""
+    """Longest time that a message waits for its batch."""
     receipt_p50_seconds: float
     receipt_p99_seconds: float
     end_to_end_p50_seconds: float
     end_to_end_p99_seconds: float
     memory_bytes: float
-    """Payload without a receipt in one client, on the mean."""
+    """Mean payload bytes without a receipt in one client."""
     memory_bytes_max: float
-    """The most that settings allow one client, when a broker stops: infinite without a limit."""
+    """Most payload bytes without a receipt in one client if a broker stops; infinite without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ def expected(
     sample: Sample,
     moves_on_when_full: bool = True,
 ) -> Expectation:
-    """The expectation for a topic; ``moves_on_when_full`` as `geminga.tuning.stock.Stock` has it."""
+    """Return the expected values for a topic; ``moves_on_when_full`` as in `geminga.tuning.stock.Stock`."""
     batches = _over_bursts(profile, settings, moves_on_when_full)
     entries = batches.entries_per_second
     fill = profile.rate_messages_per_second / entries
@@ -118,7 +117,7 @@ def _over_bursts(profile: TrafficProfile, settings: PublishSettings, moves_on: b
 
 
 def _batches(profile: TrafficProfile, settings: PublishSettings, rate: float, moves_on: bool) -> _Batches:
-    """Entries a second of one producer at a rate, and the longest wait for a batch."""
+    """Return the entries per second of one producer at a rate, and the longest wait for a batch."""
     producer = settings.producer
     if not producer.batching_enabled:
         return _Batches(entries_per_second=rate, wait_seconds=0.0)
@@ -149,7 +148,7 @@ def _batches(profile: TrafficProfile, settings: PublishSettings, rate: float, mo
 
 
 def _limit(profile: TrafficProfile, settings: PublishSettings) -> float:
-    """Messages that close a batch: by count, by bytes, or because no permits are left."""
+    """Return the number of messages that closes a batch: by count, by bytes, or by the permits."""
     producer = settings.producer
     by_bytes = producer.batching_max_allowed_size_in_bytes / profile.message_bytes
     permits = settings.permits_per_partition(profile.partitions) or math.inf
@@ -161,13 +160,13 @@ def _round_robin(settings: PublishSettings) -> bool:
 
 
 def _steady(rate: float, delay: float, limit: float) -> float:
-    """Entries a second of batches that follow one another: the message that opens one, and who comes
-    within the delay."""
+    """Return the entries per second of consecutive batches: each an opening message and those in its
+    delay."""
     return rate / min(limit, 1.0 + rate * delay)
 
 
 def _by_the_clock(rate: float, delay: float, limit: float, stay: float) -> float:
-    """The same for a client that changes partition by the clock: the last batch of a stay is cut off."""
+    """Like `_steady`, for a change of partition by the clock, which cuts off the last batch."""
     messages = rate * stay
     if messages < 1:
         return rate
@@ -176,7 +175,7 @@ def _by_the_clock(rate: float, delay: float, limit: float, stay: float) -> float
 
 
 def _partition_shares(profile: TrafficProfile) -> list[float]:
-    """What of the rate each partition gets, by the hashes of its keys."""
+    """Return each partition's share of the rate, by the hashes of the keys."""
     if profile.keys > KEYS_COUNTED_MAX and not profile.key_skew:
         return [1 / profile.partitions] * profile.partitions
     shares = [0.0] * profile.partitions

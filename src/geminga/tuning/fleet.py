@@ -1,15 +1,15 @@
-"""A fleet of topics: settings for each, and what all of them together save.
+"""Advice for all topics of a cluster: settings for each topic, and the total savings.
 
-In come statistics of thousands of topics (`geminga.tuning.fleet_statistics` gathers them from admin REST, or
-they are a Parquet file); out come settings by the formula, what is expected of them, and the sums. Spark
-distributes the topics.
+The input is statistics of thousands of topics (from admin REST by `geminga.tuning.fleet_statistics`, or a
+Parquet file); the output is settings by the formula, their expected effects, and totals. Spark distributes
+the topics.
 
-What a topic does now is taken from its statistics where they tell it (entries and bytes a second), and from
-stock settings of a client where they do not. Stored bytes shrink as a sample of structured JSON does when
-its batches grow, in proportion to what the topic stores now.
+A topic's present state is taken from its statistics if they hold entries and bytes per second, else from a
+client's stock settings. Stored bytes are assumed to shrink with growing batches as those of a sample of
+structured JSON, in proportion to the topic's present bytes.
 
-A broker's CPU is no sum over topics: entries that come close together share what they wake. So the CPU of
-the fleet is computed from its totals a broker, and each topic is given its part of it.
+A broker's CPU is not the sum of its topics: entries that arrive together share wake-ups. So the CPU is
+computed from the totals per broker, and divided among the topics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TASKS_PER_CORE = 4
 TOPICS_A_TASK = 250
-"""At most: results of a task are held together."""
+"""Most topics per task: a task holds its results in memory."""
 REQUIRED = ("topic", "rate_messages_per_second", "message_bytes")
 OPTIONAL = (
     "message_bytes_variation", "partitions", "producers", "subscriptions", "consumers", "keys", "key_skew",
@@ -45,23 +45,23 @@ OPTIONAL = (
 )  # fmt: skip
 """Columns that are fields of a `TrafficProfile`."""
 OBSERVED = ("entries_per_second", "stored_bytes_per_second", "compression")
-"""Columns that say what a topic does now; each may be missing or null."""
+"""Columns with a topic's present state; each may be missing or null."""
 CODECS = {codec.name.upper(): codec for codec in CompressionType}
-"""By name, in capitals: statistics of other tools write ZLIB."""
+"""Codecs by upper-case name: statistics of other tools write ZLIB."""
 _WHOLE = {"partitions", "producers", "subscriptions", "consumers", "keys", "write_quorum"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """What holds for all topics."""
+    """Parameters for all topics."""
 
     cost: CostModel
     latency_budget_seconds: float = 0.05
-    """Of topics whose statistics name none."""
+    """Latency budget of topics whose statistics have none."""
     compression: CompressionType | None = None
-    """For all topics; None leaves each its codec."""
+    """Codec for all topics; None keeps each topic's codec."""
     stock: str = "java"
-    """Whose settings a topic is taken to have when its statistics do not tell what it does."""
+    """Client whose stock settings are assumed for topics without statistics of entries."""
     brokers: int = 1
     """Brokers that share the topics."""
 
@@ -71,7 +71,7 @@ class FleetPlan:
 
 
 def schema() -> pa.Schema:
-    """Columns of the result: one row a topic."""
+    """Schema of the result: one row per topic."""
     import pyarrow as pa
 
     numbers = (
@@ -100,7 +100,7 @@ def schema() -> pa.Schema:
 
 
 def profile_of(row: Mapping[str, Any], latency_budget_seconds: float) -> TrafficProfile:
-    """The traffic of one row of statistics. Raises `InvalidConfiguration`."""
+    """Return the traffic of a row of statistics. Raises `InvalidConfiguration`."""
     given: dict[str, Any] = {"latency_budget_seconds": latency_budget_seconds}
     for name in (*REQUIRED[1:], *OPTIONAL):
         value = row.get(name)
@@ -113,7 +113,7 @@ def profile_of(row: Mapping[str, Any], latency_budget_seconds: float) -> Traffic
 
 
 def advise_topic(row: Mapping[str, Any], plan: FleetPlan) -> dict[str, Any]:
-    """The result's row of one topic; a topic that cannot be advised has a ``problem``."""
+    """Return a topic's row of the result; a topic that cannot be advised has a ``problem``."""
     found: dict[str, Any] = {"topic": str(row.get("topic", "")), "problem": ""}
     try:
         profile = profile_of(row, plan.latency_budget_seconds)
@@ -145,7 +145,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
     settings = formula(profile, compression=codec).settings
     expectation = expected(profile, settings, cost=plan.cost, sample=sample)
     entries_after = min(expectation.entries_per_second, rate)
-    # In proportion: how compressible this topic is, its own bytes say.
+    # Scale by the topic's compressibility, which its stored bytes show.
     stored_after = stored * entries_after / entries
     stored_after *= sample.entry_bytes(rate / entries_after, codec, 0, profile) / made_up
     producer = settings.producer
@@ -178,7 +178,7 @@ def _advise(row: Mapping[str, Any], profile: TrafficProfile, plan: FleetPlan) ->
 
 
 def _settings(settings: PublishSettings, keeps_unknown: bool) -> dict[str, Any]:
-    """Settings as the result has them: of a topic whose codec nobody knows, they say nothing about it."""
+    """Return the settings for the result, without a codec if the topic's codec is unknown."""
     values = settings.to_dict()
     if keeps_unknown:
         del values["compression_type"], values["compression_level"]
@@ -194,7 +194,7 @@ def _load(profile: TrafficProfile, entries: float, stored: float) -> Load:
 
 
 def advise_fleet(spark: SparkSession, topics: pa.Table, plan: FleetPlan) -> pa.Table:
-    """Settings for every topic, in the order of the table.
+    """Return settings for all topics, in the order of the table.
 
     Raises `InvalidConfiguration` for a table without the columns `REQUIRED`.
     """
@@ -214,7 +214,7 @@ def advise_fleet(spark: SparkSession, topics: pa.Table, plan: FleetPlan) -> pa.T
 
 
 def check_columns(topics: pa.Table) -> None:
-    """Raises `InvalidConfiguration` when the statistics lack a column, or hold no topic."""
+    """Raise `InvalidConfiguration` if the statistics lack a column or hold no topic."""
     missing = [name for name in REQUIRED if name not in topics.column_names]
     if missing:
         raise InvalidConfiguration(
@@ -226,7 +226,7 @@ def check_columns(topics: pa.Table) -> None:
 
 
 def _known(topics: pa.Table) -> pa.Table:
-    """The columns that are read, all others left where they are."""
+    """Return the table with the known columns only."""
     return topics.select([name for name in topics.column_names if name in {*REQUIRED, *OPTIONAL, *OBSERVED}])
 
 
@@ -243,28 +243,28 @@ def _adviser(plan: FleetPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
-    """A fleet before, or after."""
+    """Totals of all topics, before or after."""
 
     entries_per_second: float
     stored_bytes_per_second: float
     network_bytes_per_second: float
     broker_cpu: float
-    """Cores above idle, of all brokers together."""
+    """Cores above idle, of all brokers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Savings:
-    """What a fleet saves."""
+    """Savings of all topics."""
 
     topics: int
     problems: int
-    """Topics that could not be advised; they are in no sum."""
+    """Topics that could not be advised; totals exclude them."""
     before: Sums
     after: Sums
 
 
 def savings(result: pa.Table, plan: FleetPlan) -> Savings:
-    """The sums over all topics that were advised."""
+    """Return the totals over all advised topics."""
     rows = [row for row in result.to_pylist() if not row["problem"]]
     return Savings(
         topics=len(rows),
@@ -279,7 +279,7 @@ def _sums(rows: list[dict[str, Any]], when: str, plan: FleetPlan) -> Sums:
     stored = sum(row[f"stored_bytes_per_second_{when}"] for row in rows)
     cpu = 0.0
     if entries:
-        # Subscriptions and copies as the mean entry has them.
+        # Use the mean numbers of subscriptions and copies per entry.
         weighted = {
             name: sum(row[f"entries_per_second_{when}"] * row[name] for row in rows) / entries
             for name in ("subscriptions", "write_quorum")
@@ -300,7 +300,7 @@ def _sums(rows: list[dict[str, Any]], when: str, plan: FleetPlan) -> Sums:
 
 
 def report(result: pa.Table, found: Savings, *, topics: int = 20) -> str:
-    """Markdown: the fleet's sums, and the topics that save most entries."""
+    """Return Markdown with the totals, and the topics that save most entries."""
     lines = [
         f"{found.topics} topics" + (f", {found.problems} more without advice" if found.problems else ""),
         "",

@@ -1,8 +1,8 @@
-"""Statistics of all topics of a cluster, as admin REST tells them: what `geminga.tuning.fleet` reads.
+"""Statistics of all topics of a cluster from admin REST, the input of `geminga.tuning.fleet`.
 
-Each topic is looked at twice, some seconds apart: messages, entries and bytes a second are the differences.
-They do not tell the codec, nor what messages are before compression: for that the newest entry of each topic
-is examined. Where it is not compressed, a message's bytes are those that its broker stores, with metadata.
+Each topic is queried twice, some seconds apart: the differences are messages, entries and bytes per second.
+Statistics lack the codec and the uncompressed message size; these are read from the newest entry of each
+topic. If it is not compressed, the message size is that of the statistics, including metadata.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CALLS_AT_ONCE = 8
-"""Admin calls under way at one time: a fleet is asked gently."""
+"""Concurrent admin requests; a limit for the load on the brokers."""
 TOPICS_MAX = 100_000
 PARTITIONS_EXAMINED_MAX = 8
-"""Of a topic of which the first ones hold nothing."""
+"""Most partitions that are examined if the first ones are empty."""
 FAILURES_MAX = 50
-"""So many topics in a row without an answer end it: the broker has gone."""
+"""Consecutive topics without a response after which the query ends: the broker is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """The counters of a topic at one moment."""
+    """Counters of a topic at one moment."""
 
     at: float
     messages: int
@@ -47,7 +47,7 @@ class _CounterReading:
 
 
 def namespaces_of(admin: Admin) -> list[str]:
-    """All namespaces but Pulsar's own."""
+    """Return all namespaces except Pulsar's system namespaces."""
     found: list[str] = []
     for tenant in admin.tenants.list():
         if tenant != "pulsar":
@@ -56,7 +56,7 @@ def namespaces_of(admin: Admin) -> list[str]:
 
 
 def topics_of(admin: Admin, namespace: str) -> list[tuple[TopicName, bool]]:
-    """Persistent topics of a namespace, each with whether it is partitioned; partitions are not listed."""
+    """Return the persistent topics of a namespace without partitions, each with whether it is partitioned."""
     partitioned = [TopicName.parse(n) for n in admin.topics.list_partitioned(namespace)]
     names = [TopicName.parse(name) for name in admin.topics.list(namespace)]
     bases = {str(name) for name in partitioned}
@@ -72,11 +72,11 @@ def gather(
     cluster: Cluster | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> pa.Table:
-    """Statistics of every topic that was published to while it was watched.
+    """Return statistics of every topic to which messages were published during the measurement.
 
-    ``namespaces``: all of the cluster's by default; ``cluster``: how one shows oneself.
-    ``progress`` is told how many of how many looks are done.
-    Raises what stands in the way of the broker, and `InvalidConfiguration` where nothing flows.
+    ``namespaces``: default: all of the cluster; ``cluster``: authentication and TLS. ``progress`` is called
+    with the number of queries done and of all queries. Raises the broker's error, and `InvalidConfiguration`
+    if nothing was published.
     """
     import pyarrow as pa
 
@@ -104,7 +104,7 @@ def gather(
 
     started = time.monotonic()
     first = list(looks())
-    # Each topic is watched for as long: its second look comes as long after its first.
+    # All topics are measured for the same time: the second query is as long after the first.
     time.sleep(max(0.0, watch_seconds - (time.monotonic() - started)))
     found = [
         (name, row)
@@ -121,15 +121,15 @@ def gather(
             f"within {watch_seconds:g} s: watch for longer"
         )
     table = pa.Table.from_pylist(rows).drop_columns(["partitioned"])
-    codecs = table.column("compression").cast(pa.string())  # of nothing but nulls it would have no type
+    codecs = table.column("compression").cast(pa.string())  # a column of only nulls would have no type
     return table.set_column(table.schema.get_field_index("compression"), "compression", codecs)
 
 
 def _look(
     admin: Admin, topic: TopicName, partitioned: bool, failures: list[PulsarException]
 ) -> _CounterReading | None:
-    """The counters now; None for a topic that has gone, or whose broker does not answer for it: then
-    ``failures`` gets the reason."""
+    """Query the counters; return None for a deleted topic, or if its broker does not answer: then the reason
+    is added to ``failures``."""
     path = topic_path(topic)
     try:
         if partitioned:
@@ -160,7 +160,7 @@ def _look(
 def _row(
     topic: TopicName, before: _CounterReading | None, after: _CounterReading | None
 ) -> dict[str, Any] | None:
-    """One row of statistics; None for a topic to which nothing was published."""
+    """Return a row of statistics; None for a topic without published messages."""
     if before is None or after is None:
         return None
     seconds, messages = after.at - before.at, after.messages - before.messages
@@ -181,9 +181,9 @@ def _row(
 
 
 def _newest(admin: Admin, topic: TopicName, row: dict[str, Any]) -> dict[str, Any]:
-    """The codec of a topic's newest entry, and the mean payload of its messages where it is compressed.
+    """Return the codec of a topic's newest entry, and its mean payload size if compressed.
 
-    Null for what cannot be looked at: a topic that is encrypted or whose broker does not answer.
+    Both are null if the topic is encrypted or its broker does not answer.
     """
     unknown = {"compression": None}
     names = [topic]
@@ -194,7 +194,7 @@ def _newest(admin: Admin, topic: TopicName, row: dict[str, Any]) -> dict[str, An
     for name in names:
         try:
             messages = admin.topics.examine(name)
-        except PulsarException:  # nothing in this partition, or nobody there
+        except PulsarException:  # this partition is empty, or its broker is unavailable
             continue
         if not messages or messages[0].encrypted:
             return unknown

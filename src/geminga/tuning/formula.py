@@ -30,22 +30,21 @@ from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile
 
 PERMITS_MIN, PERMITS_MAX = 1000, 2000
-"""Messages of a partition without a receipt: the document's range."""
+"""Range of a partition's messages without a receipt, from the document."""
 MEMORY_MIN_BYTES, MEMORY_MAX_BYTES = 64 << 20, 256 << 20
-"""A client's memory limit: the document's practice."""
+"""Range of a client's memory limit, from the document's practice."""
 BATCH_BYTES_MAX = 1 << 20
 DELAY_MIN_SECONDS, DELAY_MAX_SECONDS = 0.001, 0.1
 DELAY_PART_OF_BUDGET = 0.8
-"""What of the latency budget may be spent on waiting for a batch; the rest is for sending, storing and
-delivering it."""
+"""Fraction of the latency budget for the wait for a batch; the rest is for sending and delivering."""
 RESERVE_MIN_SECONDS = 0.005
-"""The least that is kept back of the budget for sending, storing and delivering."""
+"""Minimum part of the latency budget for sending, storing and delivering."""
 SWITCH_FREQUENCY = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenField:
-    """One field of the settings: what was chosen, by which rule, and why."""
+    """A field of the settings: value, rule and reason."""
 
     field: str
     value: int | float | str | bool
@@ -62,7 +61,7 @@ class Formula:
     choices: tuple[ChosenField, ...]
 
     def choice(self, field: str) -> ChosenField:
-        """The choice of one field. Raises `KeyError`."""
+        """Return the choice of a field. Raises `KeyError`."""
         for choice in self.choices:
             if choice.field == field:
                 return choice
@@ -78,12 +77,11 @@ def formula(
     delay_seconds: float | None = None,
     reserve_seconds: float = 0.0,
 ) -> Formula:
-    """The settings for a topic's traffic.
+    """Return the settings for a topic's traffic.
 
-    ``max_pending_messages`` and ``delay_seconds`` override what the rules would choose.
-    ``reserve_seconds``: what sending, storing and delivering are known to take of the latency budget, where
-    that is more than the rules keep back. Raises `InvalidConfiguration` for a delay that the latency budget
-    does not allow.
+    ``max_pending_messages`` and ``delay_seconds`` override the rules. ``reserve_seconds``: known time for
+    sending, storing and delivering, if it exceeds the rules' reserve. Raises `InvalidConfiguration` for a
+    delay that the latency budget does not allow.
     """
     if delay_seconds is None:
         delay = _delay_by_budget(profile, reserve_seconds)
@@ -117,9 +115,9 @@ def formula(
 
 
 def messages_in_delay(profile: TrafficProfile, delay_seconds: float) -> float:
-    """Messages that reach one partition while one batch stays open, within a burst.
+    """Return the messages that reach one partition while a batch is open, within a burst.
 
-    Without keys a producer stays on one partition for the whole delay; keys spread over all of them.
+    Without keys a producer stays on a partition for the whole delay; keys spread over all partitions.
     """
     rate = profile.rate_peak / profile.producers
     return rate * delay_seconds / (profile.partitions if profile.keyed else 1)
@@ -142,13 +140,13 @@ def _given_delay(profile: TrafficProfile, delay_seconds: float) -> float:
 
 
 def _permits(profile: TrafficProfile, delay_seconds: float) -> int:
-    """Twice what a batch can get within the delay, in hundreds, within the document's range."""
+    """Return twice the messages of a batch within the delay, in hundreds, within the document's range."""
     wanted = math.ceil(round(2 * messages_in_delay(profile, delay_seconds) / 100, 6)) * 100
     return min(max(wanted, PERMITS_MIN), PERMITS_MAX)
 
 
 def _fill_seconds(profile: TrafficProfile, batch_messages: int, batch_bytes: int) -> float:
-    """How long a batch takes to fill, in the mean."""
+    """Return the mean time to fill a batch."""
     messages = max(1.0, min(batch_messages, batch_bytes / profile.message_bytes))
     return messages / messages_in_delay(profile, 1.0)
 

@@ -1,9 +1,8 @@
-"""A live topic as it is: its rates from the broker's statistics, its batches from entries themselves.
+"""Observation of a live topic: rates from the broker's statistics, batches from stored entries.
 
-The statistics are asked twice, some seconds apart; the entries are the newest ones of the busiest
-partitions, read from the store through a reader that leaves nothing behind. Their metadata tell how full
-batches are and what compression makes of them; their messages, where they are not encrypted, are the sample
-that other settings are tried on.
+The statistics are queried twice, some seconds apart. The newest entries of the busiest partitions are read by
+a reader, which leaves no subscription behind. Their metadata show batch fill and compression; their messages,
+unless encrypted, are the sample on which other settings are tried.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from geminga.wire.metadata import parse_entry
 
 PARTITIONS_SAMPLED_MAX = 8
 ENTRIES_SAMPLED_MAX = 100
-"""Of each of these partitions."""
+"""Entries read from each of these partitions."""
 READ_SECONDS_MAX = 5.0
 UNCOMPRESSED_BYTES_MAX = 64 << 20
 KEYED_SHARE = 0.5
-"""Above it a topic is taken for one whose messages have keys."""
+"""Share of messages with a key above which a topic counts as keyed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledEntry:
-    """What the metadata of one stored entry tell."""
+    """Facts of a stored entry, from its metadata."""
 
     partition: int
     messages: int
     stored_bytes: int
     payload_bytes: int
-    """Of its messages alone, uncompressed; 0 where that cannot be told."""
+    """Uncompressed bytes of its messages alone; 0 if unknown."""
     uncompressed_bytes: int
     compressed_bytes: int
     compression: CompressionType
@@ -56,7 +55,7 @@ class SampledEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObservation:
-    """A topic over some seconds."""
+    """Observation of a topic over some seconds."""
 
     topic: str
     service_url: str
@@ -68,13 +67,13 @@ class TopicObservation:
     stored_bytes_per_second: float
     batch_fill: float
     compression: CompressionType
-    """The codec of most sampled entries."""
+    """Codec of most sampled entries."""
     compression_ratio: float
-    """Uncompressed batch bytes divided by what travels."""
+    """Uncompressed batch bytes divided by stored bytes."""
     producers: int
     entries: tuple[SampledEntry, ...] = field(repr=False)
     sample: Sample | None = field(repr=False)
-    """None when no message could be read: nothing stored, or all encrypted."""
+    """Sample of messages; None if none could be read: the topic is empty, or all is encrypted."""
     notes: tuple[str, ...] = ()
 
 
@@ -87,10 +86,10 @@ def observe(
     latency_budget_seconds: float = 0.05,
     cluster: Cluster | None = None,
 ) -> TopicObservation:
-    """Watch a topic for some seconds and read a sample of it. ``cluster``: how one shows oneself there.
+    """Observe a topic for some seconds and read a sample. ``cluster``: authentication and TLS.
 
-    Raises `TopicNotFound`, what stands in the way of the broker, and `InvalidConfiguration` for a topic to
-    which nothing is published.
+    Raises `TopicNotFound`, the broker's error, and `InvalidConfiguration` for a topic without published
+    messages.
     """
     check_number("seconds", seconds, 0.1, 600, "seconds")
     name = TopicName.parse(topic).base
@@ -145,12 +144,12 @@ def observe(
 
 
 def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
-    """Producers, subscriptions and consumers that are connected now."""
+    """Return the numbers of connected producers, subscriptions and consumers."""
     path = topic_path(name)
     kind = "partitioned-stats?perPartition=true" if partitions else "stats"
     stats: dict[str, Any] = admin.call("GET", f"{path}/{kind}")
     rows = list(stats["partitions"].values()) if partitions else [stats]
-    # A producer of a partitioned topic is one of each partition, and each has a name of its own.
+    # A producer of a partitioned topic has a producer on each partition, all with one name.
     producers = max((len(row["publishers"]) for row in rows), default=0)
     durable = {n: s for n, s in stats["subscriptions"].items() if s.get("durable", True)}
     per_partition = max(
@@ -162,7 +161,7 @@ def _facts(admin: Admin, name: TopicName, partitions: int) -> dict[str, int]:
 def _sample(
     view: BrokerView, name: TopicName, partitions: int, counts: PublishedCounts
 ) -> tuple[list[SampledEntry], list[bytes], int]:
-    """Entries, messages, and how many different keys messages have (0: most have none)."""
+    """Return entries, messages, and the number of distinct keys (0: most messages have no key)."""
     busiest = sorted(counts.by_partition, key=lambda number: -counts.by_partition[number][0])
     entries: list[SampledEntry] = []
     contents: list[bytes] = []
@@ -185,7 +184,7 @@ def _sample(
 
 
 def _some_entries_back(admin: Admin, topic: TopicName) -> MessageId | None:
-    """A position some entries before the end; None for a topic without entries."""
+    """Return a position some entries before the end; None for an empty topic."""
     ledger, _, entry = admin.topics.internal_stats(topic).last_confirmed_entry.partition(":")
     if not ledger.lstrip("-").isdigit() or int(ledger) < 0 or int(entry) < 0:
         return None
@@ -204,7 +203,7 @@ def _newest(reader: EntryReader) -> list[Any]:
 
 
 def _opened(partition: int, raw: bytes) -> tuple[SampledEntry, list[bytes], list[str]]:
-    """An entry's facts, its messages and their keys; none of those when they cannot be read."""
+    """Return an entry's facts, messages and keys; no messages and keys if they cannot be read."""
     entry = parse_entry(raw, verify=False)
     metadata = entry.metadata
     count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1

@@ -1,4 +1,4 @@
-"""Pictures of tuning: what all of them share. Matplotlib is loaded when the first one is drawn."""
+"""Shared parts of the pictures. Matplotlib is loaded when the first picture is drawn."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from geminga.config import refuse
 from geminga.errors import OperationNotSupported
 
 BAR_COLOURS = {"formula": "#2a7fb8", "stock": "#c8743c"}
-"""By a word in the bar's name."""
+"""Bar colours by a word in the bar's name."""
 FORMATS = (".svg", ".png")
 
 
 def check_picture(path: Path) -> Path:
-    """A path that a picture can be written to. Raises `InvalidConfiguration`."""
+    """Check that a picture can be written to a path. Raises `InvalidConfiguration`."""
     if path.suffix not in FORMATS:
         refuse("picture", str(path), f"a file name that ends in {' or '.join(FORMATS)}")
     return path
 
 
 def new_figure(width_inches: float, height_inches: float) -> Any:
-    """An empty figure. Raises `OperationNotSupported` without Matplotlib."""
+    """Return an empty figure. Raises `OperationNotSupported` without Matplotlib."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise OperationNotSupported("pictures need an extra: pip install 'geminga[tune]'") from None
-    matplotlib.rcParams["svg.hashsalt"] = "geminga"  # the same figures make the same file
+    matplotlib.rcParams["svg.hashsalt"] = "geminga"  # equal figures make equal files
     return Figure(figsize=(width_inches, height_inches), layout=None)
 
 

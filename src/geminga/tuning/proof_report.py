@@ -1,4 +1,4 @@
-"""A proof as a table, as figures in words, and as a picture."""
+"""Report of a comparison: a table, sentences, and a picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Measure = Callable[[RunOutcome], float | None]
 
 REFERENCE = "Geminga, stock, LZ4"
 PLAIN = "Geminga, stock"
-"""What the formula is compared with: stock settings with compression, as in the published case; without."""
+"""Baseline: stock settings with compression, as in the published case; and without."""
 UNBATCHED = "pulsar-client, stock"
-"""What most programs in Python send with."""
+"""Settings with which most Python programs publish."""
 
 
 def _megabytes(value: int | None) -> float | None:
@@ -49,7 +49,7 @@ FRONT = (
     "wire, MB",
     "end to end p99, ms",
 )
-"""The columns that a front page shows."""
+"""Columns of the short table."""
 BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
     ("due, msg/s", "{:,.0f}", lambda o: o.offered / o.window_seconds if o.window_seconds else None),
     ("rate, msg/s", "{:,.0f}", RATE),
@@ -62,7 +62,7 @@ BLOCKED_COLUMNS: tuple[tuple[str, str, Measure], ...] = (
 
 
 def kept(outcome: RunOutcome) -> float:
-    """Receipts while messages were due, as a part of what was due."""
+    """Return the fraction of due messages whose receipts came while messages were due."""
     due = outcome.offered / (outcome.window_seconds or outcome.seconds)
     return outcome.rate / due if due else 0.0
 
@@ -75,7 +75,7 @@ PART_TITLES = {
 
 
 def table(proof: Proof) -> str:
-    """Markdown: the median of each subject's runs, with the lowest and the highest in brackets."""
+    """Return a Markdown table: the median of each subject's runs, with minimum and maximum in brackets."""
     parts = [heading(proof)]
     for part, title in PART_TITLES.items():
         if proof.of(part):
@@ -89,12 +89,12 @@ def table(proof: Proof) -> str:
 
 
 def part_table(proof: Proof, part: str) -> str:
-    """The rows of one part."""
+    """Return the rows of one part."""
     return _rows(proof.of(part), COLUMNS if part == "settings" else BLOCKED_COLUMNS)
 
 
 def sentences(proof: Proof) -> list[str]:
-    """What it comes to, a sentence each."""
+    """Return the results as sentences."""
     found: list[str] = list(headline(proof).get("sentences", ()))
     for part, what in (
         ("slow", "with one of eight partitions slow"),
@@ -119,11 +119,11 @@ def sentences(proof: Proof) -> list[str]:
 
 
 TUNED = ("Geminga, formula, ZSTD 6", "Geminga, formula, ZSTD")
-"""Whom a front page shows: the first that was measured."""
+"""Subjects of the short table: the first that was measured is shown."""
 
 
 def summary(proof: Proof) -> str:
-    """Markdown for a front page: what stock settings take, the formula's, and what that changes."""
+    """Return the short table in Markdown: stock settings, the formula's, and the change."""
     runs = proof.of("settings")
     tuned = next((name for name in TUNED if name in runs), None)
     if tuned is None or REFERENCE not in runs:
@@ -147,12 +147,12 @@ def summary(proof: Proof) -> str:
 
 
 def _percent(change: float) -> str:
-    """A change for people: what grows to a multiple is one."""
+    """Return a change as text: in percent, or as a multiple."""
     return f"× {1 + change / 100:.0f}" if change >= 200 else f"{change:+.0f} %"
 
 
 def heading(proof: Proof, *, ranges: bool = True) -> str:
-    """Where and what was measured, and what else the machine did meanwhile."""
+    """Return machine and conditions of the measurement, and the other load of the machine."""
     profile, machine = proof.conditions["profile"], proof.machine
     others = Spread.of([outcome.others_per_second for outcome in proof.outcomes])
     busy = (
@@ -196,8 +196,8 @@ def _cell(form: str, spread: Spread | None) -> str:
 
 
 def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spread | None:
-    """What a subject spares against another, in percent: turn against turn, so that what the machine did
-    meanwhile falls on both."""
+    """Return a subject's saving against another in percent, computed per round, so that other load of the
+    machine affects both alike."""
     runs = proof.of("settings")
     before = {o.run: measure(o) for o in runs.get(reference, [])}
     after = {o.run: measure(o) for o in runs.get(subject, [])}
@@ -210,7 +210,7 @@ def saving(proof: Proof, reference: str, subject: str, measure: Measure) -> Spre
 
 
 def headline(proof: Proof) -> dict[str, Any]:
-    """What the formula saves, in figures and in sentences; empty without the runs it takes."""
+    """Return the savings of the formula as numbers and sentences; empty if the needed runs are missing."""
     runs = proof.of("settings")
     tuned = [name for name in runs if name.startswith("Geminga, formula, ")]
     if REFERENCE not in runs or not tuned:
@@ -249,7 +249,7 @@ def headline(proof: Proof) -> dict[str, Any]:
 
 
 def picture(proof: Proof, path: Path) -> None:
-    """Bars for the settings, and receipts over time for what was blocked. SVG or PNG by the name's end."""
+    """Draw bars for the settings, and receipts over time for blocked partitions, as SVG or PNG."""
     settings = proof.of("settings")
     blocked = [(part, proof.of(part)) for part in ("slow", "break") if proof.of(part)]
     rows = (2 if settings else 0) + len(blocked)

@@ -1,13 +1,12 @@
-"""The proof: stock settings and the formula's, side by side on a real broker.
+"""Comparison of stock settings and the formula's on a real broker.
 
 Three parts. *Settings*: the same rate with stock settings, with and without compression, and with the
-formula's, with each codec, by Geminga's producer, by Java's and by ``pulsar-client``. *Slow*: one of eight
-partitions takes a twentieth of its share; who steps over it keeps the rate. *Break*: a command that breaks
-something while messages flow (a broker killed, a network cut), for those who have more than one broker.
+formula's settings with each codec, by Geminga's producer, by Java's and by ``pulsar-client``. *Slow*: one of
+eight partitions accepts a twentieth of its share; a producer that skips it keeps the rate. *Break*: a command
+causes a fault while messages flow (a killed broker, a cut network), for clusters of several brokers.
 
-Runs go in turn, subject after subject, and the whole turn is repeated, so that what else the machine does
-falls on all alike. Each run is written down when it ends: whatever goes wrong later, it is kept, and the
-same command goes on where the last one stopped.
+Subjects run in turn, and the round is repeated, so that other load of the machine affects all alike. Each run
+is stored when it ends: after an error, the same command resumes.
 """
 
 from __future__ import annotations
@@ -38,39 +37,39 @@ from geminga.tuning.traffic import TrafficProfile, check_number
 PARTS = ("settings", "slow", "break")
 JVM_WARM_SECONDS = 60.0
 JVM_WARM_RATE = 5_000.0
-"""Messages a second, each an entry: more than what compiles a path of the broker's."""
+"""Messages per second, each an entry: enough to compile every code path of the broker."""
 """Load before anything is measured, on a broker in Java."""
 SLOW_PARTITIONS = 8
 BLOCKED_TIMEOUT_SECONDS = 120.0
 BREAK_AFTER = 1 / 3
-"""When something is broken, as a part of the measured time."""
+"""Time of the fault, as a fraction of the measured time."""
 MEND_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofPlan:
-    """What is to be proven, and where."""
+    """Subjects, load and broker of a comparison."""
 
     service_url: str
     admin_url: str | None
     profile: TrafficProfile
-    cluster: Cluster | None = None
-    """How one shows oneself there."""
+    cluster: ClusterProfile | None = None
+    """Authentication and TLS."""
     payload: str = "logs"
     samples: tuple[bytes, ...] = field(default=(), repr=False)
     parts: tuple[str, ...] = ("settings", "slow")
     clients: tuple[str, ...] = ("geminga", "java", "pulsar")
     only: tuple[str, ...] = ()
-    """Patterns like ``*ZSTD`` of the subjects that take part; all without any."""
+    """Patterns such as ``*ZSTD`` of the subjects to run; empty: all."""
     repeats: int = 3
     seconds: float = 30.0
     warm_seconds: float = 5.0
     idle_seconds: float = 5.0
     jvm_warm_seconds: float = JVM_WARM_SECONDS
-    """Load before the first run that is not counted, where the broker is Apache Pulsar."""
+    """Seconds of uncounted load before the first run, if the broker is Apache Pulsar."""
     namespace: str = "public/default"
     slow_share: float = 0.05
-    """What the slow partition takes of its part of the rate."""
+    """Fraction of its share of the rate that the slow partition accepts."""
     java_home: Path | None = None
     server_pids: tuple[int, ...] = ()
     break_command: str | None = None
@@ -97,7 +96,7 @@ class ProofPlan:
             )
 
     def conditions(self) -> dict[str, Any]:
-        """What runs must share to be compared; JSON."""
+        """Return the conditions that comparable runs must share, as JSON."""
         return {
             "profile": self.profile.to_dict(),
             "payload": self.payload if not self.samples else f"{len(self.samples)} samples",
@@ -108,21 +107,21 @@ class ProofPlan:
 
 @dataclass(slots=True)
 class Proof:
-    """Where and under which conditions something was measured, and the runs."""
+    """The runs of a comparison, with machine and conditions."""
 
     broker: str
     conditions: dict[str, Any]
     machine: dict[str, Any]
     outcomes: list[RunOutcome] = field(default_factory=list)
     stopped: str = ""
-    """Why the proof ended before its plan did."""
+    """Reason why the comparison ended early."""
 
     def of(self, part: str) -> dict[str, list[RunOutcome]]:
-        """The runs of a part by subject, in the order of the first turn.
+        """Return the runs of a part by subject, in the order of the first round.
 
-        What does not differ between them is taken off all of them alike, as the median of what was seen:
-        the idle broker (a JVM's housekeeping comes in bursts, of which the seconds before one run hold none
-        or all) and, for a message, the measuring loop.
+        Costs that do not differ between subjects are subtracted as the median over all runs: the idle broker
+        (a JVM does housekeeping in bursts, which may or may not fall before a run) and, per message, the
+        measuring loop.
         """
         mine = [outcome for outcome in self.outcomes if outcome.part == part]
         idle = _median([o.broker_idle_per_second for o in mine])
@@ -137,7 +136,7 @@ class Proof:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return JSON values."""
         return {
             "broker": self.broker,
             "conditions": self.conditions,
@@ -148,13 +147,13 @@ class Proof:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Proof:
-        """What `to_dict` wrote."""
+        """Return the comparison that `to_dict` encoded."""
         outcomes = [RunOutcome.from_dict(row) for row in values["outcomes"]]
         return Proof(values["broker"], values["conditions"], values["machine"], outcomes, values["stopped"])
 
     @staticmethod
     def kept(folder: Path) -> Proof:
-        """What a folder of runs holds so far. Raises `InvalidConfiguration` when it holds none."""
+        """Return the stored runs of a folder. Raises `InvalidConfiguration` without any."""
         conditions, outcomes = RunLog.read(folder)
         broker = conditions.pop("broker")
         return Proof(broker, conditions, machine(outcomes[-1].at), outcomes)
@@ -165,7 +164,7 @@ def _median(values: list[float]) -> float:
 
 
 def subjects(plan: ProofPlan, part: str) -> list[Subject]:
-    """Who takes part, in the order of a turn."""
+    """Return the subjects in the order of a round."""
     profile = plan.profile if part != "slow" else plan.profile.changed(partitions=SLOW_PARTITIONS)
     found = _settings_subjects(plan, profile) if part == "settings" else _blocked_subjects(plan, profile)
     return [s for s in found if not plan.only or any(fnmatch(s.title, pattern) for pattern in plan.only)]
@@ -201,7 +200,7 @@ def _settings_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject
 
 def _blocked_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]:
     tuned = formula(profile, compression=CompressionType.ZSTD).settings
-    # What waits for a slow partition, or for a new owner of a lost one, is to arrive and not to time out.
+    # Messages that wait for a slow partition or a failover shall arrive, not time out.
     tuned = tuned.changed(send_timeout_seconds=BLOCKED_TIMEOUT_SECONDS)
     found = []
     if "geminga" in plan.clients:
@@ -220,7 +219,7 @@ def _blocked_subjects(plan: ProofPlan, profile: TrafficProfile) -> list[Subject]
 
 
 class Prover:
-    """Carries a plan out. ``say`` is told a line for each step."""
+    """Executes a plan. ``say`` is called with a line for each step."""
 
     def __init__(
         self, plan: ProofPlan, folder: Path, say: Callable[[str], None], breaker: Breaker | None = None
@@ -240,8 +239,8 @@ class Prover:
         return BrokerView(plan.service_url, plan.admin_url, plan.server_pids, plan.cluster)
 
     def prove(self) -> Proof:
-        """Run what is not done yet. What ends it early is told in ``Proof.stopped``, and what was measured
-        till then is in it. Raises what stands in the way of the first run."""
+        """Run what is not done yet. If the comparison ends early, ``Proof.stopped`` has the reason, and the
+        finished runs are included. Raises errors before the first run."""
         view = self._view()
         self.proof.broker = view.title
         self._log = RunLog(self._folder, {"broker": view.title, **self._plan.conditions()})
@@ -272,8 +271,8 @@ class Prover:
                         yield part, subject, run
 
     def _warm_up(self, view: BrokerView) -> None:
-        """A broker in Java compiles what it runs often, and takes twice the CPU until then. Tuned producers
-        send too few entries for that: it is warmed by messages of their own, whoever comes first."""
+        """Send unmeasured load: a Java broker uses twice the CPU until its code is compiled. Tuned producers
+        send too few entries for that, so separate messages are used."""
         seconds = self._plan.jvm_warm_seconds
         self._say(f"{self.proof.broker}: warming up for {seconds:g} s")
         single = PULSAR_CLIENT.settings.changed(block_if_queue_full=True)
@@ -291,7 +290,7 @@ class Prover:
         )  # fmt: skip
 
     def _measure(self, part: str, subject: Subject, run: int) -> None:
-        # A view a run: after a break other processes serve.
+        # A new view per run: after a fault other processes may serve.
         view = self._view()
         conditions = replace(self._base(), part=part, idle=measure_idle(view, self._plan.idle_seconds))
         self._say(f"{part}, turn {run + 1} of {self._plan.repeats}: {subject.title}")
@@ -328,16 +327,16 @@ class _SlowDown:
 
 
 class Breaker(Protocol):
-    """Something that can be broken while messages flow, and mended."""
+    """Causes a fault while messages flow, and repairs it."""
 
     def break_it(self) -> None: ...
 
     def mend(self) -> None:
-        """Returns when all is well."""
+        """Repair the fault; return when the cluster has recovered."""
 
 
 class CommandBreaker:
-    """Breaks and mends by commands of the shell."""
+    """Causes and repairs the fault by shell commands."""
 
     def __init__(self, break_command: str, mend_command: str | None) -> None:
         self._break = break_command
@@ -352,7 +351,7 @@ class CommandBreaker:
 
 
 class _TimedBreak:
-    """Breaks something in the middle of a run, and has it mended afterwards."""
+    """Causes the fault in the middle of a run, and repairs it afterwards."""
 
     def __init__(self, breaker: Breaker, after_seconds: float, say: Callable[[str], None]) -> None:
         self._breaker = breaker

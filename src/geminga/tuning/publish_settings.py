@@ -1,8 +1,7 @@
-"""What the advisor chooses: a producer's settings and the memory limit of its client.
+"""Settings that the advisor chooses: a producer's settings and its client's memory limit.
 
-`geminga.producer.settings.ProducerSettings` is the one place that knows the options and their ranges; here
-they are joined with the client's memory limit, named in a few words, and turned into the arguments of
-`geminga.Client` and ``create_producer``.
+`geminga.producer.settings.ProducerSettings` defines the options and their ranges; this module adds the
+client's memory limit and converts both to arguments of `geminga.Client` and ``create_producer``.
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ CHOSEN = (
     "blocked_after_seconds",
     "step_over_blocked_partitions",
 )
-"""The fields of `ProducerSettings` that the advisor speaks about."""
+"""Fields of `ProducerSettings` that the advisor chooses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishSettings:
-    """A producer's settings and its client's memory limit; one client has one producer."""
+    """Settings of a producer and the memory limit of its client; a client has one producer."""
 
     producer: ProducerSettings
     memory_limit_bytes: int = 0
-    """Bound on payload bytes without a receipt, over all producers of the client; 0: none."""
+    """Limit of payload bytes without a receipt, over all producers of the client; 0: unlimited."""
 
     def __post_init__(self) -> None:
         check_type("producer", self.producer, ProducerSettings)
         check_int("memory_limit_bytes", self.memory_limit_bytes, 0, MEMORY_LIMIT_MAX_BYTES)
 
     def changed(self, *, memory_limit_bytes: int | None = None, **producer_fields: Any) -> PublishSettings:
-        """A copy with other values, under the names of `ProducerSettings`."""
+        """Return a copy with other values, by the names of `ProducerSettings`."""
         return PublishSettings(
             producer=replace(self.producer, **producer_fields),
             memory_limit_bytes=self.memory_limit_bytes if memory_limit_bytes is None else memory_limit_bytes,
         )
 
     def permits_per_partition(self, partitions: int) -> int:
-        """Messages that one partition may have without a receipt: 0 without limit.
+        """Return the most messages per partition without a receipt; 0: unlimited.
 
-        ``max_pending_messages`` is cut to the partition's share of the limit across partitions.
+        ``max_pending_messages`` is reduced to the partition's share of the limit across partitions.
         """
         own, across = (
             self.producer.max_pending_messages,
@@ -68,11 +67,11 @@ class PublishSettings:
         return partition_share(own, across, partitions)
 
     def client_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `geminga.Client`."""
+        """Return keyword arguments of `geminga.Client`."""
         return {"memory_limit_bytes": self.memory_limit_bytes}
 
     def producer_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``create_producer``."""
+        """Return keyword arguments of ``create_producer``."""
         found: dict[str, Any] = {}
         for name in CHOSEN:
             value = getattr(self.producer, name)
@@ -88,8 +87,8 @@ class PublishSettings:
 
     @staticmethod
     def from_arguments(client: Mapping[str, Any], producer: Mapping[str, Any]) -> PublishSettings:
-        """Settings from arguments of `geminga.Client` and ``create_producer``; those that do not matter for
-        what is published when are left out."""
+        """Return settings from arguments of `geminga.Client` and ``create_producer``; arguments without
+        effect on batching and limits are ignored."""
         milliseconds = {argument: field for field, argument in IN_MILLISECONDS.items()}
         known = {field.name for field in fields(ProducerSettings)}
         given: dict[str, Any] = {}
@@ -99,13 +98,13 @@ class PublishSettings:
             elif name in known:
                 given[name] = value
         if given.get("latency_budget_seconds") is not None:
-            given["batching_enabled"] = True  # as ``create_producer`` has it
+            given["batching_enabled"] = True  # default of ``create_producer``
         return PublishSettings(
             producer=ProducerSettings(**given), memory_limit_bytes=client.get("memory_limit_bytes", 0)
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, enumerations by name; `from_dict` reads them."""
+        """Return JSON values, enumerations by name; the inverse of `from_dict`."""
         values = {name: getattr(self.producer, name) for name in CHOSEN}
         values["compression_type"] = self.producer.compression_type.name
         values["batching_type"] = self.producer.batching_type.name
@@ -113,7 +112,7 @@ class PublishSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> PublishSettings:
-        """What `to_dict` wrote."""
+        """Return the settings that `to_dict` encoded."""
         given = {name: values[name] for name in CHOSEN if name in values}
         if "compression_type" in given:
             given["compression_type"] = CompressionType[given["compression_type"]]

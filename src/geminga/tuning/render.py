@@ -31,18 +31,18 @@ def _codec(compression: CompressionType) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishTarget:
-    """Where a program of the advice publishes to."""
+    """Service URL and topic in generated programs."""
 
     service_url: str = "pulsar://localhost:6650"
     topic: str = "my-topic"
 
 
 SOMEWHERE = PublishTarget()
-"""Where only numbers were given."""
+"""Placeholders, if the traffic was given as numbers."""
 
 
 def python(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """Lines of a program with Geminga's client."""
+    """Return lines of a program with Geminga's client."""
     lines = [
         "import geminga",
         "",
@@ -60,7 +60,7 @@ def python(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
 
 
 def java(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """Lines of a program with the Java client. Stepping over blocked partitions it does not know."""
+    """Return lines of a program with the Java client, which cannot skip blocked partitions."""
     producer = settings.producer
     batcher = "KEY_BASED" if producer.batching_type is BatchingType.KeyBased else "DEFAULT"
     micros = round(producer.batching_max_publish_delay_seconds * 1e6)
@@ -86,8 +86,8 @@ def java(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
 
 
 def _java_properties(settings: PublishSettings) -> dict[str, Any]:
-    """The producer's settings under the names of Java's ``ProducerConfigurationData``, as ``loadConf`` takes
-    them and Spark's Scala connector after ``pulsar.producer.``."""
+    """Return the producer's settings by the names of Java's ``ProducerConfigurationData``, for ``loadConf``,
+    and for Spark's Scala connector after ``pulsar.producer.``."""
     producer = settings.producer
     return {
         "batchingEnabled": producer.batching_enabled,
@@ -104,7 +104,7 @@ def _java_properties(settings: PublishSettings) -> dict[str, Any]:
 
 
 def yaml(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """The names of Java's configuration maps, for ``loadConf`` and for tools that are configured so."""
+    """Return the settings by the names of Java's configuration maps, for ``loadConf`` and similar tools."""
     lines = ["client:"]
     if place is not SOMEWHERE:
         lines.append(f"  serviceUrl: {_quoted(place.service_url)}")
@@ -117,7 +117,7 @@ def yaml(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
 
 
 def spark(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """Options of Spark's sink, which makes whole batches of what it is given and so knows no delay."""
+    """Return options of Spark's sink, which fills batches from its rows and needs no delay."""
     producer = settings.producer
     options = {
         "compression": _codec(producer.compression_type),
@@ -137,12 +137,12 @@ def spark(settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As Python, Java and YAML alike write it."""
+    """Quote text in a form that is valid in Python, Java and YAML."""
     return json.dumps(text)
 
 
 def toml(advice: Advice) -> str:
-    """A settings file (`geminga.load_settings`), each line with its reason."""
+    """Return a settings file (`geminga.load_settings`), each line with its reason."""
     comments = {choice.field: choice.rule for choice in advice.formula.choices}
     comments["batching_max_publish_delay_ms"] = comments.pop("batching_max_publish_delay_seconds")
     comments["compression_type"] = advice.codec_reason
@@ -170,7 +170,7 @@ FORMATS: dict[str, Callable[[PublishSettings, PublishTarget], str]] = {
 
 
 def settings_as(kind: str, settings: PublishSettings, place: PublishTarget = SOMEWHERE) -> str:
-    """The settings in one of `FORMATS`."""
+    """Return the settings in one of `FORMATS`."""
     return FORMATS[check_choice("format", kind, tuple(FORMATS))](settings, place)
 
 
@@ -220,7 +220,7 @@ ROWS: tuple[
 
 
 def table(advice: Advice) -> str:
-    """Before and after, in aligned columns."""
+    """Return the estimates before and after, in aligned columns."""
     rows = [("", advice.before.title, advice.after.title, "")]
     for name, show, value in ROWS:
         rows.append(
@@ -236,7 +236,7 @@ def table(advice: Advice) -> str:
 
 
 def text(advice: Advice, kinds: tuple[str, ...] = ("python",)) -> str:
-    """All of it, for a person."""
+    """Return the whole advice as text."""
     parts = [_observed(advice)] if advice.observed else []
     reasons = []
     for choice in advice.formula.choices:
@@ -283,7 +283,7 @@ def _accuracy(advice: Advice) -> str:
 
 
 def picture(advice: Advice, path: Path) -> None:
-    """Before and after as bars. SVG or PNG by the name's end."""
+    """Draw the estimates before and after as bars, as SVG or PNG by the file name."""
     panels: list[tuple[str, Callable[[ComparedSettings], float | None]]] = [
         ("entries a second", lambda s: s.entries_per_second),
         ("broker CPU above idle, % of a core", lambda s: 100 * s.broker_cpu.value),

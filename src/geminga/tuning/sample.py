@@ -1,8 +1,7 @@
-"""How large entries become: a sample of messages, laid out and compressed as the producer does it.
+"""Sizes of entries: a sample of messages, encoded and compressed as by the producer.
 
-What a codec saves depends on what it is given and on how much of it at once, so it is measured: batches of
-several sizes are made of the sample's messages, in their order, and what lies between two sizes is
-interpolated.
+The saving of a codec depends on the data and on the batch size, so it is measured: batches of several sizes
+are built from the sample's messages in order, and other sizes are interpolated.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from geminga.tuning.traffic import TrafficProfile
 
 FILLS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 BATCHES_MAX = 8
-"""Batches of one size that are compressed: their mean counts."""
+"""Batches per size that are compressed; the result is their mean."""
 SAMPLE_MESSAGES_MAX = 4000
 SAMPLE_BYTES_MAX = 16 << 20
 STANDARD_BYTES_MAX = 4 << 20
 STANDARD_MESSAGE_BYTES_MAX = 64 << 10
 STANDARD_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
-"""Of made-up samples: their bytes, their largest messages, and the sizes of messages in each power of ten."""
+"""Total bytes, largest message, and steps of the message size within a power of ten, of generated samples."""
 KEY_BYTES = 10
-"""What the key of a message takes beside its name's tag and length."""
+"""Bytes of a message's key, besides tag and length."""
 _PRODUCER_NAME = b"\n\x12standalone-123-456"
-"""A tagged producer name of the usual length."""
+"""An encoded producer name of typical length."""
 _NO_LIMIT = 1 << 40
 
 
 class Sample:
-    """Messages of a topic and the entries that they make.
+    """Messages of a topic and the entries that they form.
 
-    ``origin``: where they come from, for people. A codec sees no more messages at once than the sample
-    holds; beyond that its ratio is taken to stay.
+    ``origin``: source of the messages, as text. For batches larger than the sample, the ratio of the whole
+    sample is assumed.
     """
 
     def __init__(self, messages: Sequence[bytes], origin: str) -> None:
@@ -59,10 +58,9 @@ class Sample:
     def entry_bytes(
         self, fill: float, compression: CompressionType, level: int = 0, profile: TrafficProfile | None = None
     ) -> float:
-        """Stored bytes of an entry of ``fill`` messages, metadata included.
+        """Return the stored bytes of an entry of ``fill`` messages, including metadata.
 
-        The sample tells how compressible messages are; how large they are, and whether they have keys, says
-        a ``profile``, where one is given.
+        The compressibility comes from the sample; message size and keys come from ``profile``, if given.
         """
         size = self._interpolated(fill, compression, level)[0]
         if profile is None:
@@ -73,11 +71,11 @@ class Sample:
         return size
 
     def compression_seconds(self, fill: float, compression: CompressionType, level: int = 0) -> float:
-        """CPU that laying out and compressing such an entry takes on this machine."""
+        """Return the CPU seconds that encoding and compressing such an entry takes on this machine."""
         return self._interpolated(fill, compression, level)[1]
 
     def ratio(self, fill: float, compression: CompressionType, level: int = 0) -> float:
-        """Stored bytes of entries without compression, divided by those with it."""
+        """Return the stored bytes of entries without compression, divided by those with it."""
         return self.entry_bytes(fill, CompressionType.NONE) / self.entry_bytes(fill, compression, level)
 
     def _interpolated(self, fill: float, compression: CompressionType, level: int) -> tuple[float, float]:
@@ -96,7 +94,7 @@ class Sample:
         )
 
     def _measure(self, compression: CompressionType, level: int, fill: int) -> tuple[float, float]:
-        """Mean bytes and CPU seconds of entries of ``fill`` messages."""
+        """Measure mean bytes and CPU seconds of entries of ``fill`` messages."""
         key = (compression, level, fill)
         if key not in self._measured:
             sizes, count = 0, 0
@@ -123,10 +121,10 @@ def _entry_size(payloads: list[bytes], compression: CompressionType, level: int)
 
 
 def standard_sample(message_bytes: float) -> Sample:
-    """Structured JSON of about a size, for topics whose messages are not at hand.
+    """Return structured JSON of approximately a size, for topics without sample messages.
 
-    A fleet has thousands of sizes and there are ten samples for each power of ten: how messages compress
-    depends little on their size, and how large they are says the profile.
+    Ten samples per power of ten serve the thousands of sizes of many topics: compressibility depends little
+    on the size, and the exact size comes from the profile.
     """
     wanted = min(max(1.0, message_bytes), STANDARD_MESSAGE_BYTES_MAX)
     power = 10 ** math.floor(math.log10(wanted))

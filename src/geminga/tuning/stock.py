@@ -1,8 +1,8 @@
-"""Stock settings: what a producer does when nobody has chosen anything, pinned by client and version.
+"""Stock settings: the default settings of producers, by client and version.
 
-The defaults differ more than their names suggest. Java's client bounds by memory since 2.10 and not by
-``maxPendingMessages``, batches for one millisecond and stays ten of them on a partition; ``pulsar-client``
-for Python does not batch at all. Where the numbers come from: ``ProducerConfigurationData`` and
+The defaults differ more than their names suggest. Java's client limits memory since 2.10 instead of
+``maxPendingMessages``, batches for one millisecond, and stays ten such delays on a partition;
+``pulsar-client`` for Python does not batch at all. Sources: ``ProducerConfigurationData`` and
 ``ClientConfigurationData`` of the Java client 4.0.4, ``Client.create_producer`` of ``pulsar-client`` 3.13,
 both as in docs/protocol/algorithms.md section 8.
 """
@@ -18,23 +18,23 @@ from geminga.tuning.publish_settings import PublishSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stock:
-    """One client's settings as they come, and how it walks over the partitions."""
+    """A client's default settings, and its round robin over partitions."""
 
     client: str
     version: str
     settings: PublishSettings = field(repr=False)
     moves_on_when_full: bool
-    """Round robin goes on to the next partition when a batch is full; False: by the clock alone."""
+    """Round robin changes the partition when a batch is full; False: only by the clock."""
     steps_over_blocked: bool
-    """Whether messages without a key go round partitions that take nothing."""
+    """Messages without a key skip blocked partitions."""
 
     @property
     def title(self) -> str:
-        """For tables: ``Java client 4.0.4``."""
+        """Return the name for tables: ``Java client 4.0.4``."""
         return f"{self.client} {self.version}".strip()
 
     def compressed(self, compression: CompressionType) -> PublishSettings:
-        """The stock settings with a codec, the one thing that most people do choose."""
+        """Return the stock settings with a codec, the option that most users do set."""
         return self.settings.changed(compression_type=compression)
 
 
@@ -84,9 +84,9 @@ GEMINGA = Stock(
 )
 
 STOCK = {"java": JAVA, "pulsar-client": PULSAR_CLIENT, "geminga": GEMINGA}
-"""By the name that the command line takes."""
+"""Stock settings by the names on the command line."""
 
 
 def stock(name: str) -> Stock:
-    """One of `STOCK`. Raises `InvalidConfiguration` for another name."""
+    """Return one of `STOCK`. Raises `InvalidConfiguration` for another name."""
     return STOCK[check_choice("stock", name, tuple(STOCK))]

@@ -1,4 +1,4 @@
-"""What is published to a topic and read from it: the input of every part of the advisor."""
+"""Traffic of a topic, published and read: the input of all parts of the advisor."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PARTITIONS_MAX = 100_000
 PRODUCERS_MAX = 100_000
 KEYS_MAX = 1_000_000_000
 LATENCY_BUDGET_MIN_SECONDS = 0.002
-"""Below it no delay of a millisecond and a receipt fit in: such messages are sent one by one."""
+"""Smallest latency budget for a delay of a millisecond and a receipt; below, messages are unbatched."""
 LATENCY_BUDGET_MAX_SECONDS = 60.0
 
 
 def check_number(field: str, value: Any, minimum: float, maximum: float, unit: str) -> float:
-    """A finite number within the closed range. Raises `InvalidConfiguration` naming all of it."""
+    """Return a finite number within the closed range, else raise `InvalidConfiguration`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not minimum <= value <= maximum:
         refuse(field, value, f"a number of {unit} >= {minimum:g} and <= {maximum:g}")
@@ -30,14 +30,14 @@ def check_number(field: str, value: Any, minimum: float, maximum: float, unit: s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bursts:
-    """A rate that comes in waves: high for a part of each period, low for the rest, the mean kept."""
+    """A rate with bursts: high for a part of each period, low for the rest, with the given mean."""
 
     factor: float
-    """The rate within a burst as a multiple of the mean rate, > 1."""
+    """Rate within a burst as a multiple of the mean rate, > 1."""
     burst_seconds: float
-    """How long a burst lasts."""
+    """Duration of a burst in seconds."""
     period_seconds: float
-    """From the start of one burst to the start of the next."""
+    """Time from the start of a burst to the start of the next, in seconds."""
 
     def __post_init__(self) -> None:
         check_number("bursts.period_seconds", self.period_seconds, 0.001, 86_400.0, "seconds")
@@ -46,12 +46,12 @@ class Bursts:
 
     @property
     def quiet_factor(self) -> float:
-        """The rate outside a burst as a multiple of the mean rate."""
+        """Return the rate outside bursts as a multiple of the mean rate."""
         rest = self.period_seconds - self.burst_seconds
         return (self.period_seconds - self.factor * self.burst_seconds) / rest if rest > 0 else 1.0
 
     def factor_at(self, seconds: float) -> float:
-        """The multiple of the mean rate at a time; a period begins with its burst."""
+        """Return the multiple of the mean rate at a time; a period begins with its burst."""
         return self.factor if seconds % self.period_seconds < self.burst_seconds else self.quiet_factor
 
 
@@ -63,33 +63,33 @@ class TrafficProfile:
     """
 
     rate_messages_per_second: float
-    """Messages a second over all producers and partitions, on the mean."""
+    """Mean messages per second over all producers and partitions."""
     message_bytes: float
-    """Payload of a message before compression, on the mean."""
+    """Mean payload size in bytes before compression."""
     message_bytes_variation: float = 0.0
-    """Standard deviation of the payload's size divided by its mean (log-normal); 0: all alike."""
+    """Standard deviation of the payload size divided by its mean (log-normal); 0: constant size."""
     partitions: int = 1
-    """Partitions of the topic; a plain topic counts as one."""
+    """Partitions of the topic; an unpartitioned topic counts as one."""
     producers: int = 1
     """Producers that share the rate evenly."""
     producers_per_client: int = 1
-    """Producers that share one client, and with it one memory limit; the advice is one."""
+    """Producers per client, which share its memory limit; one is advised."""
     subscriptions: int = 1
-    """Subscriptions, each of which is sent every message."""
+    """Number of subscriptions; each receives every message."""
     consumers: int = 1
-    """Consumers of each subscription."""
+    """Consumers per subscription."""
     keys: int = 0
-    """Different keys; 0: messages have none and go round robin."""
+    """Distinct keys; 0: messages have no key and are sent round robin."""
     key_skew: float = 0.0
-    """Zipf exponent of the keys' shares; 0: all alike, 1: the k-th has 1/k of the first one's share."""
+    """Zipf exponent of the key frequencies; 0: equal, 1: the k-th key has 1/k of the first key's share."""
     bursts: Bursts | None = None
-    """None: the rate is steady."""
+    """Bursts; None: the rate is steady."""
     latency_budget_seconds: float = 0.05
-    """The most that 99 of 100 messages may take, from the call of send to the consumer."""
+    """Limit of the 99th percentile latency, from send() to the consumer."""
     write_quorum: int = 1
     """Copies of each entry that the broker sends to bookies."""
     name: str = ""
-    """For tables and pictures."""
+    """Name for tables and pictures."""
 
     def __post_init__(self) -> None:
         check_number(
@@ -117,40 +117,40 @@ class TrafficProfile:
 
     @property
     def keyed(self) -> bool:
-        """Whether messages have keys, which choose their partition."""
+        """True if messages have keys, which determine their partition."""
         return self.keys > 0
 
     @property
     def rate_per_producer(self) -> float:
-        """Messages a second that one producer publishes, on the mean."""
+        """Mean messages per second of one producer."""
         return self.rate_messages_per_second / self.producers
 
     @property
     def rate_peak(self) -> float:
-        """Messages a second over all producers within a burst."""
+        """Messages per second over all producers within a burst."""
         return self.rate_messages_per_second * (self.bursts.factor if self.bursts else 1.0)
 
     @property
     def payload_bytes_per_second(self) -> float:
-        """Payload before compression, over all producers."""
+        """Payload bytes per second before compression, over all producers."""
         return self.rate_messages_per_second * self.message_bytes
 
     def log_normal(self) -> tuple[float, float]:
-        """``mu`` and ``sigma`` of the payload's size in bytes, for a generator of log-normal numbers."""
+        """``mu`` and ``sigma`` of the payload size in bytes, for a generator of log-normal numbers."""
         variance = math.log1p(self.message_bytes_variation**2)
         return math.log(self.message_bytes) - variance / 2, math.sqrt(variance)
 
     def changed(self, **fields_changed: Any) -> TrafficProfile:
-        """A copy with other values, checked like the first."""
+        """Return a validated copy with other values."""
         return replace(self, **fields_changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` reads them."""
+        """Return JSON values; the inverse of `from_dict`."""
         return asdict(self)
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> TrafficProfile:
-        """What `to_dict` wrote. Raises `InvalidConfiguration` for unknown and missing fields."""
+        """Return the profile that `to_dict` encoded. Raises `InvalidConfiguration` for wrong fields."""
         known = {field.name for field in fields(TrafficProfile)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -167,7 +167,7 @@ class TrafficProfile:
 
 
 def zipf_shares(count: int, exponent: float) -> list[float]:
-    """The share of each of ``count`` keys, largest first; they add up to 1."""
+    """Return the share of each of ``count`` keys, largest first; the sum is 1."""
     weights = [1.0 / rank**exponent for rank in range(1, count + 1)]
     total = sum(weights)
     return [weight / total for weight in weights]

@@ -1,7 +1,7 @@
-"""Traps: settings that look reasonable one by one and defeat each other, each named with its numbers.
+"""Traps: settings that are reasonable alone but defeat each other, each reported with its numbers.
 
-Most of them end in batches that never fill, which shows nowhere: everything works, and the broker handles
-ten times the entries that it would have to.
+Most traps lead to batches that never fill. No error shows this: messages arrive, but the broker handles ten
+times as many entries as necessary.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from geminga.tuning.publish_settings import PublishSettings
 from geminga.tuning.traffic import TrafficProfile, zipf_shares
 
 CRUMBS_MESSAGES = 10
-"""A batch of fewer messages saves little: the broker's work is counted in entries."""
+"""Batches of fewer messages save little: the broker's work is counted in entries."""
 SINGLES_MESSAGES = 2
-"""Below it a codec sees hardly more than one message at once."""
+"""Batches of fewer messages give a codec hardly more than one message at a time."""
 PARTITIONS_ADVISED_MAX = 1000
 RECEIPT_SECONDS = 0.01
-"""What a receipt is taken to need beyond the delay."""
+"""Assumed time of a receipt besides the delay."""
 ROUND_SECONDS_MAX = 10.0
-"""Longer than this between two batches of one partition, its consumers see the topic in jerks."""
+"""Longest acceptable time between two batches of a partition; beyond, messages arrive in jerks."""
 KEYS_COUNTED_MAX = 20_000
-"""Keys that are counted one by one; more than these are taken for alike."""
+"""Most keys that are counted individually; more are assumed to be equally frequent."""
 
 
 class Trap(Enum):
-    """What may go wrong; the value is the line that explains it."""
+    """A trap; the value is the text that explains it."""
 
     BATCH_ABOVE_PERMITS = "a batch limit above the permits: batches never fill"
     NO_PERMITS_FOR_THE_NEXT = "a batch takes more than half of the permits: the next waits for its receipt"
@@ -49,24 +49,24 @@ class Trap(Enum):
 
 
 class Severity(Enum):
-    """How much it costs."""
+    """Severity of a trap."""
 
     BROKEN = "broken"
-    """The settings cannot do what they say."""
+    """The settings cannot work as stated."""
     COSTLY = "costly"
-    """They work, and waste CPU, bytes or time."""
+    """The settings work, but waste CPU, bytes or time."""
     NOTE = "note"
-    """To be known."""
+    """Information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrapFinding:
-    """One trap that some settings run into with some traffic."""
+    """A trap that settings run into with a given traffic."""
 
     trap: Trap
     severity: Severity
     numbers: str
-    """What it is here, in numbers."""
+    """The numbers of this case."""
     advice: str
 
     def __str__(self) -> str:
@@ -74,14 +74,14 @@ class TrapFinding:
 
 
 def traps(profile: TrafficProfile, settings: PublishSettings) -> tuple[TrapFinding, ...]:
-    """The traps that a producer of this traffic would be in, the worst first."""
+    """Return the traps of a producer with this traffic, the most severe first."""
     found = [finding for check in _CHECKS for finding in check(profile, settings)]
     order = list(Severity)
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
 
 def key_batches_in_delay(profile: TrafficProfile, messages: float) -> float:
-    """Different keys among some messages of one partition: so many entries they make, one for each key."""
+    """Return the number of distinct keys among messages of a partition, which is their number of entries."""
     keys = max(1.0, profile.keys / profile.partitions)
     if not profile.key_skew or keys <= 1:
         return keys * -_expm1_log(1 - 1 / keys, messages) if keys > 1 else 1.0
@@ -90,12 +90,12 @@ def key_batches_in_delay(profile: TrafficProfile, messages: float) -> float:
 
 
 def _expm1_log(base: float, power: float) -> float:
-    """``base ** power - 1``."""
+    """Return ``base ** power - 1``."""
     return base**power - 1.0 if base > 0 else -1.0
 
 
 def _batch_limit(profile: TrafficProfile, settings: PublishSettings) -> float:
-    """Messages that a batch may hold by count and bytes."""
+    """Return the most messages in a batch, by count and bytes."""
     producer = settings.producer
     by_bytes = producer.batching_max_allowed_size_in_bytes / profile.message_bytes
     return max(1.0, min(producer.batching_max_messages, by_bytes))
@@ -127,7 +127,7 @@ def _memory(profile: TrafficProfile, settings: PublishSettings) -> Iterator[Trap
     memory = settings.memory_limit_bytes
     if not memory or not settings.producer.batching_enabled:
         return
-    # Without keys one partition's batch is open at a time; with keys all of them are.
+    # Without keys, one partition's batch is open at a time; with keys, all partitions' are.
     open_batches = profile.partitions if profile.keyed else 1
     expected = min(_batch_limit(profile, settings), max(1.0, messages_in_delay(profile, _delay(settings))))
     needed = 2 * open_batches * expected * profile.message_bytes

@@ -1,4 +1,4 @@
-// What a person may do to a subscription: nothing is done before it was said what that would do.
+// Actions on a subscription. Each dialog shows the effect before the action is done.
 
 import { get, post } from "./api.js";
 import { dialog, toast } from "./dialog.js";
@@ -24,24 +24,24 @@ function ageFields(value, unit) {
 const ACTIONS = {
   skip: {
     title: "Skip messages", action: "Skip them", danger: true,
-    words: "Gives up the next messages that are not acknowledged, for this subscription.",
+    words: "Skips the next unacknowledged messages, for this subscription.",
     form() {
       const all = input({ type: "checkbox", id: "skip-all" });
       const number = input({ type: "number", min: 1, value: 1, required: true, "aria-label": "How many messages" });
       all.addEventListener("change", () => (number.disabled = all.checked));
       return {
-        fields: [h("label", {}, "How many"), number, h("span", {}, all, h("label", { htmlFor: "skip-all" }, " all there are now"))],
+        fields: [h("label", {}, "How many"), number, h("span", {}, all, h("label", { htmlFor: "skip-all" }, " the whole backlog"))],
         preview: () => (all.checked ? ["skip-all", {}] : ["skip", { count: number.value }]),
         run: (path) => (all.checked ? post(`${path}/skip_all`) : post(`${path}/skip/${Number(number.value)}`, { unit: "messages" })),
       };
     },
   },
   reset: {
-    title: "Begin again elsewhere", action: "Move it", danger: true,
-    words: "Moves the subscription: back, and messages are delivered again; forward, and they are given up.",
+    title: "Reset position", action: "Reset", danger: true,
+    words: "Resets the subscription: back, and messages are redelivered; forward, and messages are skipped.",
     form() {
       const kind = h("select", { "aria-label": "Where to" },
-        [["ago", "to a time ago"], ["time", "to a time"], ["message", "to a message"], ["earliest", "to the oldest there is"], ["latest", "to the end"]]
+        [["ago", "to a time ago"], ["time", "to a time"], ["message", "to a message"], ["earliest", "to the oldest message"], ["latest", "to the end"]]
           .map(([value, words]) => h("option", { value }, words)));
       const age = ageFields(1, "hours");
       const time = input({ type: "datetime-local", step: 1, "aria-label": "Time", hidden: true });
@@ -60,7 +60,7 @@ const ACTIONS = {
         if (kind.value === "latest") return { message: `${end}:${end}` };
         return { timestamp: kind.value === "ago" ? Date.now() - age.seconds() * 1000 : new Date(time.value).getTime() };
       };
-      // What was said is what is done: "an hour ago" is another place when the reader has read it.
+      // Keep the time of the preview: "an hour ago" would mean a later position at the click.
       let said = {};
       return {
         fields: [h("label", {}, "Where to"), kind, h("span"), ...age.fields, time, message],
@@ -69,15 +69,15 @@ const ACTIONS = {
           const { timestamp, message: id } = said;
           if (timestamp !== undefined) return post(`${path}/resetcursor/${timestamp}`);
           const [ledger, entry] = id.split(":");
-          // As text: these numbers are larger than JavaScript's.
+          // As text: these numbers exceed JavaScript's integers.
           return post(`${path}/resetcursor`, {}, `{"ledgerId":${ledger},"entryId":${entry},"partitionIndex":-1,"batchIndex":-1}`);
         },
       };
     },
   },
   expire: {
-    title: "Expire what is old", action: "Give them up", danger: true,
-    words: "Gives up messages that were published longer ago than this.",
+    title: "Expire old messages", action: "Expire them", danger: true,
+    words: "Skips messages that are older than this.",
     form() {
       const age = ageFields(1, "days");
       return {
@@ -88,10 +88,10 @@ const ACTIONS = {
     },
   },
   redeliver: {
-    title: "Deliver again", action: "Deliver again",
-    words: "Takes back what consumers were sent and have not acknowledged, and delivers it again.",
+    title: "Redeliver", action: "Redeliver",
+    words: "Redelivers messages that consumers received and have not acknowledged.",
     form(consumers) {
-      const choice = h("select", { "aria-label": "Of which consumer" },
+      const choice = h("select", { "aria-label": "Consumer" },
         h("option", { value: "" }, "all consumers"), consumers.map((name) => h("option", { value: name }, name)));
       return {
         fields: [h("label", {}, "Of"), choice],
@@ -160,7 +160,7 @@ function perform(name, topic, subscription, consumers, done) {
 export async function peek(topic, subscription) {
   const list = h("ol", { class: "messages" }, h("li", {}, "…"));
   const box = dialog(`Next messages of ${subscription}`, [
-    h("p", { class: "none" }, "Open messages, the oldest first. Nothing is taken and nobody notices."),
+    h("p", { class: "none" }, "Unacknowledged messages, the oldest first. They are shown, not consumed."),
     h("div", { class: "tail" }, list),
   ]);
   box.classList.add("wide");
@@ -176,15 +176,15 @@ export async function peek(topic, subscription) {
 
 export async function skipEntry(topic, subscription, id, done) {
   const [ledger, entry] = id.split(":");
-  dialog(`Give up ${id}`, [
-    h("p", {}, `This one entry is acknowledged for ${subscription}, whatever became of it. It is not delivered to this subscription again.`),
+  dialog(`Skip ${id}`, [
+    h("p", {}, `Acknowledges this entry for ${subscription}, delivered or not. It is not redelivered to this subscription.`),
   ], {
-    action: "Give it up", danger: true,
+    action: "Skip it", danger: true,
     async done(confirmed) {
       if (!confirmed) return;
       try {
         await post(`${subscriptionPath(topic, subscription)}/skip/${ledger}/${entry}`);
-        toast(`${id} is given up`);
+        toast(`${id} is skipped`);
       } catch (error) {
         toast(error.message, "bad");
       }

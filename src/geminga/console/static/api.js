@@ -1,4 +1,4 @@
-// Admin REST: one way in, with the token that the reader gave. It is kept in this variable and nowhere else.
+// Requests to admin REST, with the user's token. The token is kept only in a variable of this module.
 
 let token = null;
 let asking = null;

@@ -1,4 +1,4 @@
-// The first page: every subscription, the most urgent first, each with one sentence about its cause.
+// The first page: all subscriptions, the most urgent first, each with a sentence about its state.
 
 import { get } from "./api.js";
 import { h, fill, keyed, text } from "./dom.js";
@@ -11,12 +11,12 @@ const PAGE = 50;
 const SAMPLES = 60;
 const COLUMNS = [
   ["name", "Subscription", "", "name"],
-  ["backlog", "Backlog", "messages that are not acknowledged, and in how many entries", "backlog"],
-  ["oldest", "Oldest", "when the oldest of them was published", null],
-  ["trend", "Trend", "how the backlog grows", null],
-  ["unacked", "Unacked", "delivered, and not acknowledged", "unacked"],
-  ["in", "In", "messages a second that are published to the topic", "in"],
-  ["out", "Out", "messages a second that are delivered", "out"],
+  ["backlog", "Backlog", "unacknowledged messages, and their entries", "backlog"],
+  ["oldest", "Oldest", "publish time of the oldest unacknowledged message", null],
+  ["trend", "Trend", "backlog over time", null],
+  ["unacked", "Unacked", "messages delivered and not acknowledged", "unacked"],
+  ["in", "In", "messages per second published to the topic", "in"],
+  ["out", "Out", "messages per second delivered", "out"],
   ["consumers", "Consumers", "", "consumers"],
 ];
 
@@ -109,12 +109,12 @@ export function showBoard(frame, query) {
     const topic = state.search.includes("://") ? state.search : `persistent://${state.search}`;
     fill(empty, found.complete
       ? state.search || state.level
-        ? [h("p", {}, "No subscription is like that."),
-           looksLikeATopic ? h("p", {}, h("a", { href: topicLink(topic) }, `Look at the topic ${topic}`)) : null]
+        ? [h("p", {}, "No subscription matches."),
+           looksLikeATopic ? h("p", {}, h("a", { href: topicLink(topic) }, `Show the topic ${topic}`)) : null]
         : [h("p", {}, "There is no subscription yet."),
            h("p", {}, "Publish and receive something: "),
            h("pre", {}, "geminga produce my-topic hello\ngeminga consume my-topic -s my-subscription")]
-      : h("p", {}, "Looking at all subscriptions …"));
+      : h("p", {}, "Loading all subscriptions …"));
   }
 
   function summary(totals, found) {
@@ -133,8 +133,8 @@ export function showBoard(frame, query) {
     text(subline, plural(totals.subscriptions, "subscription") +
       (state.search ? ` like “${state.search}”` : "") +
       ` · ${rate(totals.msgRateIn)} messages/s in · ${rate(totals.msgRateOut)}/s out` +
-      (totals.leftOut ? ` · the ${count(totals.leftOut)} in least trouble are left out: search for them` : "") +
-      (found.complete ? "" : " · still looking"));
+      (totals.leftOut ? ` · ${count(totals.leftOut)} less urgent ones are not shown: search for them` : "") +
+      (found.complete ? "" : " · still loading"));
     const levels = [["", "All", totals.subscriptions], ["6", "Producers stopped", blocking],
       ["5", "Stopped and growing", growing], ["4", "Stopped", stopped], ["3", "Worth a look", watch],
       ["2", "Moving", moving], ["1", "Idle", idle]];

@@ -1,4 +1,4 @@
-// The broker at a glance: what goes in and out, its disk and memory, who is connected, and what it did by itself.
+// Overview of the broker: rates, disk, memory, connected clients, and its event log.
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
@@ -9,7 +9,7 @@ import { Poller } from "./poll.js";
 const EVERY_MS = 2000;
 const WORDS = {
   "pushed-again": "pushed again", expired: "expired", quota: "quota", evicted: "evicted", retention: "retention",
-  "gave-way": "gave way", forgotten: "forgotten",
+  "gave-way": "freed space", forgotten: "forgotten",
 };
 
 export function showBroker(frame) {
@@ -24,16 +24,16 @@ export function showBroker(frame) {
   const peers = h("tbody");
   const peersTitle = h("h2", {}, "Connections");
   const log = h("ol", { class: "log" });
-  const quiet = h("p", { class: "none" }, "Nothing: no message expired, was redelivered, evicted or deleted by retention, and no producer was stopped.");
+  const quiet = h("p", { class: "none" }, "Nothing: no message was expired, redelivered, evicted or deleted by retention, and no producer was stopped.");
   const damaged = h("section", { class: "panel", hidden: true });
   const panel = (words, small, ...content) => h("section", { class: "panel" }, h("h2", {}, words, small ? h("small", {}, small) : null), content);
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const content = h("div", {}, facts, damaged,
     h("div", { class: "columns" }, panel("Published", "entries, and syncs of the disk", rates.element), panel("Written", "bytes of entries", sizes.element)),
     h("div", { class: "columns" }, panel("Disk", "", disk), panel("Memory and work", "", memory)),
-    panel("What it did by itself", "compensation, expiry, quotas, retention", quiet, log),
+    panel("Automatic actions", "redelivery, expiry, quotas, retention", quiet, log),
     h("section", { class: "panel" }, peersTitle, h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {},
-      ["Peer", "Producers", "Consumers", "Under way", "Unread"].map((each) => h("th", { scope: "col" }, each)))), peers))));
+      ["Peer", "Producers", "Consumers", "In flight", "Unread"].map((each) => h("th", { scope: "col" }, each)))), peers))));
   fill(frame.main, h("div", { class: "head" }, h("div", {}, title, said)), problem, content);
   let last = null;
 
@@ -48,7 +48,7 @@ export function showBroker(frame) {
   function show(found) {
     text(title, `${found.cluster} `);
     const problem = found.store?.failure ? `The store has stopped: ${found.store.failure}` : found.disk?.publishingRefused
-      ? `Nobody may publish: ${found.disk.publishingRefused}` : "";
+      ? `Publishing is refused: ${found.disk.publishingRefused}` : "";
     title.parentElement.parentElement.className = problem ? "head stopped" : "head";
     text(said, problem || [found.version, found.serviceUrl, found.startedAt ? `up ${duration((found.now - found.startedAt) / 1000)}` : "",
       found.memoryOnly === undefined ? "" : found.memoryOnly ? "in memory only" : `sync ${found.sync}`].filter(Boolean).join(" · "));
@@ -73,7 +73,7 @@ export function showBroker(frame) {
     damaged.hidden = !found.damageCount;
     if (found.damageCount && damaged.told !== found.damageCount) {
       damaged.told = found.damageCount;
-      fill(damaged, h("h2", {}, "Quarantine", h("small", {}, "what damage took from the store")), h("ul", { class: "findings" }, found.damage.map((each) =>
+      fill(damaged, h("h2", {}, "Quarantine", h("small", {}, "data lost by damage")), h("ul", { class: "findings" }, found.damage.map((each) =>
         h("li", { class: "stops" }, h("b", {}, each.thing), ` lost ${each.lost}`, h("p", { class: "mend" }, `${each.what}; ${each.file} at ${each.offset}`)))));
     }
     fill(peersTitle, "Connections", h("small", {}, found.peers.length < found.connections ? `${count(found.peers.length)} of ${count(found.connections)}` : ""));
@@ -102,8 +102,8 @@ export function showBroker(frame) {
     fill(disk, h("p", {}, `${bytes(found.freeBytes)} free of ${bytes(found.totalBytes)}; the store takes ${bytes(found.usedBytes)}`),
       h("div", { class: `gauge ${found.publishingRefused ? "none" : share > mark - 0.1 ? "low" : ""}` }, inner, line),
       h("dl", { class: "pairs" }, h("dt", {}, "Publishing stops at"), h("dd", {}, `${bytes(found.lowWaterBytes)} free`),
-        h("dt", {}, "That is reached"), h("dd", {}, found.secondsToLowWater === null ? "not at this rate" : `in ${duration(found.secondsToLowWater)}`),
-        h("dt", {}, "Gave way"), h("dd", {}, found.gaveWayLedgers ? `${count(found.gaveWayLedgers)} ledgers, ${bytes(found.gaveWayBytes)}` : "nothing"),
+        h("dt", {}, "Reached"), h("dd", {}, found.secondsToLowWater === null ? "not at this rate" : `in ${duration(found.secondsToLowWater)}`),
+        h("dt", {}, "Evicted"), h("dd", {}, found.gaveWayLedgers ? `${count(found.gaveWayLedgers)} ledgers, ${bytes(found.gaveWayBytes)}` : "nothing"),
         h("dt", {}, "Folder"), h("dd", { class: "mono" }, found.folder)));
   }
 
@@ -111,8 +111,8 @@ export function showBroker(frame) {
     const failed = Object.entries(failures ?? {}).filter(([, number]) => number > 0);
     fill(memory,
       found ? [h("dt", {}, "Not durable yet"), h("dd", {}, `${bytes(found.pendingBytes)} of ${bytes(found.pendingBytesMax)}`),
-        h("dt", {}, "Received, not dealt with"), h("dd", {}, `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`)] : null,
-      store ? [h("dt", {}, "Writes that wait"), h("dd", {}, count(store.pending_writes))] : null,
+        h("dt", {}, "Received, not processed"), h("dd", {}, `${bytes(found.receivedBytes)} of ${bytes(found.receivedBytesMax)}`)] : null,
+      store ? [h("dt", {}, "Queued writes"), h("dd", {}, count(store.pending_writes))] : null,
       process?.longestTurnSeconds !== undefined ? [h("dt", {}, "Longest turn"), h("dd", {}, duration(process.longestTurnSeconds))] : null,
       [h("dt", {}, "Unexpected failures"), h("dd", { class: failed.length ? "refused" : "" }, failed.length
         ? failed.map(([kind, number]) => `${kind} ${number}`).join(", ") : "none")]);

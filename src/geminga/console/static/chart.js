@@ -51,7 +51,7 @@ export class Chart {
     this.newest();
   }
 
-  // The legend tells the newest values until somebody points at others.
+  // The legend shows the newest values, or those under the pointer.
   newest() {
     if (this.plot.cursor.idx == null && this.data[0].length) this.plot.setLegend({ idx: this.data[0].length - 1 });
   }

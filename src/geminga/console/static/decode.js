@@ -1,4 +1,4 @@
-// Payloads as people read them: by the topic's schema where there is one, else as text or as bytes.
+// Payloads as text: decoded by the topic's schema, else as text or as bytes.
 
 import { decodeProtobuf } from "./protobuf.js";
 
@@ -10,12 +10,12 @@ export function bytesOf(base64) {
   return Uint8Array.from(raw, (each) => each.charCodeAt(0));
 }
 
-// `schema`: {type, data} as the registry tells it, or null. Returns the text to show.
+// `schema`: {type, data} of the schema registry, or null. Returns the text to show.
 export function decode(payload, schema, cut) {
   try {
     if (schema && !cut) return bySchema(payload, schema);
   } catch (error) {
-    return `${plain(payload)}\n(not what the schema says: ${error.message})`;
+    return `${plain(payload)}\n(does not match the schema: ${error.message})`;
   }
   return plain(payload);
 }
@@ -69,7 +69,7 @@ const plainNumbers = (_name, value) =>
 const DEPTH_MAX = 64;
 const ITEMS_MAX = 10000;
 
-// Avro's binary encoding, read by the schema that it was written with.
+// Decoder of Avro's binary encoding, by the writer's schema.
 class Avro {
   constructor(bytes, schema) {
     this.bytes = bytes;
@@ -103,7 +103,7 @@ class Avro {
   }
 
   read(schema) {
-    if (++this.depth > DEPTH_MAX || ++this.items > ITEMS_MAX) throw new Error("too much of it");
+    if (++this.depth > DEPTH_MAX || ++this.items > ITEMS_MAX) throw new Error("too many items");
     try {
       return this.value(schema);
     } finally {
@@ -160,7 +160,7 @@ class Avro {
   }
 
   take(size) {
-    if (!(size >= 0 && this.at + size <= this.bytes.length)) throw new Error("it ends too early");
+    if (!(size >= 0 && this.at + size <= this.bytes.length)) throw new Error("the payload is truncated");
     return this.bytes.subarray(this.at, (this.at += size));
   }
 
@@ -176,6 +176,6 @@ class Avro {
       value |= BigInt(byte & 0x7f) << shift;
       if (!(byte & 0x80)) return BigInt.asIntN(64, (value >> 1n) ^ -(value & 1n));
     }
-    throw new Error("a number without an end");
+    throw new Error("a number is too long");
   }
 }

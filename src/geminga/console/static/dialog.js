@@ -1,4 +1,4 @@
-// Dialogs: a heading, what is in it, and one thing to do.
+// Dialogs: a heading, content, and one action.
 
 import { h } from "./dom.js";
 
@@ -8,7 +8,7 @@ export function dialog(title, content, { action, done = () => {}, danger = false
     h("h2", {}, title),
     content,
     h("footer", {},
-      h("button", { type: "button", class: "quiet", onclick: () => box.close() }, action ? "Leave it" : "Close"),
+      h("button", { type: "button", class: "quiet", onclick: () => box.close() }, action ? "Cancel" : "Close"),
       action ? h("button", { type: "submit", class: danger ? "danger" : "primary" }, action) : null),
   );
   const box = h("dialog", {}, form);
@@ -28,7 +28,7 @@ export function dialog(title, content, { action, done = () => {}, danger = false
 
 let gone = null;
 
-// A line at the foot of the page that goes by itself.
+// A message at the foot of the page that disappears after a while.
 export function toast(words, kind = "") {
   document.querySelector(".toast")?.remove();
   clearTimeout(gone);

@@ -1,4 +1,4 @@
-// Elements without markup: whatever comes from a broker becomes text, never HTML.
+// Creation of elements without markup: a broker's data becomes text, never HTML.
 
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "open", "tabIndex", "htmlFor", "className"]);
 
@@ -31,7 +31,7 @@ export function fill(element, ...children) {
   return element;
 }
 
-// Sets text only where it differs: what did not change is not painted, and a selection in it stays.
+// Sets an element's text only if it differs: this saves painting and keeps a selection.
 export function text(element, value) {
   const wanted = String(value);
   if (element.textContent !== wanted) element.textContent = wanted;

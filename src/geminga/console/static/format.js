@@ -1,4 +1,4 @@
-// Figures, times and names as people read them.
+// Formatting of numbers, times and names.
 
 import { h } from "./dom.js";
 
@@ -56,7 +56,7 @@ export function ago(milliseconds, now) {
   return milliseconds ? `${duration(Math.max(0, (now - milliseconds) / 1000))} ago` : "never";
 }
 
-// A sentence of the broker's, with its times in the reader's own.
+// A sentence of the broker, with times in the browser's time zone.
 export function sentence(words) {
   const parts = [];
   const times = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)|\b(\d{2,}) s ago\b/g;
@@ -71,7 +71,7 @@ export function sentence(words) {
   return parts;
 }
 
-// The same as plain text, for where no elements can be.
+// Like `sentence`, but plain text instead of elements.
 export const sentenceText = (words) =>
   sentence(words).map((each) => (each instanceof Node ? each.textContent : each)).join("");
 
@@ -82,11 +82,11 @@ export function nameOf(topic) {
   return { domain, tenant, namespace, local: local.join("/") };
 }
 
-// A name as a part of an address. What a browser would take for a step in the path, however it is written, must
-// not be asked for: it would be another thing's address.
+// A name as a segment of a URL. A name that browsers resolve as a path step (".", "..", in any encoding) is
+// refused: the request would address another resource.
 export function part(name) {
   if (name === "" || name === "." || name === "..") {
-    throw new Error(`the name “${name}” cannot be asked for in a browser: use the command line`);
+    throw new Error(`the name “${name}” cannot be used in a browser's URL: use the command line`);
   }
   return encoded(name);
 }
@@ -106,7 +106,7 @@ export function schemaPath(topic) {
 export const topicLink = (topic) => `#/t/${encoded(topic)}`;
 export const subscriptionLink = (topic, subscription) => `#/s/${encoded(topic)}/${encoded(subscription)}`;
 
-// A topic's name for the eye: what it is called, then where it is.
+// A topic's name as elements: the local name, then tenant and namespace.
 export function topicName(topic) {
   const { domain, tenant, namespace, local } = nameOf(topic);
   const where = `${tenant}/${namespace}/`;

@@ -1,6 +1,6 @@
-// The map of ack holes: a strip over all of a topic, and a closer one of a stretch of it, down to single messages.
+// The map of ack holes: a strip of the whole topic, and a zoomed strip of a range, down to single messages.
 //
-// The server counts; here is only painted. However many entries a cell stands for, one open message in it shows.
+// The server counts, this module paints. A cell of many entries shows even one unacknowledged message.
 
 import { fill, h } from "./dom.js";
 import { bytes, count, plural } from "./format.js";
@@ -9,11 +9,11 @@ const CELLS = 640;
 const LINE_MIN = 3;
 
 export class HoleMap {
-  // `ask(from, to, cells)` resolves to a stretch; `chosen(entry)` hears which entry was picked.
+  // `ask(from, to, cells)` resolves to a range; `chosen(entry)` is called with the selected entry.
   constructor(ask, chosen) {
     this.ask = ask;
     this.chosen = chosen;
-    this.view = null; // null: all there is, also when that grows
+    this.view = null; // null: the whole topic, also when it grows
     this.all = null;
     this.part = null;
     this.over = h("canvas", { class: "over", "aria-hidden": "true" });
@@ -27,8 +27,8 @@ export class HoleMap {
     const tool = (title, words, act) => h("button", { type: "button", title, onclick: act }, words);
     this.element = h("div", { class: "map" },
       h("div", { class: "tools" },
-        tool("All there is (0)", "All", () => this.zoom(null)),
-        tool("Where the oldest open message is", "Oldest open", () => this.toOldest()),
+        tool("Whole topic (0)", "All", () => this.zoom(null)),
+        tool("Oldest unacknowledged message", "Oldest open", () => this.toOldest()),
         tool("Closer (+)", "Closer", () => this.scale(0.25)),
         tool("Farther (−)", "Farther", () => this.scale(4)),
         this.what),
@@ -36,7 +36,7 @@ export class HoleMap {
       h("div", { class: "axis" }, this.left, this.middle, this.right),
       h("div", { class: "legend" },
         [["acked", "acknowledged"], ["open", "open, delivered"], ["partly", "batch in part"], ["unread", "not delivered yet"],
-          ["again", "to go again"], ["delayed", "delayed"], ["damaged", "damaged"]].map(([kind, words]) => h("span", {}, h("i", { class: kind }), words))));
+          ["again", "to be redelivered"], ["delayed", "delayed"], ["damaged", "damaged"]].map(([kind, words]) => h("span", {}, h("i", { class: kind }), words))));
     this.listen();
     this.repaint = () => this.paint();
     addEventListener("theme", this.repaint);
@@ -49,7 +49,7 @@ export class HoleMap {
     this.watcher.disconnect();
   }
 
-  // Ask for what is shown, again.
+  // Request the shown range again.
   async refresh() {
     const all = await this.ask(null, null, CELLS);
     this.all = all;
@@ -65,10 +65,10 @@ export class HoleMap {
       view = width >= end - first ? null : [from, from + width];
     }
     this.view = view;
-    this.refresh().catch(() => {}); // the page's own polling tells what is wrong
+    this.refresh().catch(() => {}); // the page's polling shows the error
   }
 
-  // What was asked for last, though it may not be here yet.
+  // The range requested last; its response may be pending.
   get stretch() {
     return this.view ?? [this.all.first, this.all.end];
   }
@@ -229,7 +229,7 @@ function paintCells(paint, stretch, colours, x, height, scale) {
     }
     const open = high - low - done;
     if (!open) return;
-    // Of what was delivered: even one open entry in a million is a line of some height.
+    // Among delivered entries, even one unacknowledged entry in a million is visible.
     const delivered = Math.max(0, Math.min(read, high) - low - done);
     if (delivered > 0) {
       const tall = Math.max(height * 0.14, LINE_MIN * scale, (delivered / (high - low)) * height);
@@ -274,8 +274,8 @@ export function entryWords(entry) {
   if (entry.bytes > 0) words.push(bytes(entry.bytes));
   if (entry.consumer) words.push(`held by ${entry.consumer}`);
   if (entry.delayed) words.push("to be delivered later");
-  if (entry.again) words.push("to be delivered again");
-  if (entry.redeliveries) words.push(`given back ${entry.redeliveries} times`);
+  if (entry.again) words.push("to be redelivered");
+  if (entry.redeliveries) words.push(`redelivered ${entry.redeliveries} times`);
   return words.join(" · ");
 }
 

@@ -1,4 +1,4 @@
-// The frame around the pages: which page the address names, the keys, the theme, and who is asked for a token.
+// The frame around the pages: routing, keyboard, theme, and the dialog that asks for a token.
 
 import { onUnauthorized } from "./api.js";
 import { showBoard } from "./board.js";
@@ -17,13 +17,13 @@ let shown = "";
 const frame = {
   main,
   search,
-  // What a page's polling came to: an error is told above the page, which keeps what it shows.
+  // Shows an error of a page's polling above the page, which keeps its content.
   told(error) {
     offline.hidden = !error;
-    if (error) offline.textContent = `${error.message}. Shown is what was known before.`;
+    if (error) offline.textContent = `${error.message}. The page shows the last known state.`;
   },
-  // The same for a page about one resource: before there is anything to show, and once the resource is gone, the
-  // error takes the position of its panels.
+  // For a page about one resource: before the first response, and once the resource is deleted, the error
+  // replaces the panels.
   toldInstead(content, problem) {
     let seen = false;
     return (error) => {
@@ -89,7 +89,7 @@ function route() {
   window.scrollTo(0, 0);
 }
 
-// --- theme: the reader's choice stays in this browser, and is no secret ---
+// --- theme: stored in this browser ---
 const THEMES = ["", "light", "dark"];
 
 function applyTheme(theme) {
@@ -114,7 +114,7 @@ document.getElementById("theme").addEventListener("click", () => {
   applyTheme(next);
   try {
     localStorage.setItem("geminga-theme", (next === "dark") === dark ? THEMES[0] : next);
-  } catch { /* a browser that keeps nothing */ }
+  } catch { /* the browser stores nothing */ }
 });
 
 // --- keys ---
@@ -187,13 +187,13 @@ onUnauthorized(
       const field = h("input", {
         type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true,
       });
-      const box = dialog("This broker asks who you are", [
-        h("p", {}, "Give a token of a role that may look at it. It stays in this page's memory, is sent to this ",
-          "broker alone, and is forgotten when the page is closed."),
+      const box = dialog("This broker requires a token", [
+        h("p", {}, "Give a token of a role with the needed permissions. It is kept in this page's memory, is sent only to ",
+          "this broker, and is discarded when the page is closed."),
         reason ? h("p", { class: "refused", role: "alert" }, reason) : null,
         h("label", { htmlFor: "token" }, "Token"), field,
       ], {
-        action: "Go on",
+        action: "Continue",
         done: (confirmed) => answer(confirmed && field.value.trim() ? field.value.trim() : null),
       });
       box.classList.add("token");

@@ -1,11 +1,11 @@
-// Messages as a list: when, what, and from whom. Values are read by the schema that each was written with.
+// Messages as a list: time, value and producer. Values are decoded by the schema version of each message.
 
 import { get } from "./api.js";
 import { bytesOf, decode } from "./decode.js";
 import { h } from "./dom.js";
 import { bytes, clock, schemaPath } from "./format.js";
 
-// The versions of one topic's schema, asked for once each.
+// The versions of a topic's schema, each requested once.
 export class SchemaBook {
   constructor(topic) {
     this.path = schemaPath(topic);

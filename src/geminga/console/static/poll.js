@@ -1,9 +1,10 @@
-// Asking again while somebody looks: never when the page is hidden, less often when nobody answers.
+// Polling: paused while the page is hidden, less often while the broker does not answer.
 
 const SLOW_MS_MAX = 15000;
 
 export class Poller {
-  // `ask(signal)` is called, and again `every` milliseconds after it has ended. `told(error)` hears of both ends.
+  // Calls `ask(signal)`, and again `every` milliseconds after its end. `told(error)` is called after each, with
+  // null or the error.
   constructor(ask, every, told = () => {}) {
     this.ask = ask;
     this.every = every;

@@ -1,4 +1,4 @@
-// Protobuf's encoding, read by the descriptors that a topic's PROTOBUF_NATIVE schema carries.
+// Decoder of Protobuf's encoding, by the descriptors of a topic's PROTOBUF_NATIVE schema.
 
 const TEXT = new TextDecoder("utf-8", { fatal: true });
 const [VARINT, FIXED64, BYTES, FIXED32] = [0, 1, 2, 5];
@@ -61,7 +61,7 @@ class Types {
     for (const [at, kind, value] of wire(bytes)) {
       if (++this.fields > FIELDS_MAX) throw new Error("too much of it");
       const field = fields.get(at);
-      if (!field) continue; // of a newer version: what it means is not known here
+      if (!field) continue; // unknown field of a newer schema version
       const packed = kind === BYTES && field.repeated && ![STRING, MESSAGE, RAW].includes(field.type);
       const values = packed ? unpacked(value, field.type) : [[kind, value]];
       for (const [one, raw] of values) {
@@ -74,7 +74,7 @@ class Types {
   }
 
   value(kind, raw, { type, of }, depth) {
-    if ([STRING, MESSAGE, RAW].includes(type) !== (kind === BYTES)) throw new Error("a field of another kind");
+    if ([STRING, MESSAGE, RAW].includes(type) !== (kind === BYTES)) throw new Error("a field has another wire type");
     switch (type) {
       case STRING: return TEXT.decode(raw);
       case MESSAGE: return this.read(raw, of, depth + 1);
@@ -102,7 +102,7 @@ function unpacked(bytes, type) {
   const size = { 1: 8, 6: 8, 16: 8, 2: 4, 7: 4, 15: 4 }[type];
   const found = [];
   if (size) {
-    if (bytes.length % size) throw new Error("numbers that end too early");
+    if (bytes.length % size) throw new Error("packed numbers are truncated");
     for (let at = 0; at < bytes.length; at += size) found.push([size === 8 ? FIXED64 : FIXED32, bytes.subarray(at, at + size)]);
     return found;
   }
@@ -129,7 +129,7 @@ function wire(bytes) {
         const [length, behind] = varint(bytes, at);
         [size, at] = [Number(length), behind];
       }
-      if (size === undefined || at + size > bytes.length) throw new Error("it ends too early");
+      if (size === undefined || at + size > bytes.length) throw new Error("the payload is truncated");
       value = bytes.subarray(at, (at += size));
     }
     found.push([Number(tag >> 3n), kind, value]);
@@ -146,7 +146,7 @@ function varint(bytes, at) {
     value |= BigInt(byte & 0x7f) << shift;
     if (!(byte & 0x80)) return [BigInt.asUintN(64, value), at];
   }
-  throw new Error("a number without an end");
+  throw new Error("a number is too long");
 }
 
 const all = (parts, at) => parts.filter(([number, kind]) => number === at && kind === BYTES).map(([, , value]) => value);

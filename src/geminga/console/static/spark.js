@@ -1,4 +1,4 @@
-// A line of a few dozen samples, as small as a word.
+// Sparkline of a few dozen samples.
 
 import { h } from "./dom.js";
 

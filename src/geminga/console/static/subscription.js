@@ -1,4 +1,4 @@
-// One subscription: the sentence and what mends it, the map of its holes, who reads it, and what may be done.
+// One subscription: its state with advice, the map of ack holes, consumers, and actions.
 
 import { get } from "./api.js";
 import { actionButtons, skipEntry, subscriptionPath } from "./actions.js";
@@ -11,16 +11,16 @@ const EVERY_MS = 2000;
 const SLOTS = 65536;
 
 export function showSubscription(frame, topic, subscription, query) {
-  subscriptionPath(topic, subscription); // names that cannot be asked for are refused before anything is
+  subscriptionPath(topic, subscription); // throws for names that a browser's URL cannot hold
   frame.title(subscription);
-  let place = query.get("part") ?? topic; // the partition that is looked at, or the topic itself
+  let place = query.get("part") ?? topic; // the shown partition, or the topic itself
   let partitions = null;
   let consumers = [];
   const said = h("p", { class: "sentence" }, "…");
   const facts = h("dl", { class: "facts" });
   const findings = h("ul", { class: "findings" });
   const rows = h("tbody");
-  const nobody = h("p", { class: "none", hidden: true }, "Nobody is connected.");
+  const nobody = h("p", { class: "none", hidden: true }, "No consumer is connected.");
   const parts = h("section", { class: "panel", hidden: true });
   const picked = h("div");
   const head = h("div", { class: "head" },
@@ -31,12 +31,12 @@ export function showSubscription(frame, topic, subscription, query) {
   const map = new HoleMap(
     (from, to, cells) => get(`${subscriptionPath(place, subscription)}/holes`, { from, to, cells }),
     (entry) => chosenEntry(picked, entry, entry.state === "open" || entry.state === "partly" || entry.state === "damaged"
-      ? h("button", { type: "button", onclick: () => skipEntry(place, subscription, entry.id, () => poller.now()) }, "Give it up") : null),
+      ? h("button", { type: "button", onclick: () => skipEntry(place, subscription, entry.id, () => poller.now()) }, "Skip it") : null),
   );
   const mapPanel = h("section", { class: "panel", id: "holes" }, h("h2", {}, "Acknowledgements"), map.element, picked);
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const content = h("div", {}, parts, facts,
-    h("section", { class: "panel" }, h("h2", {}, "What is the matter"), findings),
+    h("section", { class: "panel" }, h("h2", {}, "Findings"), findings),
     mapPanel,
     h("section", { class: "panel" }, h("h2", {}, "Consumers"), nobody,
       h("div", { class: "scroll" }, h("table", { class: "consumers" }, h("thead", {}, h("tr", {},
@@ -55,7 +55,7 @@ export function showSubscription(frame, topic, subscription, query) {
     const found = explained.find((each) => each.topic === place) ?? explained[0];
     const stats = await get(`${topicPath(found.topic)}/stats`, {}, signal);
     const own = stats.subscriptions[subscription];
-    if (!own) throw new Error(`the subscription ${subscription} is gone`);
+    if (!own) throw new Error(`the subscription ${subscription} was deleted`);
     consumers = own.consumers;
     show(found, own, stats);
     if (partitions > 0) showParts(explained);
@@ -63,7 +63,7 @@ export function showSubscription(frame, topic, subscription, query) {
   }, EVERY_MS, (error) => {
     told(error);
     if (!error) return;
-    head.className = "head"; // an old level and sentence would look like the present ones
+    head.className = "head"; // an old level and sentence would look current
     fill(said, (said.told = ""));
   });
 
@@ -77,7 +77,7 @@ export function showSubscription(frame, topic, subscription, query) {
       `partition ${each.topic.split("-partition-").at(-1)}: ${sentenceText(each.sentence).slice(0, 90)}`)));
     select.value = place;
     if (!parts.contains(document.activeElement)) {
-      fill(parts, h("h2", {}, `${partitions} partitions`, h("small", {}, "those in most trouble first; below is the chosen one")), select);
+      fill(parts, h("h2", {}, `${partitions} partitions`, h("small", {}, "the most urgent first; details of the selected one below")), select);
     }
   }
 
@@ -94,8 +94,8 @@ export function showSubscription(frame, topic, subscription, query) {
       fact("Unacknowledged", count(found.facts.messagesHeld ?? own.unackedMessages ?? 0)),
       fact("Holes", count(found.facts.ackHoles)),
       fact("Delayed", count(own.msgDelayed ?? 0)),
-      fact("To go again", count(own.msgInReplay ?? 0), found.facts.redeliverUnackedAfterSeconds
-        ? `pushed after ${duration(found.facts.redeliverUnackedAfterSeconds)}: ${count(found.facts.messagesPushedAgain)} so far` : ""),
+      fact("To be redelivered", count(own.msgInReplay ?? 0), found.facts.redeliverUnackedAfterSeconds
+        ? `redelivered after ${duration(found.facts.redeliverUnackedAfterSeconds)}: ${count(found.facts.messagesPushedAgain)} so far` : ""),
       fact("In and out", `${rate(stats.msgRateIn)} · ${rate(own.msgRateOut)}`, "messages/s"),
       fact("Expired", count(own.totalMsgExpired ?? 0)));
     const key = JSON.stringify(found.findings);
@@ -141,7 +141,7 @@ function makeConsumer() {
     const most = Math.max(1000, each.availablePermits);
     fill(permits, count(Math.max(0, each.availablePermits)) === "0" ? "none" : count(each.availablePermits),
       bar(each.availablePermits / most, each.availablePermits <= 0 ? "full" : ""));
-    // Exclusive and Failover: the one that is active holds all that was sent.
+    // Exclusive and Failover: the active consumer holds all delivered messages.
     const single = own.type === "Exclusive" || own.type === "Failover";
     const held = single ? (each.consumerName === own.activeConsumerName ? facts.messagesHeld : 0) : each.unackedMessages;
     fill(unacked, count(held ?? each.unackedMessages), held ? bar(held / 1000, "some") : null);
@@ -155,7 +155,7 @@ function makeConsumer() {
 
 const clockOf = (words) => (words ? sentence(words) : "·");
 
-// Which of the 65,536 slots of the key hash a consumer has.
+// A consumer's slots of the 65,536 of the key hash.
 function keyRanges(ranges) {
   const slots = ranges.reduce((sum, [from, to]) => sum + to - from + 1, 0);
   const share = `${((100 * slots) / SLOTS).toFixed(slots < SLOTS / 10 ? 1 : 0)} %`;

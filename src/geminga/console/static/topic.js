@@ -1,4 +1,4 @@
-// One topic: who publishes and how full their batches are, what is stored, its schema and rules, and its newest messages.
+// One topic: producers and their batches, storage, schema, policies, and the newest messages.
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
@@ -26,7 +26,7 @@ export function showTopic(frame, topic, query) {
   const facts = h("dl", { class: "facts" });
   const chart = new Chart([["in", "accent"], ["out", "moving"]], (value) => `${rate(value)}/s`);
   const producers = h("tbody");
-  const nobody = h("p", { class: "none" }, "Nobody publishes now.");
+  const nobody = h("p", { class: "none" }, "No producer is connected.");
   const word = h("p", { class: "sentence" });
   const subscriptions = h("tbody");
   const schema = h("div", {}, "…");
@@ -38,11 +38,11 @@ export function showTopic(frame, topic, query) {
   const panel = (title, small, ...content) => h("section", { class: "panel" }, h("h2", {}, title, small ? h("small", {}, small) : null), content);
   const whole = h("div", {},
     facts,
-    panel("Messages a second", "while this page is open", chart.element),
-    panel("Producers", "", word, nobody, table(["Producer", "In", "A message", "Messages an entry", "Since"], producers)),
+    panel("Messages per second", "while this page is open", chart.element),
+    panel("Producers", "", word, nobody, table(["Producer", "In", "Message size", "Messages per entry", "Since"], producers)),
     panel("Subscriptions", "", table(["Subscription", "Backlog", "Unacknowledged", "Out", "Consumers"], subscriptions)),
     tail.element,
-    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Rules in force", "of the topic, its namespace and the broker", policies)),
+    h("div", { class: "columns" }, panel("Schema", "", schema), panel("Effective policies", "of the topic, its namespace and the broker", policies)),
     panel("Ledgers", "the newest first", table(["Ledger", "Entries", "Bytes"], ledgers)));
   const problem = h("p", { class: "refused", role: "alert", hidden: true });
   const content = h("div", {}, parts, whole);
@@ -93,7 +93,7 @@ export function showTopic(frame, topic, query) {
     if (stats.backlogQuotaExceeded) {
       nobody.hidden = false;
       fill(nobody, h("span", { class: "refused" }, "Producers are stopped: ", sentence(stats.backlogQuotaExceeded)));
-    } else text(nobody, "Nobody publishes now.");
+    } else text(nobody, "No producer is connected.");
     keyed(producers, stats.publishers.slice(0, 100), (each) => `${each.producerName} ${each.producerId} ${each.address}`, () => {
       const row = h("tr", {}, Array.from({ length: 5 }, () => h("td")));
       return row;
@@ -139,7 +139,7 @@ export function showTopic(frame, topic, query) {
     const good = advice.verdict === "good";
     fill(word, h("span", { class: `tag ${good ? "good" : "warn"}` }, good ? "batches are as full as they can be" : "batches could be fuller"), " ",
       `${advice.text.charAt(0).toUpperCase()}${advice.text.slice(1)}.`,
-      good ? null : h("details", {}, h("summary", {}, "The settings, and why"), h("dl", { class: "pairs" },
+      good ? null : h("details", {}, h("summary", {}, "Settings and reasons"), h("dl", { class: "pairs" },
         advice.settings.map((each) => [h("dt", {}, each.field), h("dd", {}, `${each.value} ${each.unit}`, h("small", {}, ` ${each.why}`))]))));
     word.className = "sentence";
   }
@@ -157,7 +157,7 @@ export function showTopic(frame, topic, query) {
     const found = await Promise.all(POLICIES.map(([name, title]) =>
       get(`${path}/${name}`, { applied: true }, signal).then((value) => [title, value], () => [title, undefined])));
     const set = found.filter(([, value]) => value !== undefined && value !== null && value !== "");
-    fill(policies, set.length ? set.map(([title, value]) => [h("dt", {}, title), h("dd", {}, policy(value))]) : h("dt", {}, "Nothing is set."));
+    fill(policies, set.length ? set.map(([title, value]) => [h("dt", {}, title), h("dd", {}, policy(value))]) : h("dt", {}, "No policy is set."));
   }
 
   return () => {
@@ -182,7 +182,7 @@ function definition(data) {
   }
 }
 
-// What comes in, as it comes; the reader's filter is applied where the messages are.
+// New messages as they are published; the broker applies the filter.
 class Tail {
   constructor(topic, book, frame) {
     this.path = `${topicPath(topic)}/tail`;
@@ -221,7 +221,7 @@ class Tail {
   pause() {
     this.poller.stop();
     this.poller = null;
-    this.toggle.textContent = "Go on";
+    this.toggle.textContent = "Resume";
   }
 
   async ask(signal) {
@@ -232,13 +232,13 @@ class Tail {
     for (const item of items) this.list.prepend(item);
     while (this.list.children.length > TAIL_SHOWN) this.list.lastElementChild.remove();
     const missed = found.skipped + (found.notShown ?? 0) + Math.max(0, found.messages.length - TAIL_SHOWN);
-    if (missed) this.said.textContent = `Faster than one can read: ${count(missed)} were passed over.`;
+    if (missed) this.said.textContent = `Too many to show: ${count(missed)} messages were skipped.`;
     else if (found.problem) this.said.textContent = found.problem;
     else if (found.behind > 1) {
-      this.said.textContent = `${count(found.behind)} entries are still to be looked at.`;
+      this.said.textContent = `${count(found.behind)} entries are still to be searched.`;
       setTimeout(() => this.poller?.now(), AGAIN_MS);
     }
-    else this.said.textContent = this.list.children.length ? "" : filtered ? "No message is like that yet." : "Waiting for messages …";
+    else this.said.textContent = this.list.children.length ? "" : filtered ? "No message matches yet." : "Waiting for messages …";
   }
 
   stop() {

@@ -1,7 +1,7 @@
-"""What a broker tells about itself and its topics: version, machine, entries, bytes, CPU.
+"""Queries of a broker and its topics: version, machine, entries, bytes, CPU.
 
-The CPU of a broker on this machine is read from the operating system, that of another one from its
-metrics (``process_cpu_seconds_total``, which Apache Pulsar exports).
+The CPU of a local broker is read from the operating system, that of a remote one from its metrics
+(``process_cpu_seconds_total``, which Apache Pulsar exports).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from geminga.ids import TopicName
 from geminga.tuning.measuring import host
 
 APACHE = "Apache Pulsar "
-"""How the title of a broker in Java begins."""
+"""Prefix of the title of a Java broker."""
 _CPU_METRIC = re.compile(r"^process_cpu_seconds_total(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCounts:
-    """What has come into a topic since it was loaded, all partitions together."""
+    """Counts of messages published to a topic since it was loaded, all partitions together."""
 
     messages: int
     entries: int
@@ -30,19 +30,19 @@ class PublishedCounts:
     bytes_out: int
     storage_bytes: int
     by_partition: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Messages and entries of each partition."""
+    """Messages and entries by partition."""
 
 
-def _title(cluster: Cluster) -> str:
-    # A wrong address shows soon.
+def _title(cluster: ClusterProfile) -> str:
+    # Report a wrong address early.
     with cluster.client(operation_timeout_seconds=5) as client:
-        client.get_topic_partitions("public/default/geminga-tune")  # any question opens a connection
+        client.get_topic_partitions("public/default/geminga-tune")  # any request opens a connection
         said = client.context.pool.connections[0].server_version
     return APACHE + said.removeprefix("Pulsar Server").strip() if said.startswith("Pulsar Server") else said
 
 
 class BrokerView:
-    """One cluster as seen through its admin REST and, where it is local, through the operating system."""
+    """View of a cluster through its admin REST and, if it is local, the operating system."""
 
     def __init__(
         self,
@@ -51,25 +51,25 @@ class BrokerView:
         server_pids: tuple[int, ...] = (),
         cluster: Cluster | None = None,
     ) -> None:
-        """``cluster``: how one shows oneself there; its addresses do not count. ``admin_url`` None: learned
-        from the broker."""
+        """``cluster``: only authentication and TLS are used. ``admin_url`` None: requested from the
+        broker."""
         self.service_url = service_url
         found = replace(cluster or Cluster(), service_url=service_url, admin_url=admin_url)
         self.admin_url = found.find_admin_url()
         self.cluster = replace(found, admin_url=self.admin_url)
         self.admin = self.cluster.admin()
         self.title = _title(self.cluster)
-        """Which broker it is, for tables: what it says of itself when a client connects."""
+        """Name and version of the broker for tables, from its CONNECTED command."""
         self.pids = server_pids or self._local_pids()
 
     def _local_pids(self) -> tuple[int, ...]:
-        """The processes of brokers and bookies that are on this machine; none unless all of them are."""
+        """Return the processes of brokers and bookies; empty unless all of them are local."""
         addresses = [host.host_and_port(self.service_url, 6650)]
         for path, key in (("brokers", None), ("bookies/all", "bookies")):
             try:
                 answer = self.admin.call("GET", path)
             except PulsarException:
-                continue  # no such resource: a standalone broker, or ours
+                continue  # no such resource: a standalone broker or Geminga
             names = answer if key is None else [row["bookieId"] for row in (answer or {}).get(key, [])]
             addresses += [host.host_and_port(name, 0) for name in names or []]
         found: list[int] = []
@@ -82,9 +82,9 @@ class BrokerView:
         return tuple(found)
 
     def cpu_seconds(self) -> float:
-        """CPU of all server processes so far.
+        """Return the CPU seconds of all server processes so far.
 
-        Raises `ConnectError` when a local one has gone, `NotAllowedError` where nothing tells.
+        Raises `ConnectError` if a local process has ended, `NotAllowedError` if the CPU is unknown.
         """
         if self.pids:
             try:
@@ -100,39 +100,39 @@ class BrokerView:
         return float(match[1])
 
     def disk_written_bytes(self) -> int | None:
-        """Bytes that the server processes have had written; None for a broker on another machine."""
+        """Return the bytes that the server processes have written to disk; None for a remote broker."""
         written = [host.disk_written_bytes(pid) for pid in self.pids]
         known = [count for count in written if count is not None]
         return sum(known) if known and len(known) == len(written) else None
 
     def resident_bytes(self) -> int | None:
-        """Memory of the server processes; None for a broker on another machine."""
+        """Return the memory of the server processes; None for a remote broker."""
         known = [size for pid in self.pids if (size := host.resident_bytes(pid)) is not None]
         return sum(known) if known else None
 
     def partitions(self, topic: TopicName) -> int:
-        """Partitions of a topic; 0 for a plain one."""
+        """Return the partitions of a topic; 0 if it is not partitioned."""
         return self.admin.topics.partitions(topic)
 
     def create_topic(self, topic: TopicName, partitions: int, write_quorum: int = 1) -> None:
-        """Make a topic to measure with. More than one copy needs a cluster with topic policies."""
+        """Create a test topic. More than one copy requires a cluster with topic policies."""
         self.admin.topics.create(topic, partitions=partitions)
         if write_quorum > 1:
             copies = Persistence(ensemble=write_quorum, write_quorum=write_quorum, ack_quorum=write_quorum)
             self.admin.topic_policies.persistence.set(str(topic), copies)
 
     def delete_topic(self, topic: TopicName) -> None:
-        """Delete it with all that it holds; one that has gone is no error."""
+        """Delete a topic with its messages; a missing topic is ignored."""
         try:
             self.admin.call("DELETE", f"{topic_path(topic)}/partitions?force=true")
         except TopicNotFound:
             pass
 
     def counts(self, topic: TopicName, partitions: int) -> PublishedCounts:
-        """Messages, entries and bytes of a topic so far.
+        """Return messages, entries and bytes of a topic so far.
 
-        Entries are told by another call than all the rest, and a busy broker takes its time for each: they
-        are asked for before and after it, and the middle is what there was then.
+        Entries come from a separate request, and a busy broker answers slowly: entries are requested before
+        and after, and the mean is used.
         """
         path = topic_path(topic)
         before = self._entries(topic, partitions)
@@ -155,7 +155,7 @@ class BrokerView:
         )
 
     def _entries(self, topic: TopicName, partitions: int) -> dict[str, int]:
-        """Entries that were added so far, by the name of each partition."""
+        """Return the entries added so far, by partition name."""
         path = topic_path(topic)
         if partitions:
             inside = self.admin.call("GET", f"{path}/partitioned-internalStats")["partitions"]

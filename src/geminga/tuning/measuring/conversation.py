@@ -1,7 +1,7 @@
-"""How a measured process and the one that measures talk: a line of JSON each way, over pipes.
+"""Communication between the measuring process and its child processes: JSON lines over pipes.
 
-Events are dictionaries with the key ``event``; orders are single words. A child that fails says so as an
-event ``failed`` with the reason, and ends.
+Events are dictionaries with the key ``event``; commands are single words. A child that fails sends an event
+``failed`` with the reason, and exits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ STOP_SECONDS = 10.0
 
 
 class ChildFailedError(PulsarException):
-    """A measured process ended, or said that it cannot go on."""
+    """A child process ended or failed."""
 
 
 class MeasuredProcess:
-    """A process of this module's kind: started with a specification, asked by words, heard by events."""
+    """A child process: started with a specification, controlled by commands, reporting by events."""
 
     def __init__(self, module: str, specification: Mapping[str, Any]) -> None:
         self.name = module.rpartition(".")[2]
@@ -42,13 +42,13 @@ class MeasuredProcess:
         return self._process.pid
 
     def tell(self, word: str) -> None:
-        """Give an order."""
+        """Send a command."""
         self._write(word)
 
     def wait(self, event: str, timeout_seconds: float) -> dict[str, Any]:
-        """The next event of a name; others that come before are dropped.
+        """Return the next event of a name; other events before it are dropped.
 
-        Raises `ChildFailedError` when the child fails, ends or says nothing for too long.
+        Raises `ChildFailedError` if the child fails, exits, or sends nothing for too long.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -66,7 +66,7 @@ class MeasuredProcess:
                 return got
 
     def close(self) -> None:
-        """Let it end; one that does not is killed."""
+        """Ask the child to exit; kill it if it does not."""
         with contextlib.suppress(OSError, ValueError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -78,14 +78,14 @@ class MeasuredProcess:
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end shows as a missing event
+        with contextlib.suppress(BrokenPipeError):  # the missing event shows the child's end
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            with contextlib.suppress(ValueError):  # a library's own line
+            with contextlib.suppress(ValueError):  # a line printed by a library
                 event = json.loads(line)
                 if isinstance(event, dict) and "event" in event:
                     self._events.put(event)
@@ -99,17 +99,17 @@ class MeasuredProcess:
 
 
 def report(event: str, **values: Any) -> None:
-    """Tell the parent something."""
+    """Send an event to the parent."""
     print(json.dumps({"event": event, **values}), flush=True)
 
 
 def await_order(expected: str) -> bool:
-    """Wait for a word from the parent; False when it has gone or says another."""
+    """Wait for a command of the parent; return False if it has ended or sent another command."""
     return sys.stdin.readline().strip() == expected
 
 
 def run(work: Callable[[dict[str, Any]], None]) -> None:
-    """The main function of a child: read the specification, work, and name what fails."""
+    """Run a child's main function: read the specification, call the function, report an error."""
     try:
         work(json.loads(sys.stdin.readline()))
     except Exception as error:

@@ -1,8 +1,7 @@
-"""What the operating system knows about processes: CPU, disk writes, listening ports, bytes of sockets.
+"""Operating system queries about processes: CPU, disk writes, listening ports, bytes of sockets.
 
-Linux alone: ``/proc`` and the kernel's socket diagnostics (``NETLINK_SOCK_DIAG``), which count the bytes
-of every TCP connection whatever program owns it. That is how clients in Java, C++ and Python are measured
-by one yardstick.
+Linux only: ``/proc`` and the kernel's socket diagnostics (``NETLINK_SOCK_DIAG``), which count the bytes of
+every TCP connection of any program, so that clients in Java, C++ and Python are measured alike.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 _SCHEDULER_CLOCK = 2
-"""The CPU clock of a process is named by its pid and this number (``clock_getcpuclockid``)."""
+"""Clock number that, with the process id, forms the id of a process's CPU clock (``clock_getcpuclockid``)."""
 _LISTEN = "0A"
 
 _SOCK_DIAG_BY_FAMILY = 20
@@ -29,16 +28,16 @@ _NLMSG_ERROR = 2
 _INET_DIAG_INFO = 2
 _NETLINK_SOCK_DIAG = 4
 _DIAG_SIZE = 72
-"""Bytes of ``struct inet_diag_msg``."""
+"""Size of ``struct inet_diag_msg`` in bytes."""
 _INODE_OFFSET = 68
 _BYTES_ACKED_OFFSET = 120
-"""Of ``tcpi_bytes_acked`` in ``struct tcp_info``; ``tcpi_bytes_received`` is the next one."""
+"""Offset of ``tcpi_bytes_acked`` in ``struct tcp_info``; ``tcpi_bytes_received`` follows."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system CPU of a process so far, to the nanosecond, threads that have ended included.
+    """Return user and system CPU seconds of a process so far, including ended threads.
 
-    Raises `ProcessLookupError` when it has gone.
+    Raises `ProcessLookupError` if it has ended.
     """
     try:
         return time.clock_gettime(~pid << 3 | _SCHEDULER_CLOCK)
@@ -47,7 +46,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def all_cpu_seconds() -> float | None:
-    """CPU of everything that runs on this machine so far; None where that is not to be known."""
+    """Return the CPU seconds of all processes on this machine so far; None if unknown."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -57,7 +56,7 @@ def all_cpu_seconds() -> float | None:
 
 
 def disk_written_bytes(pid: int) -> int | None:
-    """Bytes that a process has caused to be written to disk; None where that is not to be known."""
+    """Return the bytes that a process has caused to be written to disk; None if unknown."""
     try:
         text = Path(f"/proc/{pid}/io").read_text()
     except OSError:
@@ -66,7 +65,7 @@ def disk_written_bytes(pid: int) -> int | None:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Memory that a process holds; None when it has gone."""
+    """Return the memory of a process; None if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -74,7 +73,7 @@ def resident_bytes(pid: int) -> int | None:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name is this machine."""
+    """Return whether a host name is this machine."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError:
@@ -85,21 +84,21 @@ def is_local(host: str) -> bool:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.bind((address, 0))  # only an address of this machine can be bound
+                probe.bind((address, 0))  # only a local address can be bound
             except OSError:
                 return False
     return bool(found)
 
 
 def host_and_port(url: str, default_port: int) -> tuple[str, int]:
-    """Host and port of the first host of a URL."""
+    """Return host and port of the first host of a URL."""
     first = url.split(",")[0]
     parts = urlsplit(first if "://" in first else f"//{first}")
     return parts.hostname or "localhost", parts.port or default_port
 
 
 def listening_pid(port: int) -> int | None:
-    """The process that listens on a TCP port of this machine; None when it cannot be told."""
+    """Return the process that listens on a TCP port of this machine; None if unknown."""
     inodes: set[str] = set()
     for table in ("tcp", "tcp6"):
         try:
@@ -139,9 +138,9 @@ class _Connection:
 
 
 def tcp_byte_counts(families: Iterable[int] = (socket.AF_INET, socket.AF_INET6)) -> dict[int, _Connection]:
-    """Bytes that each established TCP connection has sent (and got confirmed) and received, by inode.
+    """Return the acknowledged sent bytes and the received bytes of each established TCP connection, by inode.
 
-    Raises `OSError` where the kernel does not answer.
+    Raises `OSError` if the kernel does not answer.
     """
     found: dict[int, _Connection] = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
@@ -158,7 +157,7 @@ def tcp_byte_counts(families: Iterable[int] = (socket.AF_INET, socket.AF_INET6))
 
 
 def _read_dump(data: bytes, found: dict[int, _Connection]) -> bool:
-    """Collect the messages of one netlink packet; False after the last one."""
+    """Parse the messages of a netlink packet; return False after the last one."""
     offset = 0
     while offset + 16 <= len(data):
         size, kind = struct.unpack_from("=IH", data, offset)
@@ -194,10 +193,10 @@ class WireBytes:
 
 @dataclass(slots=True)
 class WireMeter:
-    """Counts the TCP bytes of some processes from outside, by looking now and then.
+    """Counts the TCP bytes of processes from outside, by periodic queries.
 
-    A connection that closes between two looks loses what it carried since the last one: whoever is
-    measured keeps its connections open until `stop` has been called, or is looked at often.
+    The bytes of a connection since the last query are lost if it closes: measured processes must keep
+    connections open until `stop`, or be queried often.
     """
 
     pids: frozenset[int]
@@ -208,14 +207,14 @@ class WireMeter:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; what has been carried so far does not count."""
+        """Start counting from now."""
         self._look()
         self._first = {inode: _Connection(seen.sent, seen.received) for inode, seen in self._seen.items()}
         self._thread = threading.Thread(target=self._watch, name="geminga-wire-meter", daemon=True)
         self._thread.start()
 
     def stop(self) -> WireBytes:
-        """Look once more and give the sums."""
+        """Query once more and return the sums."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,9 +1,9 @@
-"""A process that publishes at a rate, whatever happens, and tells what became of each message.
+"""Process that publishes at a fixed rate and reports the outcome of each message.
 
-The load is open: messages are due by the clock, and one that is held up (by a full queue, by a slow
-partition) counts its time from when it was due, not from when there was room for it. The same lines drive
-Geminga's producer and ``pulsar-client``'s, which have the same interface. What the loop itself costs is
-measured with a producer that does nothing, so that it can be told from what the library costs.
+The load is open-loop: messages are due by the clock, and the latency of a delayed message (full queue, slow
+partition) counts from its due time. The same code drives Geminga's producer and ``pulsar-client``'s, which
+have the same interface. The cost of the loop is measured with a no-op producer, to separate it from the
+library's cost.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from geminga.tuning.traffic import Bursts, zipf_shares
 
 TICK_SECONDS = 0.0002
 CHUNK = 64
-"""Messages that are sent between two looks at the clock."""
+"""Messages sent between two readings of the clock."""
 GRACE_SECONDS = 0.05
-"""A sender that is this far behind at the end sends no more."""
+"""A sender that is this far behind at the end stops."""
 BASELINE_SECONDS = 1.0
 DRAIN_SECONDS_MAX = 60.0
 KEYS_MAX = 1 << 16
-"""Different keys that are sent at the most; then they begin again."""
+"""Most distinct keys; then they repeat."""
 
 
 class Receipts:
-    """What came back of the messages of one part of the load. Filled on the client's threads.
+    """Receipts of one part of the load. Filled on the client's threads.
 
-    The message in the middle of each chunk tells the time, for all of the chunk; the others are only counted,
-    so that measuring costs little beside what is measured.
+    Latency is measured for the middle message of each chunk and stands for all of the chunk; the others are
+    only counted, to keep the cost of measuring low.
     """
 
     def __init__(self, ok: Any, until_ns: int = 0) -> None:
@@ -53,19 +53,19 @@ class Receipts:
         self.first_failure = ""
         self.latencies_ns = array("q")
         self.messages_of = array("q")
-        """For how many messages each latency stands."""
+        """Number of messages that each latency stands for."""
         self.last_at_ns = 0
         self.longest_gap_ns = 0
         self.received_by: dict[int, int] = {}
-        """How many there were at the end of each slice of time."""
+        """Number of receipts at the end of each time slice."""
 
     @property
     def settled(self) -> int:
-        """Receipts and failures."""
+        """Return the number of receipts and failures."""
         return self.received + self.failed
 
     def counted(self, result: Any, _message_id: Any) -> None:
-        """A message's receipt or failure."""
+        """Count a message's receipt or failure."""
         if result == self._ok:
             self.received += 1
         else:
@@ -73,13 +73,13 @@ class Receipts:
             self.first_failure = self.first_failure or str(result)
 
     def timed(self, due_ns: int, messages: int, result: Any, _message_id: Any) -> None:
-        """The same of a message that was due at a time, for some around it."""
+        """Like `counted`, with the latency from a due time, which stands for several messages."""
         self.counted(result, None)
         if result != self._ok:
             return
         now = stamp_ns()
         gap = now - self.last_at_ns
-        # What trickles in after the last message was due is no silence of a load.
+        # Receipts after the last due time do not count as gaps.
         if gap > self.longest_gap_ns and self.last_at_ns and self.last_at_ns < self._until_ns:
             self.longest_gap_ns = gap
         self.last_at_ns = now
@@ -88,7 +88,7 @@ class Receipts:
         self.received_by[now // SLICE_NS] = self.received
 
     def all_latencies_ns(self) -> Any:
-        """One for each message: in a burst a chunk holds many, otherwise one or two."""
+        """Return one latency per message: chunks hold many messages in a burst, otherwise one or two."""
         import numpy as np
 
         return np.repeat(
@@ -96,18 +96,20 @@ class Receipts:
         )
 
     def by_slice(self, since_ns: int) -> dict[str, int]:
-        """Receipts of each slice of time after ``since_ns``."""
+        """Return the receipts of each time slice after ``since_ns``."""
         first, before, found = since_ns // SLICE_NS, 0, {}
         for number, received in sorted(self.received_by.items()):
             found[str(number - first)] = received - before
             before = received
         if found:
-            found[max(found, key=int)] += self.received - before  # counted after the last look at the clock
+            found[max(found, key=int)] += (
+                self.received - before
+            )  # counted after the last reading of the clock
         return found
 
 
 class Sender:
-    """Sends what is due."""
+    """Sends messages when they are due."""
 
     def __init__(self, payloads: Payloads, pace: Pace, keys: list[str]) -> None:
         self._payloads = payloads
@@ -115,7 +117,7 @@ class Sender:
         self._keys = keys
         self.sent = 0
         self._next = 0
-        """The number of the message that is due next."""
+        """Number of the next due message."""
         self.behind_seconds_max = 0.0
 
     def run(
@@ -126,11 +128,11 @@ class Sender:
         until_seconds: float,
         since_seconds: float = 0.0,
     ) -> None:
-        """Publish what is due from ``since_seconds`` until a time, in seconds from ``start_ns``; goes on
-        where it ended before.
+        """Publish the messages due from ``since_seconds`` until a time, in seconds from ``start_ns``;
+        continues where the last call ended.
 
-        Whoever has fallen behind by then stops too: what is left was due and not sent. The next part does
-        not send it either: its messages are told from those before by when they were due.
+        A sender that is behind at the end stops, too: the remaining messages count as due and not sent. The
+        next part does not send them either.
         """
         head, tails, tail_count = self._payloads.head, self._payloads.tails, len(self._payloads.tails)
         keys, key_count = self._keys, len(self._keys)
@@ -146,7 +148,7 @@ class Sender:
                 if now > until_seconds + GRACE_SECONDS:
                     break
                 first, last = number, min(due, number + CHUNK)
-                # One tells the time for all: in the middle it is right for them on the mean.
+                # Only the middle one is timed: its latency is the mean of the chunk's.
                 middle = (first + last - 1) // 2
                 due_ns = start_ns + int(self._pace.due_at(middle) * 1e9)
                 stamped = head + b"%d" % due_ns
@@ -174,7 +176,7 @@ def _cpu_seconds() -> float:
 
 
 def _baseline(payloads: Payloads, pace: Pace, keys: list[str], ok: Any) -> float:
-    """CPU seconds a second that this loop takes for itself."""
+    """Return the CPU seconds per second of this loop alone."""
     sender, receipts = Sender(payloads, pace, keys), Receipts(ok)
 
     def send(_payload: bytes, back: Any, partition_key: str = "") -> None:
@@ -186,9 +188,9 @@ def _baseline(payloads: Payloads, pace: Pace, keys: list[str], ok: Any) -> float
 
 
 def library_arguments(library: Any, settings: PublishSettings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keyword arguments of a library's ``Client`` and ``create_producer``: those that it knows.
+    """Return keyword arguments of a library's ``Client`` and ``create_producer``.
 
-    Enumerations are the library's own. What it does not know is left out: it has no such choice.
+    Enumerations are the library's. Settings that the library does not have are omitted.
     """
     takes = set(inspect.signature(library.Client.create_producer).parameters)
     takes_client = set(inspect.signature(library.Client.__init__).parameters)
@@ -215,7 +217,7 @@ def _payloads(given: Mapping[str, Any]) -> Payloads:
 
 
 def _keys(count: int, skew: float) -> list[str]:
-    """Keys in the order in which messages get them; none when there are none."""
+    """Return keys in the order of the messages; empty for messages without keys."""
     if not count:
         return []
     names = [f"key-{number}" for number in range(min(count, KEYS_MAX))]
@@ -232,8 +234,8 @@ def _quiet_logger() -> Any:
 
 
 def _client(library: Any, cluster: dict[str, Any], for_client: dict[str, Any]) -> Any:
-    """A client of either library: what says where and how is named alike in both."""
-    arguments = Cluster.from_dict(cluster).client_arguments()
+    """Return a client of either library, with the same addresses and authentication."""
+    arguments = ClusterProfile.from_dict(cluster).client_arguments()
     if cluster.get("auth_plugin") is not None:
         kind, parameters = cluster["auth_plugin"], cluster.get("auth_params") or ""
         arguments["authentication"] = library.Authentication(kind, parameters)
@@ -243,7 +245,7 @@ def _client(library: Any, cluster: dict[str, Any], for_client: dict[str, Any]) -
 
 
 def publish(given: dict[str, Any]) -> None:
-    """The life of the process; see `geminga.tuning.measuring.run` for the specification."""
+    """Main function of the process; see `geminga.tuning.measuring.run` for the specification."""
     library = importlib.import_module(given["library"])
     payloads = _payloads(given["payload"])
     bursts = Bursts(**given["bursts"]) if given.get("bursts") else None
@@ -284,7 +286,7 @@ def publish(given: dict[str, Any]) -> None:
         failure=failure or receipts.first_failure,
         seconds=(max(receipts.last_at_ns, sent_at_ns) - since_ns) / 1e9,
         cpu_seconds=_cpu_seconds() - cpu_before,
-        # The loop and the latencies are this program's, not the library's.
+        # Subtract the CPU of the loop and of timing from the library's.
         own_cpu_seconds=baseline * sent / given["rate"],
         behind_seconds_max=sender.behind_seconds_max,
         longest_gap_seconds=receipts.longest_gap_ns / 1e9,
@@ -300,7 +302,7 @@ def publish(given: dict[str, Any]) -> None:
 def _send_measured(
     sender: Sender, producer: Any, receipts: Receipts, start_ns: int, until: float, since_seconds: float
 ) -> str:
-    """Run the measured part; what ends it early is its result, not a failure of this process."""
+    """Run the measured part; an error that ends it is part of the result."""
     try:
         sender.run(producer.send_async, receipts, start_ns, until, since_seconds)
     except Exception as error:

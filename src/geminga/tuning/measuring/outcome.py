@@ -1,4 +1,4 @@
-"""What one measured run came to, and several runs of the same subject together."""
+"""Result of a measured run, and statistics over several runs of a subject."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 SLICES_PER_SECOND = 10
-"""The grain of rates over time."""
+"""Time slices per second, the resolution of rates over time."""
 SLICE_NS = 1_000_000_000 // SLICES_PER_SECOND
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Percentiles in milliseconds; None where a tool does not tell one."""
+    """Percentiles in milliseconds; None if the tool does not report them."""
 
     count: int = 0
     p50_ms: float | None = None
@@ -26,7 +26,7 @@ class Latency:
 
     @staticmethod
     def of_nanoseconds(values: Any) -> Latency:
-        """From an array of nanoseconds."""
+        """Return the percentiles of an array of nanoseconds."""
         import numpy as np
 
         if not len(values):
@@ -40,52 +40,52 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """One run. Counts are of its measured part: what comes before is warm-up."""
+    """Result of a run. Counts are of its measured part, without the warm-up."""
 
     subject: str
-    """Whose settings, for tables: ``Geminga, formula, ZSTD``."""
+    """Settings and client, for tables: ``Geminga, formula, ZSTD``."""
     library: str
     settings: dict[str, Any]
     seconds: float
-    """From the first measured message being due to the last receipt."""
+    """Time from the first measured message's due time to the last receipt."""
     offered: int
-    """Messages that were due."""
+    """Number of due messages."""
     receipts: int
     sent: int = 0
-    """Messages that the client took; a sender that is blocked falls behind and ends with fewer."""
+    """Messages that the client accepted; fewer than due if the sender is blocked."""
     window_seconds: float = 0.0
-    """How long messages were due."""
+    """Time during which messages were due."""
     part: str = "settings"
     profile: dict[str, Any] = field(default_factory=dict)
-    """The traffic, as `TrafficProfile.to_dict` gives it."""
+    """The traffic, from `TrafficProfile.to_dict`."""
     failed: int = 0
     failure: str = ""
-    """Why messages failed, or why the run ended early."""
+    """Reason why messages failed or the run ended early."""
     entries: int = 0
     batch_fill: float = 0.0
-    """Messages an entry, as the broker counted them."""
+    """Messages per entry, counted by the broker."""
     receipt: Latency = field(default_factory=Latency)
     end_to_end: Latency = field(default_factory=Latency)
     delivered: int = 0
     client_cpu_seconds: float = 0.0
-    """Without what the measuring loop itself took, where that is known."""
+    """CPU of the client, without the measuring loop's if that is known."""
     loop_cpu_seconds: float = 0.0
     broker_cpu_seconds: float = 0.0
-    """All of it, idle included."""
+    """CPU of the servers, including idle."""
     broker_idle_per_second: float = 0.0
     others_per_second: float | None = None
-    """CPU seconds a second of everything else on the broker's machine, before the load."""
+    """CPU seconds per second of all other processes on the broker's machine, before the load."""
     wire_published_bytes: int | None = None
-    """TCP payload between producers and broker, both ways."""
+    """TCP payload between producers and broker, both directions."""
     wire_delivered_bytes: int | None = None
-    """TCP payload between broker and readers, both ways."""
+    """TCP payload between broker and readers, both directions."""
     stored_bytes: int = 0
-    """Entries as the broker counted them coming in."""
+    """Bytes of incoming entries, counted by the broker."""
     disk_bytes: int | None = None
     longest_gap_seconds: float = 0.0
-    """The longest silence between two receipts."""
+    """Longest time between two receipts."""
     behind_seconds_max: float = 0.0
-    """How far the sender fell behind its clock: it was blocked, or the machine was busy."""
+    """Longest delay of the sender behind its clock: it was blocked, or the machine was busy."""
     stepped_over: int | None = None
     by_slice: dict[str, int] = field(default_factory=dict, repr=False)
     """Receipts of each tenth of a second."""
@@ -95,7 +95,7 @@ class RunOutcome:
 
     @property
     def rate(self) -> float:
-        """Receipts a second, while messages were due."""
+        """Receipts per second, while messages were due."""
         if self.by_slice and self.window_seconds:
             end = round(self.window_seconds * SLICES_PER_SECOND)
             return sum(n for at, n in self.by_slice.items() if int(at) < end) / self.window_seconds
@@ -107,7 +107,7 @@ class RunOutcome:
 
     @property
     def broker_cpu_above_idle(self) -> float:
-        """CPU seconds of the servers, without what they take when nothing is published."""
+        """CPU seconds of the servers above idle."""
         return self.broker_cpu_seconds - self.broker_idle_per_second * self.seconds
 
     @property
@@ -118,12 +118,12 @@ class RunOutcome:
         return self.wire_published_bytes + self.wire_delivered_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return JSON values."""
         return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RunOutcome:
-        """What `to_dict` wrote; fields of other versions are left out."""
+        """Return the outcome that `to_dict` encoded; unknown fields are ignored."""
         known = {f.name for f in fields(RunOutcome)}
         given = {name: value for name, value in values.items() if name in known}
         for name in ("receipt", "end_to_end"):
@@ -133,7 +133,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The median of several runs, and how far they lie apart."""
+    """Median, minimum and maximum of several runs."""
 
     median: float
     low: float
@@ -142,7 +142,7 @@ class Spread:
 
     @staticmethod
     def of(values: Sequence[float | None]) -> Spread | None:
-        """Of the values that there are; None without any."""
+        """Return the statistics of the values that are not None; None without any."""
         known = sorted(v for v in values if v is not None)
         if not known:
             return None

@@ -1,4 +1,4 @@
-"""When each message of a load is due: a steady rate, or one that comes in bursts."""
+"""Due times of the messages of a load: a steady rate, or bursts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import math
 from geminga.tuning.traffic import Bursts
 
 _FUZZ = 1e-9
-"""Of a message: what arithmetic with fractions may be off."""
+"""Rounding error of the arithmetic, in messages."""
 
 
 class Pace:
-    """The due times of messages that are numbered from 0, in seconds from the start."""
+    """Due times of messages numbered from 0, in seconds from the start."""
 
     def __init__(self, rate_messages_per_second: float, bursts: Bursts | None = None) -> None:
         self._rate = rate_messages_per_second
         self._bursts = bursts
 
     def due_by(self, seconds: float) -> int:
-        """How many messages are due before a time: the first one is due at 0."""
+        """Return the number of messages due before a time; the first one is due at 0."""
         bursts = self._bursts
         if bursts is None:
             return math.ceil(seconds * self._rate - _FUZZ)
@@ -29,16 +29,16 @@ class Pace:
         return math.ceil(self._rate * (whole + inside * bursts.factor + quiet) - _FUZZ)
 
     def first_due(self, seconds: float) -> int:
-        """The number of the first message that is not due before a time."""
+        """Return the number of the first message that is not due before a time."""
         number = self.due_by(seconds)
         while self.due_at(number) < seconds:
             number += 1
         return number
 
     def due_at(self, number: int) -> float:
-        """The time at which a message is due."""
+        """Return the time at which a message is due."""
         bursts = self._bursts
-        work = number / self._rate  # seconds that it would take at the mean rate
+        work = number / self._rate  # seconds at the mean rate
         if bursts is None:
             return work
         periods, rest = divmod(work, bursts.period_seconds)

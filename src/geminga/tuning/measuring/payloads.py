@@ -1,8 +1,8 @@
-"""Messages to measure with: structured JSON that carries the time at which it was due.
+"""Test messages: structured JSON with the time at which the message was due.
 
-Every message begins with ``{"ts":`` and nineteen digits: nanoseconds of the machine's monotonic clock, moved
-so that their number never changes. Two processes of one machine read the same clock, so the reader of such
-a message knows how long it was on its way.
+Every message begins with ``{"ts":`` and nineteen digits: nanoseconds of the machine's monotonic clock, with
+an offset that keeps the number of digits constant. All processes of a machine read the same clock, so the
+reader of a message can compute its latency.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STAMP_OFFSET = 6
 STAMP_SIZE = 19
 STAMP_BASE_NS = 10**18
 STAMPED_BYTES_MIN = STAMP_OFFSET + STAMP_SIZE + 1
-"""The smallest message that holds a time."""
+"""Size of the smallest message with a time."""
 _SERVICES = (
     ("checkout", ("/api/v1/cart", "/api/v1/cart/items", "/api/v1/payment")),
     ("catalog", ("/api/v1/products", "/api/v1/search", "/api/v1/categories")),
@@ -39,27 +39,27 @@ _PHRASES = (
 )
 _STATES = ("ok", "ok", "ok", "ok", "warning", "maintenance")
 _as_json = json.JSONEncoder(separators=(",", ":")).encode
-"""In ASCII. An encoder for each field would be half of what a message takes to make."""
+"""Fast ASCII encoder. Creating an encoder per field would double the cost of a message."""
 
 
 def stamp_ns() -> int:
-    """The time now as messages carry it."""
+    """Return the current time in the form of the messages."""
     return time.monotonic_ns() + STAMP_BASE_NS
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """Bodies without their time: a message is ``head + b"%d" % stamp_ns() + tail``."""
+    """Message bodies without their time: a message is ``head + b"%d" % stamp_ns() + tail``."""
 
     head: bytes
     tails: tuple[bytes, ...]
 
     def message(self, index: int, stamp: int) -> bytes:
-        """The message with a number, due at a time."""
+        """Return the message with a number and a due time."""
         return self.head + b"%d" % stamp + self.tails[index % len(self.tails)]
 
     def messages(self, count: int) -> list[bytes]:
-        """Some messages as a sample; as under load, a few carry the same time."""
+        """Return messages as a sample; as under load, several have the same time."""
         return [self.message(i, STAMP_BASE_NS + i // 4 * 200_083) for i in range(count)]
 
 
@@ -71,7 +71,7 @@ def structured_json(
     count: int = 20_000,
     seed: int = 1,
 ) -> Payloads:
-    """JSON of a ``kind`` (see `KINDS`), each ``message_bytes`` long (log-normal with a ``variation``)."""
+    """Return JSON of a ``kind`` (see `KINDS`) with ``message_bytes`` (log-normal with a ``variation``)."""
     check_int("count", count, 1, 1_000_000)
     fields = KINDS[check_choice("payload", kind, tuple(KINDS))]
     generator = random.Random(seed)
@@ -86,16 +86,16 @@ def structured_json(
 
 
 def of_samples(samples: Sequence[bytes]) -> Payloads:
-    """Messages of the user's own, each behind a time that is put in front of it."""
+    """Return the user's messages, each prefixed with a time."""
     return Payloads(b'{"ts":', tuple(b',"m":' + sample + b"}" for sample in samples))
 
 
 def _tail(generator: random.Random, fields: Iterator[tuple[str, object]], size: int) -> bytes:
-    """What follows the time, so that the message has ``size`` bytes: whole fields, then a filled text."""
+    """Return the part after the time, for ``size`` bytes: whole fields, then a padded text."""
     room = size - STAMP_OFFSET - STAMP_SIZE - 1
     pieces, missing = [], room
     for name, value in fields:
-        # Most fields are whole numbers, which JSON writes as Python does.
+        # Most fields are integers, which JSON writes as Python does.
         piece = f',"{name}":{value if type(value) is int else _as_json(value)}'
         if len(piece) > missing:
             break
@@ -111,7 +111,7 @@ def _tail(generator: random.Random, fields: Iterator[tuple[str, object]], size: 
 
 
 def _logs(generator: random.Random, number: int) -> Iterator[tuple[str, object]]:
-    """A line of a service's structured log."""
+    """Yield the fields of a line of a service's structured log."""
     service, paths = generator.choice(_SERVICES)
     failed = generator.random() < 0.02
     yield "level", "ERROR" if failed else generator.choice(("INFO", "INFO", "INFO", "DEBUG", "WARN"))
@@ -129,7 +129,7 @@ def _logs(generator: random.Random, number: int) -> Iterator[tuple[str, object]]
 
 
 def _telemetry(generator: random.Random, number: int) -> Iterator[tuple[str, object]]:
-    """A sensor's reading, and more readings for as long as there is room."""
+    """Yield the fields of a sensor's reading, with further readings up to the size."""
     yield "device", f"sensor-{generator.randrange(5000):05d}"
     yield "site", f"plant-{generator.randrange(40):02d}"
     yield "metric", generator.choice(_METRICS)
@@ -143,7 +143,7 @@ def _telemetry(generator: random.Random, number: int) -> Iterator[tuple[str, obj
 
 
 def _orders(generator: random.Random, number: int) -> Iterator[tuple[str, object]]:
-    """An order with identifiers that nothing can compress, and as many items as there is room for."""
+    """Yield the fields of an order: incompressible identifiers, and items up to the size."""
     yield "order", f"{generator.getrandbits(128):032x}"
     yield "customer", f"{generator.getrandbits(64):016x}"
     yield "number", number
@@ -166,5 +166,4 @@ KINDS: dict[str, Callable[[random.Random, int], Iterator[tuple[str, object]]]] =
     "telemetry": _telemetry,
     "orders": _orders,
 }
-"""Kinds of messages, from the most to the least compressible: lines of a log, readings of sensors, and
-orders full of random identifiers."""
+"""Kinds of messages, from the most to the least compressible: log lines, sensor readings, orders."""

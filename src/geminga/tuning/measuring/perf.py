@@ -1,4 +1,4 @@
-"""Java's ``pulsar-perf produce`` as a measured client: the same rate, the same kind of messages."""
+"""Java's ``pulsar-perf produce`` as a measured client, with the same rate and kind of messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _AGGREGATED = re.compile(
 _RECORDS = re.compile(r"Aggregated throughput stats --- (\d+) records sent")
 
 
-def _configured(cluster: Cluster, folder: Path) -> dict[str, str]:
-    """The environment that names a ``client.conf`` of our own, where credentials or TLS are needed: they are
-    not to be seen among a process's arguments."""
+def _configured(cluster: ClusterProfile, folder: Path) -> dict[str, str]:
+    """Return an environment with a temporary ``client.conf`` if credentials or TLS are needed, to keep them
+    out of the process's arguments."""
     lines = []
     if cluster.auth_plugin is not None:
         lines += [f"authPlugin={cluster.auth_plugin}", f"authParams={cluster.auth_params or ''}"]
@@ -50,8 +50,8 @@ def _configured(cluster: Cluster, folder: Path) -> dict[str, str]:
 class JavaPerf:
     """A running ``pulsar-perf produce``.
 
-    The tool writes the time into messages where their text says ``%t``: nanoseconds of the same clock that
-    the others use, without leading zeros, so the digits before it are fixed here.
+    The tool replaces ``%t`` in messages by the time: nanoseconds of the clock that the other clients use,
+    without leading zeros, so that the digits before it are constant.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class JavaPerf:
 
     @staticmethod
     def stamp_ns() -> int:
-        """The time now as the tool's messages carry it."""
+        """Return the current time in the form of the tool's messages."""
         return stamp_ns()
 
     def wait_until_publishing(self, timeout_seconds: float) -> None:
-        """Until its producers are there. Raises `ChildFailedError`."""
+        """Wait until its producers are open. Raises `ChildFailedError`."""
         if not self._ready.wait(timeout_seconds) or self._process.poll() is not None:
             raise ChildFailedError("pulsar-perf did not begin; it said: " + " | ".join(self._lines[-5:]))
 
@@ -113,7 +113,7 @@ class JavaPerf:
         )
 
     def close(self) -> None:
-        """End it, with all its threads."""
+        """Kill it with all its children."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -135,7 +135,8 @@ class JavaPerf:
 
 
 def arguments(settings: PublishSettings) -> list[str]:
-    """The tool's options for settings. It has none for the partition switch frequency: Java's 10 holds."""
+    """Return the tool's options for settings. It has no option for the partition switch frequency: Java's
+    default of 10 applies."""
     producer = settings.producer
     found = ["-z", producer.compression_type.name.upper()] if producer.compression_type else []
     if producer.batching_enabled:

@@ -1,9 +1,9 @@
-"""One measured run: a load, readers, and what it cost client, network, broker and disk.
+"""One measured run: load, readers, and their cost for client, network, broker and disk.
 
-A run makes a topic of its own, starts the readers and the producers as processes of their own, lets them
-warm up, and then measures between two looks at the broker: CPU and disk of the servers' processes, entries
-and bytes as the broker counts them, bytes of the clients' connections as the kernel counts them. It ends
-when everything that was due has its receipt or its failure.
+A run creates a topic, starts readers and producers as processes, lets them warm up, and then measures between
+two readings of the counters: CPU and disk writes of the server processes, entries and bytes counted by the
+broker, and bytes of the clients' connections counted by the kernel. It ends when every due message has its
+receipt or failure.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from geminga.tuning.traffic import TrafficProfile
 START_SECONDS_MAX = 60.0
 FINISH_SECONDS_MAX = 120.0
 SETTLE_SECONDS = 1.0
-"""Between making producers and the load: lookups and creations are over, and their CPU spent."""
+"""Pause between the creation of producers and the load, until the CPU of lookups and creation is spent."""
 PRODUCER_PROCESSES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Who publishes, and with which settings."""
+    """A client with its settings."""
 
     title: str
     library: str
@@ -48,40 +48,40 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """CPU seconds a second while nobody publishes."""
+    """CPU seconds per second without load."""
 
     servers: float
     others: float | None
-    """Of everything else on this machine; None where servers run elsewhere or that cannot be known."""
+    """CPU of all other processes on this machine; None if servers run elsewhere or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What all runs that are to be compared share."""
+    """Conditions that comparable runs share."""
 
     profile: TrafficProfile
     part: str = "settings"
-    """Which part of a proof the runs belong to."""
+    """Part of the comparison."""
     payload: str = "logs"
     """A kind of `payloads.KINDS`."""
     samples: tuple[bytes, ...] = field(default=(), repr=False)
-    """Messages to send instead."""
+    """Messages to send instead of generated ones."""
     warm_seconds: float = 5.0
     seconds: float = 30.0
     namespace: str = "public/default"
     idle: Idle = Idle(servers=0.0, others=None)
-    """What there was before the load."""
+    """CPU before the load."""
     producer_service_url: str | None = None
-    """Where producers connect, when that is another address than the broker's."""
+    """Service URL of the producers, if it differs from the broker's."""
     java_home: Path | None = None
-    """The unpacked distribution that holds ``pulsar-perf``."""
+    """Folder of the Pulsar distribution that contains ``pulsar-perf``."""
 
 
 class Disturbance(Protocol):
-    """Something that happens while messages flow."""
+    """A disturbance during the load."""
 
     def measuring(self) -> None:
-        """The measured part begins now."""
+        """Called when the measured part begins."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _CounterReading:
 
 
 def measure_idle(view: BrokerView, seconds: float) -> Idle:
-    """Look at servers that nobody asks anything, and at what else their machine does."""
+    """Measure the CPU of the idle servers and of the other processes on their machine."""
     everything, before, start = host.all_cpu_seconds(), view.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
     servers, after = view.cpu_seconds() - before, host.all_cpu_seconds()
@@ -108,18 +108,18 @@ def measure_idle(view: BrokerView, seconds: float) -> Idle:
 
 @contextlib.contextmanager
 def fresh_topic(view: BrokerView, conditions: Conditions) -> Iterator[TopicName]:
-    """A topic of the profile's partitions that nobody has used, gone afterwards."""
+    """Yield a new topic with the profile's partitions; delete it afterwards."""
     name = TopicName.parse(f"persistent://{conditions.namespace}/geminga-tune-{time.time_ns():x}")
     view.create_topic(name, conditions.profile.partitions, conditions.profile.write_quorum)
     try:
         yield name
     finally:
-        with contextlib.suppress(PulsarException):  # the broker may be what has gone
+        with contextlib.suppress(PulsarException):  # the broker may be unavailable
             view.delete_topic(name)
 
 
 class Run:
-    """One run of one subject."""
+    """One run of a subject."""
 
     def __init__(self, view: BrokerView, conditions: Conditions, subject: Subject) -> None:
         self._view = view
@@ -129,11 +129,11 @@ class Run:
         self.topic: TopicName | None = None
 
     def measure(self, events: Disturbance | None = None) -> RunOutcome:
-        """Run and give the outcome. ``events`` is told when the measured part begins.
+        """Run and return the outcome. ``events`` is called when the measured part begins.
 
-        Raises `ChildFailedError` when a client cannot begin, and the broker's errors before the load starts
-        or when it does not answer afterwards: half of a run is none. Whatever else happens to the load is
-        part of the outcome, and in the part ``break`` so is a broker that has gone.
+        Raises `ChildFailedError` if a client cannot start, and the broker's errors before the load or after
+        it, since a partial run is useless. Other errors during the load are part of the outcome; in the part
+        ``break`` these include a stopped broker.
         """
         with (
             tempfile.TemporaryDirectory(prefix="geminga-tune-") as folder,
@@ -167,8 +167,8 @@ class Run:
         watcher.wait("ready", START_SECONDS_MAX)
         return watcher
 
-    def _cluster(self, service_url: str | None = None) -> Cluster:
-        """How processes connect; ``service_url`` is another than the broker's own."""
+    def _cluster(self, service_url: str | None = None) -> ClusterProfile:
+        """Return the connection of the processes; ``service_url`` overrides the broker's."""
         cluster = self._view.cluster
         return cluster if service_url is None else dataclasses.replace(cluster, service_url=service_url)
 
@@ -214,7 +214,7 @@ class Run:
     # --- measuring --------------------------------------------------------------------------------
 
     def _look(self, topic: TopicName, counts_first: bool) -> _CounterReading:
-        """CPU lies inside the two looks, so that asking for the counts is not measured."""
+        """Read the counters. CPU is read inside of the two readings, so that these are not measured."""
         partitions = self._conditions.profile.partitions
         counts = self._view.counts(topic, partitions) if counts_first else None
         at, cpu, disk = time.monotonic(), self._view.cpu_seconds(), self._view.disk_written_bytes()
@@ -327,7 +327,7 @@ class Run:
         if after is not None:
             values["receipts"] = values["sent"] = after.counts.messages - before.counts.messages
         if conditions.part != "settings" and read is not None:
-            # The tool tells no rate over time; what arrived does.
+            # The tool reports no rate over time; use the arrivals.
             values["by_slice"] = read["by_slice"]
             values["longest_gap_seconds"] = read["longest_gap_seconds"]
             values["receipts"] = sum(read["latencies"]) // max(1, conditions.profile.subscriptions)
@@ -342,7 +342,7 @@ class Run:
         )  # fmt: skip
 
     def _look_after(self, topic: TopicName) -> tuple[PulsarException | None, _CounterReading | None]:
-        """The second look. Where something is broken on purpose, a broker that has gone is part of it."""
+        """Read the counters after the load. In the part ``break`` the broker may be unavailable."""
         try:
             return None, self._look(topic, counts_first=False)
         except PulsarException as error:

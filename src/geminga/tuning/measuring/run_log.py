@@ -1,4 +1,4 @@
-"""Runs on disk: each is written down when it ends, and a later call goes on where the last one stopped."""
+"""Storage of runs: each is written when it ends, so that a later call resumes after it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from geminga.tuning.measuring.outcome import RunOutcome
 
 
 class RunLog:
-    """A folder with the runs of one plan: ``conditions.json`` and a line of ``runs.jsonl`` for each run."""
+    """Folder with the runs of a plan: ``conditions.json``, and ``runs.jsonl`` with a line per run."""
 
     def __init__(self, folder: Path, conditions: dict[str, Any]) -> None:
-        """Open or make the folder. Raises `InvalidConfiguration` when it holds runs of other conditions."""
+        """Open or create the folder. Raises `InvalidConfiguration` if its runs have other conditions."""
         folder.mkdir(parents=True, exist_ok=True)
         self._runs = folder / "runs.jsonl"
         self.outcomes: list[RunOutcome] = []
@@ -36,7 +36,7 @@ class RunLog:
 
     @staticmethod
     def read(folder: Path) -> tuple[dict[str, Any], list[RunOutcome]]:
-        """Conditions and runs of a folder, untouched. Raises `InvalidConfiguration` without any."""
+        """Read conditions and runs of a folder. Raises `InvalidConfiguration` if it has none."""
         try:
             conditions = json.loads((folder / "conditions.json").read_text())
             outcomes = _outcomes(folder / "runs.jsonl")
@@ -47,7 +47,7 @@ class RunLog:
         return conditions, outcomes
 
     def keep(self, outcome: RunOutcome) -> None:
-        """Write a run down."""
+        """Append a run."""
         self.outcomes.append(outcome)
         with self._runs.open("a") as file:
             file.write(json.dumps(outcome.to_dict()) + "\n")
@@ -56,7 +56,7 @@ class RunLog:
 def _outcomes(file: Path) -> list[RunOutcome]:
     found = []
     for line in file.read_text().splitlines():
-        with contextlib.suppress(ValueError):  # the last line of a process that was killed
+        with contextlib.suppress(ValueError):  # incomplete last line of a killed process
             found.append(RunOutcome.from_dict(json.loads(line)))
     return found
 
@@ -71,7 +71,7 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dictionaries within dictionaries as ``outer.inner``."""
+    """Flatten nested dictionaries to keys ``outer.inner``."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -82,7 +82,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def machine(at: str = "") -> dict[str, Any]:
-    """Where something was measured, and when: today, or at an ISO time."""
+    """Describe the machine and the date of a measurement: today, or an ISO time."""
     return {
         "cores": os.cpu_count(),
         "processor": _processor(),
@@ -93,7 +93,7 @@ def machine(at: str = "") -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name where the system tells it, else its architecture."""
+    """Return the processor's name if the system has it, else its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")

@@ -1,9 +1,9 @@
-"""One slow partition of an otherwise healthy topic: a relay between producers and a real broker.
+"""A slow partition of an otherwise healthy topic: a proxy between producers and a real broker.
 
-Producers connect to the relay's front instead of the broker. It passes everything on, but of the answers to
-lookups it rewrites the addresses: the slow partition is to be found at the relay's gate, all others at the
-broker itself. The gate passes on what it is sent, from `slow_down` on at a given number of messages a
-second; answers come back at once. Any client of any broker can be measured so, and neither knows.
+Producers connect to the proxy's front instead of the broker. It forwards everything, but rewrites addresses
+in lookup responses: the slow partition gets the address of the proxy's gate, all others the broker's. After
+`slow_down` the gate forwards a given number of messages per second; responses are not delayed. This works
+with any client and broker, without their cooperation.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from geminga.wire.proto import pulsar_wire_pb2 as pb
 
 START_SECONDS_MAX = 10.0
 BUFFER_BYTES = 1 << 16
-"""What may wait in the gate: a slow partition shall be felt by its producer."""
+"""Buffer of the gate; small, so that the producer notices the slow partition."""
 Filter = Callable[[bytes], "Coroutine[Any, Any, bytes]"]
 
 
 class SlowPartition:
-    """A running relay; ``service_url`` is where producers are to connect."""
+    """A running proxy; producers connect to ``service_url``."""
 
     def __init__(self, service_url: str, partition: int, messages_per_second: float) -> None:
         if service_url.startswith("pulsar+ssl"):
@@ -55,7 +55,7 @@ class SlowPartition:
         self._thread.join(START_SECONDS_MAX)
 
     def slow_down(self) -> None:
-        """The partition becomes slow."""
+        """Slow the partition down."""
         self._slow = True
 
     async def _listen(self) -> None:
@@ -130,8 +130,8 @@ class SlowPartition:
         try:
             await self._relay_both_ways(reader, writer, to_broker, to_client)
         except asyncio.CancelledError:
-            # The measurement is over. Some versions of asyncio take a cancelled handler for a failed one,
-            # and print a traceback.
+            # The measurement is over. Some versions of asyncio report a cancelled handler as a failed one,
+            # with a traceback.
             pass
         finally:
             writer.close()
@@ -168,7 +168,7 @@ async def _unchanged(frame: bytes) -> bytes:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Filter) -> None:
-    """Frames from one side to the other until it closes."""
+    """Forward frames from one side to the other until it closes."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             size = await reader.readexactly(4)

@@ -1,7 +1,7 @@
-"""A process that reads a topic and tells how long each message was on its way.
+"""Process that reads a topic and reports the latency of each message.
 
-It takes whole entries as Arrow tables, so that what it costs stays small beside what is measured; the time
-at which a message was due stands in the message (`payloads`).
+It receives whole entries as Arrow tables, to keep its own cost low; a message contains the time at which it
+was due (`payloads`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from geminga.tuning.measuring.payloads import STAMP_OFFSET, STAMP_SIZE, stamp_ns
 RECEIVER_QUEUE = 50_000
 POLL_MILLISECONDS = 200
 QUIET_SECONDS = 5.0
-"""When messages are missing, reading ends after nothing has come for so long."""
+"""If messages are missing, reading ends after this time without a message."""
 
 
 READING_ENDS_SECONDS_MAX = 60.0
 
 
 class LatencyReader:
-    """Reads one subscription on a thread of its own."""
+    """Reads a subscription on a separate thread."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -34,7 +34,7 @@ class LatencyReader:
         self._latencies_ns = array("q")
         self.received = 0
         self.expected: int | None = None
-        """Set when no more are coming: how many there are."""
+        """Number of messages, set when no more are sent."""
         self.failure = ""
         self.thread = threading.Thread(target=self._run, name="geminga-watch", daemon=True)
 
@@ -69,14 +69,14 @@ class LatencyReader:
         self._latencies_ns.frombytes((now - due).astype(np.int64).tobytes())
 
     def latencies_since(self, since_ns: int) -> Any:
-        """Nanoseconds on the way of each message that was due at or after a time."""
+        """Return the latency in nanoseconds of each message due at or after a time."""
         import numpy as np
 
         due = np.frombuffer(self._due_ns, np.int64)
         return np.frombuffer(self._latencies_ns, np.int64)[due >= since_ns]
 
     def arrivals_since(self, since_ns: int) -> Any:
-        """When each message came that came after a time."""
+        """Return the arrival times of messages after a time."""
         import numpy as np
 
         arrived = np.frombuffer(self._due_ns, np.int64) + np.frombuffer(self._latencies_ns, np.int64)
@@ -84,7 +84,7 @@ class LatencyReader:
 
 
 def _arrivals(watcher: LatencyReader, since_ns: int) -> tuple[dict[str, int], float]:
-    """Messages that arrived in each slice of time after ``since_ns``, and the longest silence in seconds."""
+    """Return the arrivals of each time slice after ``since_ns``, and the longest gap in seconds."""
     import numpy as np
 
     arrived = np.sort(watcher.arrivals_since(since_ns))
@@ -97,7 +97,7 @@ def _arrivals(watcher: LatencyReader, since_ns: int) -> tuple[dict[str, int], fl
 
 
 def _stamps(values: Any) -> Any:
-    """The nineteen digits of each message as a number."""
+    """Return the nineteen digits of each message as a number."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -107,8 +107,8 @@ def _stamps(values: Any) -> Any:
 
 
 def watch(given: dict[str, Any]) -> None:
-    """The life of the process; see `geminga.tuning.measuring.run` for the specification."""
-    from geminga.client.cluster import Cluster
+    """Main function of the process; see `geminga.tuning.measuring.run` for the specification."""
+    from geminga.client.cluster import ClusterProfile
 
     with Cluster.from_dict(given["cluster"]).client() as client:
         watchers = []
@@ -141,11 +141,11 @@ def watch(given: dict[str, Any]) -> None:
 
 
 def _obey(watchers: list[LatencyReader]) -> int:
-    """Wait for ``end NANOSECONDS MESSAGES`` and until so many have been read; gives the time from which
-    messages count."""
+    """Wait for ``end NANOSECONDS MESSAGES`` and until MESSAGES messages are read; return NANOSECONDS, from
+    which on messages count."""
     words = sys.stdin.readline().split()
     if len(words) != 3:
-        return 0  # the parent has gone
+        return 0  # the parent has ended
     for watcher in watchers:
         watcher.expected = int(words[2])
     for watcher in watchers:
